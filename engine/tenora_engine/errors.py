@@ -1,0 +1,43 @@
+"""The engine's named errors. Each message says what was wrong and what to do."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Anything the engine refuses or fails at; never raised as itself for a user's mistake."""
+
+
+class InvalidRequestError(EngineError):
+    """The request cannot run on this engine. `param` names the field."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt and max_tokens do not fit the model's context or the arena."""
+
+
+class QueueFullError(EngineError):
+    """The bounded queue is full; try again after `retry_after_ms`."""
+
+    def __init__(self, message: str, retry_after_ms: int = 1000) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
+class AdapterLoadError(EngineError):
+    """An adapter could not be read or does not fit; only its own requests fail."""
+
+
+class ModelLoadError(EngineError):
+    """The model folder is missing, incomplete or of an unsupported kind."""
+
+
+class MemoryBudgetError(EngineError):
+    """The memory budget is too small; the message gives the numbers."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine process is not there (yet, or any more)."""

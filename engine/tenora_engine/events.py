@@ -1,0 +1,111 @@
+"""What comes back from the engine: tokens while a sequence runs, one finish with its meters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+Residency = Literal["device", "host", "shared", "store"]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """The chosen token's log probability and the likeliest alternatives, best first, under the
+    model's own distribution (before temperature, penalties and cut-offs)."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
+    """New tokens of one sequence, in order."""
+
+    request_id: str
+    index: int  # which of the request's n sequences
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+
+class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The meters of one finished sequence: the fact that is billed, made by the engine alone.
+
+    The prompt is metered on sequence 0 only; `cached_tokens` is the part of it that was not
+    computed. `output_tokens` counts what was generated, a stopping token included.
+    """
+
+    event_id: str  # "<request_id>:<index>", unique for ever
+    request_id: str
+    index: int
+    tenant: str
+    adapter_digest: str | None  # what really ran
+    context: dict[str, str]
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    arrival_s: float
+    first_token_s: float | None
+    finished_s: float
+    queue_ms: float
+    adapter_load_ms: float
+    residency: Residency | None  # where the adapter was when the request came; None for the base
+    tier: str
+    finish_reason: FinishReason
+
+
+class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
+    """The last event of one sequence. `error` says why when `reason` is "error"."""
+
+    request_id: str
+    index: int
+    reason: FinishReason
+    usage: UsageRecord
+    error: str | None = None
+    stop_token_id: int | None = None  # which stop token ended it, if one did
+
+
+Event = TokenEvent | FinishEvent
+
+
+class AdapterResidency(msgspec.Struct, frozen=True):
+    """One adapter that is on the device or on its way there."""
+
+    digest: str
+    state: Literal["loading", "resident"]
+    rank: int
+    pages: int
+    references: int  # live sequences that hold it
+    last_used_s: float
+
+
+class PoolStats(msgspec.Struct, frozen=True):
+    """The page arena now. `free + live_kv + cached_kv + adapter == total`, always.
+
+    `page_map` holds one character a page, in page order: `.` free, `L` KV of a live sequence,
+    `C` cached KV, `A` adapter.
+    """
+
+    total_pages: int
+    page_bytes: int
+    free_pages: int
+    live_kv_pages: int
+    cached_kv_pages: int
+    adapter_pages: int
+    tenants: dict[str, dict[str, int]]  # namespace -> {"live_kv": n, "cached_kv": n}
+    page_map: str
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """A snapshot for dashboards and metrics. Counters only ever rise."""
+
+    running: int
+    waiting: int
+    waiting_by_tenant: dict[str, int]  # tenant key -> sequences
+    pool: PoolStats
+    adapters: list[AdapterResidency]
+    counters: dict[str, float]
+    """steps, prompt_tokens, cached_tokens, output_tokens, preemptions, adapter_loads,
+    adapter_evictions, kv_evictions, requests_finished, requests_aborted"""
+    last_step_ms: float
+    resident_bytes: int  # of the engine process

@@ -1,0 +1,60 @@
+"""What a request is when it reaches the engine: token ids, sampling, an adapter by digest, a tenant
+by key. It does not know HTTP, names of models, prices or people."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tokens of one request are chosen. Values are valid: `validate()` has been called.
+
+    `temperature` 0 is greedy. `top_k` 0 is off. `logprobs` None is off, else the number of
+    alternatives to report beside the chosen token (0-20). Stop *strings* are matched where text is
+    made (`tenora_engine.text`), never here.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    stop_token_ids: tuple[int, ...] = ()
+    max_tokens: int = 16
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
+
+
+class AdapterRef(msgspec.Struct, frozen=True):
+    """One adapter version by what it is, not by what it is called."""
+
+    digest: str  # "sha256:<64 hex>", the content digest; also its key in every store
+    rank: int  # the largest rank of any module
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as the engine knows one: a key with a weight and deadlines."""
+
+    key: str  # opaque and stable; the same key in usage and in statistics
+    namespace: str  # prefix-cache namespace: HMAC of the tenant, or of its trust group
+    weight: float = 1.0
+    tier: str = "default"
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. Each of its `sampling.n` sequences ends in one FinishEvent."""
+
+    request_id: str
+    tenant: Tenant
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    adapter: AdapterRef | None = None
+    arrival_s: float = 0.0  # unix time
+    context: dict[str, str] = {}  # the caller's own words, given back in the usage record

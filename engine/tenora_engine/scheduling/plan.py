@@ -1,0 +1,39 @@
+"""What one step will do (`StepPlan`) and what came of it (`StepResult`): the values that pass
+between schedule, build_batch, run and commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tenora_engine.events import TokenLogprob
+from tenora_engine.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class ScheduledSequence:
+    """`num_tokens` tokens of `sequence`, from its `num_computed` on, run in this step; their pages
+    are allocated. `samples` is whether the last of them yields a new token."""
+
+    sequence: Sequence
+    num_tokens: int
+    samples: bool
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Decode first, then prefill chunks. Empty when there is nothing to run."""
+
+    scheduled: tuple[ScheduledSequence, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """New tokens by position in `StepPlan.scheduled`; an empty list where nothing was sampled.
+    Several tokens a sequence are allowed (speculative decoding)."""
+
+    token_ids: list[list[int]]
+    logprobs: list[list[TokenLogprob] | None]
