@@ -1,0 +1,80 @@
+"""Random LoRA adapters in PEFT's format for measurements, sized from config.json alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class AdapterSpec:
+    """One adapter to make: `rank` rows on all seven linears of each layer."""
+
+    name: str
+    rank: int
+    seed: int
+
+
+def linear_shapes(model: Path) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Number of layers and, by module, (in, out) features of a Llama-family config.json."""
+    config = json.loads((model / "config.json").read_text())
+    hidden, inter = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads", heads)
+    head_dim = config.get("head_dim") or hidden // heads
+    shapes = {
+        "q_proj": (hidden, heads * head_dim),
+        "k_proj": (hidden, kv_heads * head_dim),
+        "v_proj": (hidden, kv_heads * head_dim),
+        "o_proj": (heads * head_dim, hidden),
+        "gate_proj": (hidden, inter),
+        "up_proj": (hidden, inter),
+        "down_proj": (inter, hidden),
+    }
+    return config["num_hidden_layers"], shapes
+
+
+def write_adapter(folder: Path, model: Path, spec: AdapterSpec) -> None:
+    """Write `adapter_config.json` and bf16 `adapter_model.safetensors` of random weights, small
+    enough that outputs stay finite and large enough that they change."""
+    layers, shapes = linear_shapes(model)
+    draw = torch.Generator().manual_seed(spec.seed)
+    tensors = {}
+    for layer in range(layers):
+        for module, (fan_in, fan_out) in shapes.items():
+            block = "self_attn" if module in ATTENTION else "mlp"
+            path = f"base_model.model.model.layers.{layer}.{block}.{module}"
+            a = torch.randn(spec.rank, fan_in, generator=draw) / fan_in**0.5
+            b = torch.randn(fan_out, spec.rank, generator=draw) * (0.02 / spec.rank**0.5)
+            tensors[f"{path}.lora_A.weight"] = a.bfloat16()
+            tensors[f"{path}.lora_B.weight"] = b.bfloat16()
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": model.name,
+        "r": spec.rank,
+        "lora_alpha": 2 * spec.rank,
+        "target_modules": list(shapes),
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2))
+
+
+def write_adapters(root: Path, model: Path, count: int, ranks: list[int]) -> list[Path]:
+    """`count` adapters under `root`, their ranks taken from `ranks` in turn."""
+    folders = []
+    for number in range(count):
+        spec = AdapterSpec(f"bench-{number}", ranks[number % len(ranks)], seed=1000 + number)
+        write_adapter(root / spec.name, model, spec)
+        folders.append(root / spec.name)
+    return folders

@@ -1,0 +1,145 @@
+"""`tenora bench`: the command line of the measurements; prints a table, writes JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tenora_bench.adapters import write_adapters
+from tenora_bench.client import BenchError
+from tenora_bench.peers import peft_peer
+from tenora_bench.serve import Workload, compare, replay
+from tenora_bench.server import ServerUnderTest, serve
+from tenora_bench.trace import read_trace
+
+app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    try:
+        yield
+    except BenchError as error:
+        Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def server_under_test(
+    url: str | None, scratch: Path, model: Path, options: list[str]
+) -> Iterator[ServerUnderTest]:
+    """The server at `url` (its admin key from TENORA_ADMIN_KEY), or one of our own."""
+    if url is None:
+        with serve(scratch / "data", model, options) as server:
+            yield server
+        return
+    admin_key = os.environ.get("TENORA_ADMIN_KEY")
+    if admin_key is None:
+        raise BenchError("--url needs the server's admin key in TENORA_ADMIN_KEY")
+    yield ServerUnderTest(url, admin_key, None)
+
+
+def default_model(model: Path | None) -> Path:
+    if model is not None:
+        return model
+    from tenora_engine.model.default_model import ensure_default_model
+
+    return ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
+
+
+def write_json(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def number(value: Any) -> str:
+    return f"{value:,.1f}" if isinstance(value, int | float) else "-"
+
+
+def print_runs(result: dict[str, Any]) -> None:
+    table = Table(title=f"{result['machine']['cpu']}, {result['machine']['date']}")
+    columns = ("output_tokens_per_s", "p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
+    for heading in ("run", *columns):
+        table.add_column(heading, justify="right" if heading != "run" else "left")
+    for name, run in result.get("runs", {"trace": result.get("run", {})}).items():
+        table.add_row(name, *(number(run.get(column)) for column in columns))
+    console = Console()
+    console.print(table)
+    for name, value in result.get("ratios", {}).items():
+        console.print(f"{name}: {value:.2f} (median of the rounds' ratios)")
+    if result.get("peak_resident_bytes"):
+        console.print(
+            f"server's peak resident memory: {result['peak_resident_bytes'] / 1e9:.2f} GB"
+        )
+
+
+@app.command("serve")
+def serve_command(
+    url: Annotated[str | None, typer.Option(help="A running server; else one is started.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Replay this trace file instead.")] = None,
+    compare_with: Annotated[str | None, typer.Option("--compare", help="peft")] = None,
+    model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    streams: Annotated[int, typer.Option(help="Requests in flight.")] = 16,
+    requests: Annotated[int | None, typer.Option(help="In all; default: streams x 2.")] = None,
+    prompt_tokens: Annotated[int, typer.Option()] = 64,
+    output_tokens: Annotated[int, typer.Option()] = 64,
+    adapters: Annotated[int, typer.Option(help="Distinct adapters.")] = 16,
+    ranks: Annotated[str, typer.Option(help="Ranks, taken in turn.")] = "8,16,32,64",
+    rounds: Annotated[int, typer.Option(help="Counted, interleaved.")] = 5,
+    speed: Annotated[float, typer.Option(help="Factor on a trace's arrival rate.")] = 1.0,
+    prefix_block_tokens: Annotated[int, typer.Option(help="Tokens of a trace's block.")] = 16,
+    ttft_target_ms: Annotated[float, typer.Option()] = 2000.0,
+    tpot_target_ms: Annotated[float, typer.Option()] = 200.0,
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """Load on a server: mixed adapters against base only (and a peer), or a trace."""
+    if compare_with not in (None, "peft"):
+        raise typer.BadParameter("only peft can be compared with", param_hint="--compare")
+    with readable_errors(), tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
+        scratch, base = Path(folder), default_model(model)
+        targets = (ttft_target_ms, tpot_target_ms)
+        with server_under_test(url, scratch, base, ["--dtype", dtype]) as server:
+            if trace is not None:
+                loaded = read_trace(trace)
+                result = asyncio.run(
+                    replay(server, loaded, base, scratch, speed, prefix_block_tokens, targets)
+                )
+            else:
+                load = Workload(
+                    streams=streams,
+                    requests=requests or 2 * streams,
+                    prompt_tokens=prompt_tokens,
+                    output_tokens=output_tokens,
+                    adapters=adapters,
+                    ranks=tuple(int(rank) for rank in ranks.split(",")),
+                    rounds=rounds,
+                    ttft_target_ms=ttft_target_ms,
+                    tpot_target_ms=tpot_target_ms,
+                )
+                folders = write_adapters(scratch / "adapters", base, adapters, list(load.ranks))
+                threads = torch.get_num_threads()
+                peer = peft_peer(base, folders, dtype, threads) if compare_with else nullcontext()
+                with peer as peft:
+                    result = asyncio.run(compare(server, load, folders, peft))
+    print_runs(result)
+    write_json(json_file, result)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()
