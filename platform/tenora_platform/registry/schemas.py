@@ -1,0 +1,128 @@
+"""Adapters, versions, aliases and resumable uploads as the HTTP API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tenora_platform.intake.report import ValidationReport
+
+VersionState = Literal["quarantined", "validating", "active", "rejected", "deprecated", "revoked"]
+
+ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+ALIAS_NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"
+
+
+class AdapterVersion(BaseModel):
+    """One immutable version. `validation` is null until it has been examined."""
+
+    id: str
+    object: Literal["adapter_version"] = "adapter_version"
+    adapter_id: str
+    name: str
+    version: int
+    state: VersionState
+    digest: str | None
+    rank: int | None
+    target_modules: list[str] | None
+    bytes: int
+    validation: ValidationReport | None
+    created_at: datetime
+    activated_at: datetime | None
+
+
+class AliasTarget(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    version: int = Field(ge=1)
+    weight: int = Field(ge=1, le=100)
+
+
+class AliasUpdate(BaseModel):
+    """PUT body: the weights of the targets add up to 100."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    targets: list[AliasTarget] = Field(min_length=1, max_length=16)
+
+
+class Alias(BaseModel):
+    object: Literal["adapter_alias"] = "adapter_alias"
+    name: str
+    alias: str
+    targets: list[AliasTarget]
+    updated_at: datetime
+
+
+class Adapter(BaseModel):
+    """A name with its versions, newest first. `version`, `state` and the fields after them are
+    those of the newest version, for those who only ever keep one."""
+
+    id: str
+    object: Literal["adapter"] = "adapter"
+    name: str
+    created_at: datetime
+    version: int
+    state: VersionState
+    digest: str | None
+    rank: int | None
+    target_modules: list[str] | None
+    bytes: int
+    validation: ValidationReport | None
+    aliases: list[Alias]
+    versions: list[AdapterVersion]
+
+
+class AdapterList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Adapter]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Deleted(BaseModel):
+    id: str
+    object: str
+    deleted: Literal[True] = True
+
+
+class UploadCreate(BaseModel):
+    """`bytes` is the size of the whole file; `sha256` (hex) is checked when it is complete."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bytes: int = Field(ge=1)
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+
+class UploadPart(BaseModel):
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    upload_id: str
+    bytes: int
+    sha256: str
+    created_at: datetime
+
+
+class UploadComplete(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    part_ids: list[str] = Field(min_length=1, max_length=10_000)
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+
+class Upload(BaseModel):
+    """`pending` takes parts, `completed` may stand for `weights` once, others are finished."""
+
+    id: str
+    object: Literal["upload"] = "upload"
+    status: Literal["pending", "completed", "cancelled", "expired", "used"]
+    bytes: int
+    sha256: str | None
+    part_bytes_max: int
+    parts: list[UploadPart]
+    created_at: datetime
+    expires_at: datetime

@@ -1,0 +1,76 @@
+"""Usage and costs as the HTTP API shows them: pages of time buckets, each with grouped results."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel
+
+Bucket = Literal["1h", "1d", "1mo"]
+
+
+class GroupKeys(BaseModel):
+    """What a result is grouped by; null where the query did not group by it (or for the base
+    model, which has no adapter)."""
+
+    tenant_id: str | None = None
+    adapter: str | None = None
+    adapter_version: int | None = None
+    api_key_id: str | None = None
+    model: str | None = None
+
+
+class UsageResult(GroupKeys):
+    """Tokens of finished sequences. `prompt_tokens` = cached + uncached."""
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    uncached_tokens: int
+    output_tokens: int
+
+
+class UsageBucket(BaseModel):
+    object: Literal["bucket"] = "bucket"
+    start: datetime
+    end: datetime
+    results: list[UsageResult]
+
+
+class UsagePage(BaseModel):
+    object: Literal["page"] = "page"
+    data: list[UsageBucket]
+    has_more: bool
+    next_page: str | None
+
+
+class MeterCost(BaseModel):
+    """One meter's share. `amount` is an exact decimal string."""
+
+    meter: Literal["uncached_prefill", "cached_prefill", "output"]
+    quantity: int
+    amount: str
+
+
+class CostResult(GroupKeys):
+    """`unrated_events` > 0 means: no price was found for them yet, so `amount` lacks them."""
+
+    amount: str
+    currency: str
+    meters: list[MeterCost]
+    unrated_events: int
+
+
+class CostBucket(BaseModel):
+    object: Literal["bucket"] = "bucket"
+    start: datetime
+    end: datetime
+    results: list[CostResult]
+
+
+class CostPage(BaseModel):
+    object: Literal["page"] = "page"
+    data: list[CostBucket]
+    has_more: bool
+    next_page: str | None
