@@ -1,0 +1,92 @@
+"""The house keeps its shape: source roots without `__init__.py`, nothing that shadows a package,
+files of readable size, and nothing of one machine in what is committed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = (".py", ".ts", ".tsx", ".sh", ".md", ".toml", ".json", ".yml")
+LINES_MAX = 450
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("root", ["kernels", "engine", "platform", "benchmarks"])
+def test_source_roots_are_not_packages(root: str) -> None:
+    assert not (ROOT / root / "__init__.py").exists()
+
+
+def test_no_test_folder_shadows_the_standard_library() -> None:
+    assert not (ROOT / "tests" / "platform").exists()
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("module", ["platform", "uuid"])
+def test_the_standard_library_is_itself_from_the_root(module: str) -> None:
+    standard = "sysconfig.get_path('stdlib')"
+    code = f"import {module}, sysconfig; print({module}.__file__.startswith({standard}))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout.strip() == "True", run.stderr
+
+
+def test_the_kernels_folder_does_not_break_transformers() -> None:
+    code = "from transformers.utils import is_kernels_available; print(is_kernels_available())"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout.strip() == "False", run.stderr
+
+
+def test_files_stay_readable() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in tracked("*.py", "*.ts", "*.tsx")
+        if path.name != "schema.d.ts" and (count := len(path.read_text().splitlines())) > LINES_MAX
+    }
+    assert not long, f"more than {LINES_MAX} lines, so two owners in one file: {long}"
+
+
+def test_nothing_of_one_machine_is_committed() -> None:
+    # Written in pieces so that this file does not match itself.
+    paths = re.compile("|".join(["/wo" + "rk/", "/tmp/bash" + "_jobs", "/ro" + "ot/"]))
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked()
+        if path.suffix in SOURCE or path.name in ("Makefile", "run")
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if paths.search(line)
+    ]
+    assert not found, found
+
+
+@pytest.mark.parametrize("package", ["tenora_engine", "tenora_kernels"])
+def test_engine_and_kernels_import_without_the_platform(package: str) -> None:
+    """A GPU machine has torch and triton, but no web framework and no database."""
+    code = f"""
+import importlib, pkgutil, sys
+banned = ("fastapi", "sqlalchemy", "alembic", "psycopg", "uvicorn", "pydantic", "typer", "redis",
+          "obstore", "triton", "peft", "gguf")
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in banned:
+            raise ImportError("not on this machine: " + name)
+sys.meta_path.insert(0, Refuse())
+root = importlib.import_module({package!r})
+names = [m.name for m in pkgutil.walk_packages(root.__path__, root.__name__ + ".")]
+for name in names:
+    if ".gpu." not in name and not name.endswith("__main__"):
+        importlib.import_module(name)
+print(len(names))
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert int(run.stdout) > 5
