@@ -1,0 +1,160 @@
+"""The engine: the only door to one base model, its memory and its schedule. Single-threaded; it
+knows neither threads nor transports (`loop`, `transport`)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tenora_engine.client import AbortReason
+from tenora_engine.config import EngineConfig, ResolvedConfig
+from tenora_engine.events import EngineStats, Event, Residency
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.scheduling.scheduler import Loader, Scheduler
+
+
+class Runner(Protocol):
+    """What the engine needs of a model runner. Both may raise: then the sequences of that plan
+    fail, and only they."""
+
+    def build_batch(self, plan: StepPlan) -> Any: ...
+
+    def run(self, batch: Any) -> StepResult: ...
+
+
+class Engine:
+    """One base model, its page arena and its schedule.
+
+    `on_wake` is called, from any thread, when an adapter load ends and `step` may have work again.
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        runner: Runner,
+        loader: Loader,
+        memory: MemoryManager,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.on_wake: Callable[[], None] | None = None
+        self._runner = runner
+        self._loader = loader
+        self._memory = memory
+        self._scheduler = Scheduler(config, memory, loader, clock)
+        self._last_step_ms = 0.0
+        loader.on_complete = self._load_ended
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`.
+
+        Raises InvalidRequestError (empty prompt, unknown token id, rank above max_rank, an id
+        already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
+        context nor the arena) or QueueFullError.
+        """
+        self._scheduler.submit(request)
+
+    def abort(
+        self,
+        request_id: str,
+        index: int | None = None,
+        reason: AbortReason = "client_gone",
+        output_tokens: int | None = None,
+    ) -> None:
+        """End one sequence, or all of a request, now; its FinishEvent is in the next `step`.
+
+        `reason="stop"`: a stop string was met in the text; the sequence finishes as "stop" and is
+        metered at `output_tokens`. "client_gone" meters what was generated. An unknown id is no
+        error: the sequence may have ended meanwhile.
+        """
+        self._scheduler.abort(request_id, index, reason, output_tokens)
+
+    def forget_adapter(self, namespace: str, digest: str) -> None:
+        """Give back the namespace's cached KV under the adapter and the adapter's pages and packed
+        copies, as soon as the sequences which hold them have ended."""
+        self._scheduler.forget_adapter(namespace, digest)
+
+    def residency(self, ref: AdapterRef) -> Residency:
+        """Where the adapter is now: "device", or the tier from which it would come."""
+        return self._scheduler.residency(ref)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something. False while all that waits, waits for adapters."""
+        return self._scheduler.has_work
+
+    def step(self) -> list[Event]:
+        """One iteration of the batch. A failing runner fails the sequences of its plan with an
+        "error" event and leaves the pool intact."""
+        started = time.perf_counter()
+        plan = self._scheduler.schedule()
+        if not plan.scheduled:
+            return self._scheduler.take_events()
+        try:
+            result = self._runner.run(self._runner.build_batch(plan))
+        except Exception as error:
+            return self._scheduler.fail(plan, error)
+        step_s = time.perf_counter() - started
+        self._last_step_ms = step_s * 1000
+        return self._scheduler.commit(plan, result, step_s)
+
+    def stats(self) -> EngineStats:
+        """A snapshot. O(pages)."""
+        scheduler = self._scheduler
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=scheduler.num_waiting,
+            waiting_by_tenant=scheduler.waiting_by_tenant(),
+            pool=self._memory.pool_stats(scheduler.running),
+            adapters=self._memory.adapters.residencies(),
+            counters=scheduler.counters(),
+            last_step_ms=self._last_step_ms,
+            resident_bytes=_resident_bytes(),
+        )
+
+    def check_integrity(self) -> None:
+        """Walk all of the memory. Raises IntegrityError when a page is lost or counted twice."""
+        self._memory.check_integrity(self._scheduler.running)
+
+    def close(self) -> None:
+        """Stop the adapter loader. Sequences in flight are dropped without events."""
+        self._loader.close()
+
+    def _load_ended(self) -> None:
+        self._scheduler.note_load_ended()
+        if self.on_wake is not None:
+            self.on_wake()
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Load the base model, size the arena by the memory budget and put the parts together.
+
+    Raises ModelLoadError or MemoryBudgetError.
+    """
+    from tenora_engine.adapters.loader import AdapterLoader
+    from tenora_engine.memory.arena import Arena
+    from tenora_engine.memory.budget import plan_memory
+    from tenora_engine.model.loader import load_model, read_model_info
+    from tenora_engine.runner.runner import ModelRunner
+
+    plan_memory(config, read_model_info(config))  # fail before the weights are read
+    model = load_model(config)
+    resolved = plan_memory(config, model.info)
+    arena = Arena.allocate(resolved)
+    memory = MemoryManager(resolved, arena)
+    runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
+    return Engine(resolved, runner, AdapterLoader(resolved), memory)
+
+
+def _resident_bytes() -> int:
+    """Resident set of this process; its peak where /proc is missing."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,164 @@
+"""EngineLoop: an Engine on a thread of its own, with an inbox of commands and a callback for
+events. It knows no transport; the in-process client and the engine process both stand on it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from tenora_engine.client import AbortReason
+from tenora_engine.engine import Engine
+from tenora_engine.errors import EngineUnavailableError, QueueFullError
+from tenora_engine.events import EngineStats, Event, Residency
+from tenora_engine.request import AdapterRef, GenerationRequest
+
+T = TypeVar("T")
+
+INBOX_LIMIT = 65_536
+"""Commands that may wait between two steps; more are refused with QueueFullError."""
+
+
+class EngineLoop:
+    """Runs one Engine. Commands may come from any thread and are carried out between steps, in
+    the order in which they came; each returns a Future, set on the engine's thread before any
+    event which follows from it is handed out.
+
+    `on_events` gets every non-empty batch of events, and `on_stopped` is called once, last, with
+    what killed the loop or None after `stop()`. Both run on the engine's thread: they must hand
+    over quickly and not raise.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        on_events: Callable[[list[Event]], None],
+        on_stopped: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._on_events = on_events
+        self._on_stopped = on_stopped
+        self._inbox: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
+        self._wakeup = threading.Condition()
+        self._woken = False
+        self._stopping = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="tenora-engine", daemon=True)
+        engine.on_wake = self.wake
+
+    @property
+    def engine(self) -> Engine:
+        """For what never changes (its config). Everything else goes through commands."""
+        return self._engine
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current step, close the engine and wait for the thread. Commands not yet
+        carried out fail with EngineUnavailableError; sequences in flight get no more events."""
+        with self._wakeup:
+            self._stopping = True
+            self._wakeup.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Look for work again: an adapter load has come to an end."""
+        with self._wakeup:
+            self._woken = True
+            self._wakeup.notify()
+
+    def call(self, command: Callable[[Engine], T]) -> Future[T]:
+        """Carry out `command` on the engine's thread between two steps.
+
+        Raises EngineUnavailableError when the loop has ended, QueueFullError when the inbox is
+        full. What `command` raises is the Future's exception.
+        """
+        future: Future[T] = Future()
+        with self._wakeup:
+            if self._stopping or self._stopped:
+                raise EngineUnavailableError("the engine has been stopped; start it again")
+            if len(self._inbox) >= INBOX_LIMIT:
+                raise QueueFullError(f"{INBOX_LIMIT} commands wait for the engine; try again later")
+            self._inbox.append((command, future))
+            self._wakeup.notify()
+        return future
+
+    def submit(self, request: GenerationRequest) -> Future[None]:
+        """See `Engine.submit`, whose errors the Future holds."""
+        return self.call(lambda engine: engine.submit(request))
+
+    def abort(
+        self,
+        request_id: str,
+        index: int | None = None,
+        reason: AbortReason = "client_gone",
+        output_tokens: int | None = None,
+    ) -> Future[None]:
+        return self.call(lambda engine: engine.abort(request_id, index, reason, output_tokens))
+
+    def forget_adapter(self, namespace: str, digest: str) -> Future[None]:
+        return self.call(lambda engine: engine.forget_adapter(namespace, digest))
+
+    def residency(self, ref: AdapterRef) -> Future[Residency]:
+        return self.call(lambda engine: engine.residency(ref))
+
+    def stats(self) -> Future[EngineStats]:
+        return self.call(lambda engine: engine.stats())
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while self._wait_for_work():
+                self._carry_out_commands()
+                if self._engine.has_work:
+                    events = self._engine.step()
+                    if events:
+                        self._on_events(events)
+        except BaseException as error:
+            failure = error
+        finally:
+            failure = self._shut_down(failure)
+            if self._on_stopped is not None:
+                self._on_stopped(failure)
+
+    def _wait_for_work(self) -> bool:
+        """Block until there is something to do. False when the loop must end."""
+        with self._wakeup:
+            while not (self._stopping or self._inbox or self._woken or self._engine.has_work):
+                self._wakeup.wait()
+            self._woken = False
+            return not self._stopping
+
+    def _carry_out_commands(self) -> None:
+        while self._inbox:
+            command, future = self._inbox.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = command(self._engine)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _shut_down(self, failure: BaseException | None) -> BaseException | None:
+        with self._wakeup:
+            self._stopped = True
+            left = list(self._inbox)
+            self._inbox.clear()
+        try:
+            self._engine.close()
+        except Exception as error:
+            failure = failure or error
+        for _, future in left:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineUnavailableError("the engine was stopped"))
+        return failure
