@@ -1,0 +1,72 @@
+"""From a folder (or a config alone) to a model on its device: `read_model_info` before there is any
+memory for it, `load_model` when there is. Knows nothing of pages or requests."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
+from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.spec import DecoderSpec, read_spec
+from tenora_engine.model.weights import open_weights, random_weights
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The base model, ready to run, and what the rest of Tenora needs to know about it."""
+
+    info: ModelInfo
+    spec: DecoderSpec
+    decoder: Decoder
+    load_s: float
+
+
+def read_model_info(config: EngineConfig) -> ModelInfo:
+    """What `config.json` of the model folder says, without reading a weight.
+
+    Raises ModelLoadError when the folder is missing or its architecture is not supported.
+    """
+    return _info(config, read_spec(config.model))
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """The decoder with its weights on `config.device` in `config.dtype`.
+
+    Raises ModelLoadError when the folder is missing, incomplete or of an unsupported kind.
+    """
+    started = time.perf_counter()
+    spec = read_spec(config.model)
+    if config.load_format == "dummy":
+        weights = random_weights(spec, config.seed)
+    else:
+        weights = open_weights(config.model)
+    decoder = Decoder.load(spec, weights, device=config.device, dtype=config.dtype)
+    return LoadedModel(
+        info=_info(config, spec),
+        spec=spec,
+        decoder=decoder,
+        load_s=time.perf_counter() - started,
+    )
+
+
+def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
+    context = spec.context_tokens
+    if config.max_context_tokens is not None:
+        context = min(context, config.max_context_tokens)
+    return ModelInfo(
+        id=config.served_name,
+        architecture=spec.architecture,
+        num_layers=spec.num_layers,
+        hidden=spec.hidden,
+        intermediate=spec.intermediate,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        vocab=spec.vocab,
+        context_tokens=context,
+        dtype=config.dtype,
+        weight_bytes=spec.num_parameters * (2 if config.dtype == "bfloat16" else 4),
+        modules={name: spec.module_shape(name) for name in LORA_MODULES},
+        eos_token_ids=spec.eos_token_ids,
+    )

@@ -1,0 +1,132 @@
+"""A model's own chat template, rendered in jinja's sandbox with what transformers offers templates:
+the special tokens, raise_exception, strftime_now, tojson and the generation tag."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tenora_engine.errors import InvalidRequestError, ModelLoadError
+
+PARAM = "messages"
+
+
+class ChatTemplate:
+    """One compiled template and the special tokens it may write."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ModelLoadError(f"the model's chat template is broken: {error}") from error
+        self._special_tokens = dict(special_tokens)
+
+    @classmethod
+    def read(cls, folder: Path) -> ChatTemplate | None:
+        """The template of a model folder, from wherever transformers would look; None when it has
+        none."""
+        config = _read_json(folder / "tokenizer_config.json")
+        file = folder / "chat_template.jinja"
+        if file.is_file():
+            source: Any = file.read_text(encoding="utf-8")
+        else:
+            source = _read_json(folder / "chat_template.json").get("chat_template")
+            source = source or config.get("chat_template")
+        if isinstance(source, list):  # several by name; the plain one is "default"
+            source = {item["name"]: item["template"] for item in source}.get("default")
+        if not source:
+            return None
+        return cls(source, _special_tokens(config, _read_json(folder / "special_tokens_map.json")))
+
+    @staticmethod
+    def require(template: ChatTemplate | None) -> ChatTemplate:
+        """`template`, or InvalidRequestError when the model has none."""
+        if template is None:
+            raise InvalidRequestError(
+                "the base model has no chat template; use /v1/completions with a prompt", PARAM
+            )
+        return template
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
+        """Raises InvalidRequestError in the template's own words when it refuses the messages."""
+        values = {**self._special_tokens, "documents": None, **arguments, "messages": messages}
+        try:
+            return self._template.render(values)
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InvalidRequestError(
+                f"the messages do not fit the model's chat template: {error}", PARAM
+            ) from error
+
+
+class GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what the assistant wrote, for training; here
+    it only has to be understood."""
+
+    tags = {"generation"}  # noqa: RUF012 - the attribute jinja2 reads
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelLoadError(f"{file} is not valid JSON: {error}") from error
+    return value
+
+
+def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token` and their like; the first source that names one wins."""
+    tokens: dict[str, str] = {}
+    for source in sources:
+        for name, value in source.items():
+            if not name.endswith("_token"):
+                continue
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                tokens.setdefault(name, content)
+    return tokens
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja's own filter escapes HTML characters, which a model should not see.
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().strftime(pattern)

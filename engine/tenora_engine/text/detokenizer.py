@@ -1,0 +1,99 @@
+"""Text from token ids as they come: whole characters only, and nothing of a stop string. Knows
+bytes and strings; neither models nor requests."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """What one `push` or `flush` adds to the text.
+
+    `stopped` is the stop string that was met, or None; nothing may be pushed after it.
+    `consumed_tokens` counts all tokens pushed so far, up to and with the one that completed the
+    stop string: what the caller passes to `EngineClient.abort(output_tokens=...)`.
+    """
+
+    text: str
+    stopped: str | None
+    consumed_tokens: int
+
+
+class IncrementalDetokenizer:
+    """Made by `TextProcessor.detokenizer`. One for each sequence; O(1) per token."""
+
+    def __init__(
+        self,
+        token_bytes: Callable[[int], bytes],
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+    ) -> None:
+        if any(not text for text in stop):
+            raise ValueError("a stop string must not be empty")
+        self._token_bytes = token_bytes
+        self._stop = tuple(stop)
+        self._include_stop = include_stop
+        self._hold = max((len(text) for text in stop), default=1) - 1
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""  # decoded, but it could be the beginning of a stop string
+        self._consumed = 0
+        self._stopped: str | None = None
+
+    def push(self, token_ids: Sequence[int]) -> TextDelta:
+        """Add tokens in order. What comes after a stop string is not consumed."""
+        out: list[str] = []
+        for token_id in token_ids:
+            if self._has_stopped():
+                break
+            self._consumed += 1
+            out.append(self._release(self._decoder.decode(self._token_bytes(token_id))))
+        return TextDelta("".join(out), self._stopped, self._consumed)
+
+    def flush(self) -> TextDelta:
+        """The sequence has ended: give what was held back. An unfinished character becomes U+FFFD,
+        as it does in `TextProcessor.decode`."""
+        if self._has_stopped():
+            return TextDelta("", self._stopped, self._consumed)
+        text = self._release(self._decoder.decode(b"", final=True)) + self._held
+        self._held = ""
+        return TextDelta(text, self._stopped, self._consumed)
+
+    def _has_stopped(self) -> bool:
+        return self._stopped is not None
+
+    def _release(self, new: str) -> str:
+        if not self._stop:
+            return new
+        text = self._held + new
+        found = self._first_stop(text)
+        if found is not None:
+            start, stop = found
+            self._stopped = stop
+            self._held = ""
+            return text[: start + len(stop)] if self._include_stop else text[:start]
+        keep = self._possible_beginning(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def _first_stop(self, text: str) -> tuple[int, str] | None:
+        """The stop string that is complete first; of several ending there, the longest."""
+        hits = [
+            (position + len(stop), position, stop)
+            for stop in self._stop
+            if (position := text.find(stop)) >= 0
+        ]
+        if not hits:
+            return None
+        _, position, stop = min(hits)
+        return position, stop
+
+    def _possible_beginning(self, text: str) -> int:
+        """Length of the longest end of `text` that begins a stop string."""
+        for length in range(min(self._hold, len(text)), 0, -1):
+            tail = text[len(text) - length :]
+            if any(stop.startswith(tail) for stop in self._stop):
+                return length
+        return 0

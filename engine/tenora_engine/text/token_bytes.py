@@ -1,0 +1,65 @@
+"""The bytes each token id stands for, in byte-level (GPT-2) and byte-fallback (SentencePiece)
+vocabularies."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tokenizers import Tokenizer
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenBytes:
+    """Looks each id up once and keeps the answer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added = tokenizer.get_added_tokens_decoder()
+        self._byte_level = "ByteLevel" in _decoder_kinds(tokenizer)
+        self._byte_of = {character: byte for byte, character in byte_level_alphabet().items()}
+        self._known: dict[int, bytes] = {}
+
+    def of(self, token_id: int, skip_special: bool) -> bytes:
+        """Nothing for an id outside the vocabulary, or a special one when those are skipped."""
+        if skip_special:
+            added = self._added.get(token_id)
+            if added is not None and added.special:
+                return b""
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._look_up(token_id)
+        return known
+
+    def _look_up(self, token_id: int) -> bytes:
+        added = self._added.get(token_id)
+        if added is not None:
+            return str(added.content).encode()
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._byte_level:
+            return bytes(self._byte_of[character] for character in token)
+        match = _BYTE_TOKEN.fullmatch(token)
+        if match:
+            return bytes([int(match.group(1), 16)])
+        return str(token).replace("\u2581", " ").encode()
+
+
+def byte_level_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte: printable Latin-1 characters stand for themselves,
+    the other bytes for the characters from U+0100 on, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    alphabet = {byte: chr(byte) for byte in printable}
+    rest = [byte for byte in range(256) if byte not in printable]
+    alphabet.update((byte, chr(0x100 + order)) for order, byte in enumerate(rest))
+    return alphabet
+
+
+def _decoder_kinds(tokenizer: Tokenizer) -> set[str]:
+    if tokenizer.decoder is None:
+        return set()
+    state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())
+    return {part["type"] for part in state.get("decoders", [state])}
