@@ -1,0 +1,47 @@
+"""The whole of Tenora, really running: `tenora serve` in float32 with embedded servers and the
+default base model, and two tenants who each own an adapter called `support`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from peft_reference import Reference
+from running_platform import Running, make_tenant
+
+from tenora_bench.adapters import AdapterSpec, write_adapter
+from tenora_bench.server import serve
+
+
+@pytest.fixture(scope="session")
+async def running(
+    base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Running]:
+    root = tmp_path_factory.mktemp("e2e")
+    folders = {}
+    for number, (name, rank) in enumerate({"acme": 8, "globex": 16, "extra": 4}.items()):
+        folders[name] = root / name
+        write_adapter(folders[name], base_model_dir, AdapterSpec(name, rank, seed=number))
+    with serve(root / "data", base_model_dir, ["--dtype", "float32"]) as server:
+        acme = await make_tenant(server, "acme", {"support": folders["acme"]})
+        globex = await make_tenant(
+            server, "globex", {"support": folders["globex"], "extra": folders["extra"]}
+        )
+        models = httpx.get(
+            f"{server.url}/v1/models", headers={"authorization": f"Bearer {acme.key}"}
+        ).json()
+        base = models["data"][0]["id"]
+        yield Running(server, base_model_dir, base, root / "data", acme, globex)
+
+
+@pytest.fixture(scope="session")
+def reference(running: Running) -> Reference:
+    """transformers + peft over the same weights, in this process."""
+    adapters = {
+        "acme/support": running.acme.adapters["support"],
+        "globex/support": running.globex.adapters["support"],
+        "globex/extra": running.globex.adapters["extra"],
+    }
+    return Reference(running.model_dir, adapters)
