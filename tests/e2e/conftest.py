@@ -8,10 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from peft_reference import Reference
 from running_platform import Running, make_tenant
-
 from tenora_bench.adapters import AdapterSpec, write_adapter
+from tenora_bench.client import Management
 from tenora_bench.server import serve
 
 
@@ -29,10 +30,8 @@ async def running(
         globex = await make_tenant(
             server, "globex", {"support": folders["globex"], "extra": folders["extra"]}
         )
-        models = httpx.get(
-            f"{server.url}/v1/models", headers={"authorization": f"Bearer {acme.key}"}
-        ).json()
-        base = models["data"][0]["id"]
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            base = await Management(http, server.admin_key).base_model(acme.key)
         yield Running(server, base_model_dir, base, root / "data", acme, globex)
 
 

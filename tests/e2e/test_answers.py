@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+
 from peft_reference import Reference
 from running_platform import Running, RunningTenant
 
