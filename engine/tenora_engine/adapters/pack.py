@@ -1,0 +1,263 @@
+"""Packs an adapter into pages of granules (docs/decisions/0001), and to and from the bytes that
+Redis keeps. Knows neither tiers nor the device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.peft_format import (
+    AdapterFormatError,
+    EffectiveLora,
+    LoraConfig,
+    ModuleKey,
+    TensorInfo,
+    check_tensors,
+    effective_modules,
+    tensor_name,
+)
+from tenora_engine.config import LORA_MODULES, DType, ModelInfo
+from tenora_engine.errors import AdapterLoadError
+
+TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_SAFETENSORS_DTYPES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+}
+_MAGIC = b"TNPK0001"
+_HEADER_BYTES = len(_MAGIC) + 32
+_TABLES = ("granule_page", "granule_start", "rank", "a_offset", "b_offset", "scale")
+
+
+class CorruptEntryError(ValueError):
+    """Serialised bytes that are damaged, or were packed for another model or page size."""
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Rank rows `first:last` of one layer, where the same modules are present: granules of one
+    length, which lie one after another."""
+
+    layer: int
+    first: int
+    last: int
+    modules: tuple[str, ...]
+    length: int  # elements of one granule
+
+
+def layout_key(model: ModelInfo, page_elements: int, dtype: DType) -> str:
+    """Names everything a packed adapter's bytes depend on besides the adapter. Two engines with one
+    key may share packed pages."""
+    dims = ",".join(
+        "x".join(map(str, model.modules[name])) if name in model.modules else "-"
+        for name in LORA_MODULES
+    )
+    return f"granules-1/{dtype}/{page_elements}/{model.num_layers}/{dims}"
+
+
+def pack_adapter(
+    digest: str,
+    config: LoraConfig,
+    tensors: Mapping[str, Tensor],  # by PEFT's names; A [rank, in], B [out, rank]
+    model: ModelInfo,
+    page_elements: int,
+    dtype: DType,
+    max_rank: int,
+) -> PackedAdapter:
+    """Lay the adapter's rows into pages of `page_elements` elements of `dtype`.
+
+    Raises AdapterFormatError when tensors and config do not fit together or the model, and
+    AdapterLoadError when a granule is larger than a page or a value is not finite.
+    """
+    effective = effective_modules(config, model)
+    infos = {
+        name: TensorInfo(
+            _SAFETENSORS_DTYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)
+        )
+        for name, tensor in tensors.items()
+    }
+    problems = check_tensors(effective, infos, model, max_rank)
+    if problems:
+        raise AdapterFormatError(problems)
+    return _Packer(effective, model, page_elements, dtype).pack(digest, tensors)
+
+
+def packed_pages(
+    effective: Mapping[ModuleKey, EffectiveLora], model: ModelInfo, page_elements: int
+) -> int:
+    """How many pages an adapter will take, without its tensors. Raises AdapterLoadError when a
+    granule is larger than a page."""
+    return _count_pages(_bands(effective, model), page_elements)
+
+
+def _bands(effective: Mapping[ModuleKey, EffectiveLora], model: ModelInfo) -> list[_Band]:
+    """All bands, in the order in which they lie in the pages."""
+    bands = []
+    for layer in range(model.num_layers):
+        order = _module_order(effective, layer)
+        ranks = sorted({effective[layer, name].rank for name in order})
+        for first, last in zip([0, *ranks], ranks, strict=False):
+            present = tuple(name for name in order if effective[layer, name].rank >= last)
+            length = sum(sum(model.modules[name]) for name in present)
+            bands.append(_Band(layer, first, last, present, length))
+    return bands
+
+
+def _module_order(effective: Mapping[ModuleKey, EffectiveLora], layer: int) -> list[str]:
+    """The layer's modules by falling rank, ties in the order of LORA_MODULES (sort is stable)."""
+    present = [name for name in LORA_MODULES if (layer, name) in effective]
+    return sorted(present, key=lambda name: -effective[layer, name].rank)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Rank rows of one band that lie in one page: `count` granules from element `start` on."""
+
+    band: _Band
+    row: int
+    count: int
+    page: int
+    start: int
+
+
+def _runs(bands: list[_Band], page_elements: int) -> Iterator[_Run]:
+    """Place the granules one after another; none straddles two pages."""
+    page, cursor = 0, 0
+    for band in bands:
+        if band.length > page_elements:
+            raise AdapterLoadError(
+                f"one rank row of layer {band.layer} takes {band.length} elements, a page holds"
+                f" {page_elements}; raise block_tokens"
+            )
+        row = band.first
+        while row < band.last:
+            count = min((page_elements - cursor) // band.length, band.last - row)
+            if count == 0:
+                page, cursor = page + 1, 0
+                continue
+            yield _Run(band, row, count, page, cursor)
+            row, cursor = row + count, cursor + count * band.length
+
+
+def _count_pages(bands: list[_Band], page_elements: int) -> int:
+    return 1 + max((run.page for run in _runs(bands, page_elements)), default=-1)
+
+
+class _Packer:
+    """Packs one adapter; its loops go over layers, modules and runs, never over rows."""
+
+    def __init__(
+        self,
+        effective: Mapping[ModuleKey, EffectiveLora],
+        model: ModelInfo,
+        page_elements: int,
+        dtype: DType,
+    ) -> None:
+        self._effective = effective
+        self._model = model
+        self._page_elements = page_elements
+        self._dtype = TORCH_DTYPES[dtype]
+        self._layout_key = layout_key(model, page_elements, dtype)
+
+    def pack(self, digest: str, tensors: Mapping[str, Tensor]) -> PackedAdapter:
+        bands = _bands(self._effective, self._model)
+        max_rank = max(band.last for band in bands)
+        num_pages = _count_pages(bands, self._page_elements)
+        pages = torch.zeros(num_pages, self._page_elements, dtype=self._dtype)
+        granule_page = torch.full((self._model.num_layers, max_rank), -1, dtype=torch.int32)
+        granule_start = granule_page.clone()
+        rows, of_band = torch.empty(0), None
+        for run in _runs(bands, self._page_elements):
+            band = run.band
+            if band is not of_band:
+                rows, of_band = self._rows(band, tensors), band
+            taken = rows[run.row - band.first :][: run.count]
+            end = run.start + run.count * band.length
+            pages[run.page, run.start : end].view(run.count, band.length).copy_(taken)
+            place = (band.layer, slice(run.row, run.row + run.count))
+            granule_page[place] = run.page
+            granule_start[place] = torch.arange(run.start, end, band.length, dtype=torch.int32)
+        if not bool(torch.isfinite(pages).all()):
+            raise AdapterLoadError(f"the weights hold values that {self._dtype} cannot: NaN or Inf")
+        rank, a_offset, b_offset, scale = self._tables()
+        return PackedAdapter(
+            digest=digest,
+            layout_key=self._layout_key,
+            pages=pages,
+            granule_page=granule_page,
+            granule_start=granule_start,
+            rank=rank,
+            a_offset=a_offset,
+            b_offset=b_offset,
+            scale=scale,
+        )
+
+    def _rows(self, band: _Band, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The band's granules `[rows, length]` in the model's dtype."""
+        parts = []
+        for name in band.modules:
+            a = tensors[tensor_name(band.layer, name, "A")]  # [rank, in]
+            b = tensors[tensor_name(band.layer, name, "B")]  # [out, rank]
+            parts += [a[band.first : band.last], b[:, band.first : band.last].t()]
+        return torch.cat([part.to(self._dtype) for part in parts], dim=1)
+
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """rank, a_offset, b_offset (int32) and scale (float32), each `[layers, modules]`."""
+        shape = (self._model.num_layers, len(LORA_MODULES))
+        rank = torch.zeros(shape, dtype=torch.int32)
+        a_offset, b_offset = rank.clone(), rank.clone()
+        scale = torch.zeros(shape, dtype=torch.float32)
+        for layer in range(self._model.num_layers):
+            offset = 0
+            for name in _module_order(self._effective, layer):
+                place = (layer, LORA_MODULES.index(name))
+                lora = self._effective[layer, name]
+                features_in, features_out = self._model.modules[name]
+                rank[place], scale[place] = lora.rank, lora.scale
+                a_offset[place], b_offset[place] = offset, offset + features_in
+                offset += features_in + features_out
+        return rank, a_offset, b_offset, scale
+
+
+def serialise(packed: PackedAdapter) -> bytes:
+    """Bytes for the shared tier: a magic word, the SHA-256 of all that follows, a length-prefixed
+    JSON object with the digest and the layout key, then safetensors."""
+    tensors = {name: getattr(packed, name).contiguous() for name in ("pages", *_TABLES)}
+    names = json.dumps({"digest": packed.digest, "layout_key": packed.layout_key}).encode()
+    content = len(names).to_bytes(4, "little") + names + safetensors.torch.save(tensors)
+    return _MAGIC + hashlib.sha256(content).digest() + content
+
+
+def deserialise(data: bytes, expected_layout_key: str, digest: str) -> PackedAdapter:
+    """The inverse of `serialise`. Raises CorruptEntryError when the bytes are damaged, of another
+    adapter, or packed for another layout."""
+    content = memoryview(data)[_HEADER_BYTES:]
+    if len(data) < _HEADER_BYTES + 4 or data[: len(_MAGIC)] != _MAGIC:
+        raise CorruptEntryError("this is not a packed adapter")
+    if hashlib.sha256(content).digest() != data[len(_MAGIC) : _HEADER_BYTES]:
+        raise CorruptEntryError("the checksum of a packed adapter is wrong")
+    end = 4 + int.from_bytes(content[:4], "little")
+    try:
+        names = json.loads(bytes(content[4:end]))
+        tensors = safetensors.torch.load(bytes(content[end:]))
+        packed = PackedAdapter(
+            digest=names["digest"],
+            layout_key=names["layout_key"],
+            pages=tensors["pages"],
+            **{name: tensors[name] for name in _TABLES},
+        )
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CorruptEntryError(f"a packed adapter cannot be read: {error}") from error
+    if packed.layout_key != expected_layout_key or packed.digest != digest:
+        raise CorruptEntryError(f"holds {packed.digest} for {packed.layout_key}")
+    return packed

@@ -1,0 +1,317 @@
+"""An adapter as PEFT writes it: what adapter_config.json says, which tensor is which, and the rank
+and scale of each module. Pure functions; reads no file and knows no page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from tenora_engine.adapters.config_fields import (
+    AdapterFormatError,
+    FieldProblem,
+    FieldReader,
+    unsupported_fields,
+)
+from tenora_engine.adapters.patterns import PatternError, compile_bounded
+from tenora_engine.config import LORA_MODULES, ModelInfo
+
+__all__ = [
+    "AdapterFormatError",
+    "EffectiveLora",
+    "FieldProblem",
+    "LoraConfig",
+    "TensorInfo",
+    "TensorName",
+    "check_tensors",
+    "effective_modules",
+    "module_path",
+    "parse_adapter_config",
+    "parse_tensor_name",
+    "tensor_name",
+]
+
+Number = TypeVar("Number", int, float)
+ModuleKey = tuple[int, str]
+"""(layer, one of LORA_MODULES)."""
+
+_BLOCK = {
+    "q_proj": "self_attn",
+    "k_proj": "self_attn",
+    "v_proj": "self_attn",
+    "o_proj": "self_attn",
+    "gate_proj": "mlp",
+    "up_proj": "mlp",
+    "down_proj": "mlp",
+}
+_TENSOR = re.compile(
+    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\."
+    r"(self_attn|mlp)\.([a-z]+_proj)\.lora_(A|B)\.weight"
+)
+_FIRST_INDEX = re.compile(r".*?\.[^.]*\.(?P<idx>\d+)\.")
+_EMBEDDINGS = ("model.embed_tokens", "lm_head")
+WEIGHT_DTYPES = ("F32", "F16", "BF16")
+"""Safetensors dtypes an adapter may have."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """The fields of adapter_config.json that change what the adapter does, checked."""
+
+    r: int
+    lora_alpha: float
+    target_modules: tuple[str, ...] | str  # names, a regular expression, or "all-linear"
+    exclude_modules: tuple[str, ...] | str = ()
+    rank_pattern: tuple[tuple[str, int], ...] = ()  # in the file's order: the first match counts
+    alpha_pattern: tuple[tuple[str, float], ...] = ()
+    use_rslora: bool = False
+    layers_to_transform: tuple[int, ...] | None = None
+    layers_pattern: tuple[str, ...] = ()
+
+    @property
+    def max_rank(self) -> int:
+        """An upper bound from the config alone; the model decides which patterns apply."""
+        return max([self.r, *(rank for _, rank in self.rank_pattern)])
+
+
+@dataclass(frozen=True)
+class EffectiveLora:
+    """What one module of one layer gets."""
+
+    rank: int
+    scale: float  # alpha / rank, or alpha / sqrt(rank) for rsLoRA
+
+
+@dataclass(frozen=True)
+class TensorName:
+    """Which matrix of which module a tensor is: A is `[rank, in]`, B is `[out, rank]`."""
+
+    layer: int
+    module: str
+    matrix: Literal["A", "B"]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor as a safetensors header describes it."""
+
+    dtype: str  # safetensors' names: F32, F16, BF16, ...
+    shape: tuple[int, ...]
+
+
+def parse_adapter_config(config: Mapping[str, object]) -> LoraConfig:
+    """Read an adapter_config.json. Raises AdapterFormatError with every problem found, each with
+    its field; a field this version does not know is refused unless it is off."""
+    read = FieldReader(config)
+    problems = unsupported_fields(config)
+    parsed = LoraConfig(
+        r=read.positive_int("r", default=8),
+        lora_alpha=read.number("lora_alpha", default=8),
+        target_modules=read.names_or_pattern("target_modules", required=True),
+        exclude_modules=read.names_or_pattern("exclude_modules"),
+        rank_pattern=read.rank_pattern("rank_pattern"),
+        alpha_pattern=read.number_pattern("alpha_pattern"),
+        use_rslora=read.flag("use_rslora"),
+        layers_to_transform=read.layer_numbers("layers_to_transform"),
+        layers_pattern=read.names("layers_pattern"),
+    )
+    problems += read.problems
+    if isinstance(parsed.target_modules, str) and parsed.layers_to_transform is not None:
+        problems.append(
+            FieldProblem(
+                "layers_to_transform", "only works when target_modules is a list of names, in PEFT"
+            )
+        )
+    if not problems:
+        problems += _pattern_problems(parsed)
+    if problems:
+        raise AdapterFormatError(problems)
+    return parsed
+
+
+def _pattern_problems(config: LoraConfig) -> list[FieldProblem]:
+    """Every pattern must compile and be quick; embeddings must not be targeted."""
+    problems = []
+    patterns = [("rank_pattern", key) for key, _ in config.rank_pattern]
+    patterns += [("alpha_pattern", key) for key, _ in config.alpha_pattern]
+    patterns += [("layers_pattern", name) for name in config.layers_pattern]
+    patterns += [
+        (field, value)
+        for field, value in (
+            ("target_modules", config.target_modules),
+            ("exclude_modules", config.exclude_modules),
+        )
+        if isinstance(value, str)
+    ]
+    for field, pattern in patterns:
+        try:
+            compile_bounded(pattern)
+        except PatternError as error:
+            problems.append(FieldProblem(field, f"{pattern[:80]!r} {error}"))
+    if not problems:
+        matcher = _Matcher(config)
+        problems += [
+            FieldProblem("target_modules", f"{path} is not supported: embeddings and lm_head stay")
+            for path in _EMBEDDINGS
+            if not matcher.all_linear and matcher.targets(path)
+        ]
+    return problems
+
+
+class _Matcher:
+    """PEFT's matching rules (`check_target_module_exists`, `get_pattern_key`), compiled once."""
+
+    def __init__(self, config: LoraConfig) -> None:
+        self._config = config
+        targets, excluded = config.target_modules, config.exclude_modules
+        self.all_linear = isinstance(targets, str) and targets.lower() == "all-linear"
+        self._target = compile_bounded(targets) if isinstance(targets, str) else None
+        self._excluded = compile_bounded(excluded) if isinstance(excluded, str) else None
+        self._ranks = [(_suffix(key), rank) for key, rank in config.rank_pattern]
+        self._alphas = [(_suffix(key), alpha) for key, alpha in config.alpha_pattern]
+        self._layers = [
+            compile_bounded(name, wrap=r"(?:^|.*?\.){}\.(?P<idx>\d+)\.")
+            for name in config.layers_pattern
+        ] or [_FIRST_INDEX]
+
+    def targets(self, path: str) -> bool:
+        """Whether PEFT would put LoRA on the module at `path` (`model.layers.0.mlp.up_proj`)."""
+        if self._is_excluded(path):
+            return False
+        if self.all_linear:
+            return True
+        names = self._config.target_modules
+        if self._target is not None:
+            return self._target.fullmatch(path) is not None
+        if path in names:
+            return True
+        if not any(path.endswith(f".{name}") for name in names):
+            return False
+        return self._in_layers(path)
+
+    def _is_excluded(self, path: str) -> bool:
+        if self._excluded is not None:
+            return self._excluded.fullmatch(path) is not None
+        names = self._config.exclude_modules
+        return path in names or any(path.endswith(f".{name}") for name in names)
+
+    def _in_layers(self, path: str) -> bool:
+        wanted = self._config.layers_to_transform
+        if not wanted:
+            return True
+        for pattern in self._layers:
+            match = pattern.match(path)
+            if match is not None:
+                return int(match["idx"]) in wanted
+        return False
+
+    def lora(self, path: str) -> EffectiveLora:
+        rank = _first_match(self._ranks, path, self._config.r)
+        alpha = _first_match(self._alphas, path, self._config.lora_alpha)
+        return EffectiveLora(rank, alpha / (math.sqrt(rank) if self._config.use_rslora else rank))
+
+
+def _suffix(key: str) -> re.Pattern[str]:
+    return compile_bounded(key, wrap=r"(.*\.)?({})$")
+
+
+def _first_match(
+    patterns: Sequence[tuple[re.Pattern[str], Number]], path: str, default: Number
+) -> Number:
+    return next((value for pattern, value in patterns if pattern.match(path)), default)
+
+
+def module_path(layer: int, module: str) -> str:
+    """The module's path in the base model, as PEFT's patterns see it."""
+    return f"model.layers.{layer}.{_BLOCK[module]}.{module}"
+
+
+def tensor_name(layer: int, module: str, matrix: Literal["A", "B"]) -> str:
+    """The tensor's name in adapter_model.safetensors."""
+    return f"base_model.model.{module_path(layer, module)}.lora_{matrix}.weight"
+
+
+def parse_tensor_name(name: str) -> TensorName | None:
+    """The inverse of `tensor_name`; None for any other text."""
+    match = _TENSOR.fullmatch(name)
+    if match is None or _BLOCK.get(match[3]) != match[2]:
+        return None
+    return TensorName(int(match[1]), match[3], "A" if match[4] == "A" else "B")
+
+
+def effective_modules(config: LoraConfig, model: ModelInfo) -> dict[ModuleKey, EffectiveLora]:
+    """Rank and scale of every module of `model` the config puts LoRA on, as PEFT decides it, by
+    (layer, module) in order."""
+    matcher = _Matcher(config)
+    found = {}
+    for layer in range(model.num_layers):
+        for module in LORA_MODULES:
+            path = module_path(layer, module)
+            if module in model.modules and matcher.targets(path):
+                found[layer, module] = matcher.lora(path)
+    return found
+
+
+def check_tensors(
+    effective: Mapping[ModuleKey, EffectiveLora],
+    tensors: Mapping[str, TensorInfo],
+    model: ModelInfo,
+    max_rank: int,
+) -> list[FieldProblem]:
+    """Every problem of the tensors against the config and the model: unknown names, missing ones,
+    dtypes, shapes, ranks above `max_rank`. Empty when the adapter can be served as it is.
+
+    A problem's `field` is the tensor's name, or the config field that is at odds."""
+    if not effective:
+        message = f"names no module of {model.id}; it has {', '.join(model.modules)}"
+        return [FieldProblem("target_modules", message)]
+    problems = []
+    largest = max(lora.rank for lora in effective.values())
+    if largest > max_rank:
+        problems.append(FieldProblem("r", f"rank {largest} is above this server's {max_rank}"))
+    expected = {
+        tensor_name(layer, module, matrix): shape
+        for (layer, module), lora in effective.items()
+        for matrix, shape in _shapes(lora.rank, *model.modules[module])
+    }
+    problems += [
+        FieldProblem(name, f"is missing: the config puts LoRA there, with shape {list(shape)}")
+        for name, shape in expected.items()
+        if name not in tensors
+    ]
+    for name, info in tensors.items():
+        problems += _tensor_problems(name, info, expected.get(name), model)
+    return problems
+
+
+def _shapes(
+    rank: int, features_in: int, features_out: int
+) -> tuple[tuple[Literal["A", "B"], tuple[int, int]], ...]:
+    return ("A", (rank, features_in)), ("B", (features_out, rank))
+
+
+def _tensor_problems(
+    name: str, info: TensorInfo, shape: tuple[int, int] | None, model: ModelInfo
+) -> list[FieldProblem]:
+    if shape is None:
+        return [FieldProblem(name, _why_unexpected(name, model))]
+    problems = []
+    if info.dtype not in WEIGHT_DTYPES:
+        allowed = ", ".join(WEIGHT_DTYPES)
+        problems.append(FieldProblem(name, f"has dtype {info.dtype}; allowed are {allowed}"))
+    if info.shape != shape:
+        problems.append(
+            FieldProblem(name, f"has shape {list(info.shape)}; the config asks {list(shape)}")
+        )
+    return problems
+
+
+def _why_unexpected(name: str, model: ModelInfo) -> str:
+    parsed = parse_tensor_name(name)
+    if parsed is None:
+        return "is not a LoRA matrix of a module that adapters may change"
+    if parsed.layer >= model.num_layers:
+        return f"is of layer {parsed.layer}; {model.id} has layers 0 to {model.num_layers - 1}"
+    return "is of a module that adapter_config.json does not target"
