@@ -1,13 +1,23 @@
 """The tensors that tell a kernel where things lie in the page arena, and which rows are whose.
 
 Nothing here knows a request, a tenant or a scheduler: slots, pages, offsets and row bounds only.
+What a step needs once for all its layers is worked out here, by the two builders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
+
+from tenora_kernels.checks import KernelInputError
+
+if TYPE_CHECKING:
+    from tenora_kernels.cpu.query_groups import QueryGroup
+    from tenora_kernels.cpu.row_blocks import RowBlock
 
 BASE_SLOT = -1
 """The adapter slot of a row that runs on the base model alone."""
@@ -45,12 +55,213 @@ class AdapterTable:
 
 
 @dataclass(frozen=True)
+class RowTiles:
+    """Runs of rows cut into tiles of at most `rows_per_tile`, for a fixed launch grid.
+
+    Only the first `count[0]` entries are meant; the rest is 0. The count is read on the device, so
+    a captured graph may be replayed with new contents (`copy_from`).
+    """
+
+    start: Tensor  # [max_tiles] int32, the tile's first row
+    length: Tensor  # [max_tiles] int32, its rows, 1..rows_per_tile
+    owner: Tensor  # [max_tiles] int32, the adapter slot or the sequence the rows belong to
+    count: Tensor  # [1] int32
+    rows_per_tile: int
+
+    def copy_from(self, other: RowTiles) -> None:
+        """Take over another step's tiles in place. Raises KernelInputError if they do not fit."""
+        room, used = self.start.shape[0], other.start.shape[0]
+        if used > room or other.rows_per_tile != self.rows_per_tile:
+            raise KernelInputError(
+                f"{used} tiles of {other.rows_per_tile} rows do not fit into "
+                f"{room} of {self.rows_per_tile}"
+            )
+        for mine, theirs in (
+            (self.start, other.start),
+            (self.length, other.length),
+            (self.owner, other.owner),
+        ):
+            mine[:used].copy_(theirs, non_blocking=True)
+        self.count.copy_(other.count, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class AdapterSegments:
+    """Which adapter each row of one step runs on. Made by `build_segments`, used by every sgmv."""
+
+    num_rows: int
+    any_adapter: bool  # False: every row runs on the base model, sgmv returns at once
+    row_slot: Tensor  # [num_rows] int32, BASE_SLOT where there is no adapter
+    tiles: RowTiles | None  # CUDA: the launch grid
+    blocks: tuple[RowBlock, ...]  # CPU: rows with the gather indices of their adapters' weights
+
+
+@dataclass(frozen=True)
 class AttentionLayout:
     """One step's ragged queries over paged KV. Sequence i owns query rows
-    `query_start[i]:query_start[i+1]`, which are the last tokens of its `context_len[i]` tokens."""
+    `query_start[i]:query_start[i+1]`, which are the last tokens of its `context_len[i]` tokens.
+    Made by `build_attention_layout`."""
 
     query_start: Tensor  # [num_seqs + 1] int32
     context_len: Tensor  # [num_seqs] int32, this step's tokens included
     block_table: Tensor  # [num_seqs, max_blocks] int32, arena page numbers
     max_query_len: int
     max_context_len: int
+    decode: RowTiles | None = None  # CUDA: sequences with one query row
+    prefill: RowTiles | None = None  # CUDA: the rows of all others
+    groups: tuple[QueryGroup, ...] = ()  # CPU: sequences of like size, padded to one batch
+
+
+def cut_into_tiles(
+    starts: Tensor,  # [num_runs] int64, on the CPU
+    lengths: Tensor,  # [num_runs] int64, each at least 1
+    owners: Tensor,  # [num_runs] int64
+    rows_per_tile: int,
+    max_tiles: int,
+    device: torch.device,
+) -> RowTiles:
+    """Cut each run into tiles, the last one of a run shorter where it does not divide.
+
+    Raises KernelInputError when they are more than `max_tiles`.
+    """
+    per_run = (lengths + rows_per_tile - 1) // rows_per_tile
+    total = int(per_run.sum())
+    if total > max_tiles:
+        raise KernelInputError(f"{total} tiles, at most {max_tiles} were allowed for")
+    run = torch.repeat_interleave(torch.arange(per_run.shape[0]), per_run)
+    first_tile = per_run.cumsum(0) - per_run
+    within = (torch.arange(total) - first_tile[run]) * rows_per_tile
+    packed = torch.zeros(3 * max_tiles + 1, dtype=torch.int32)
+    packed[:total] = starts[run] + within
+    packed[max_tiles : max_tiles + total] = (lengths[run] - within).clamp(max=rows_per_tile)
+    packed[2 * max_tiles : 2 * max_tiles + total] = owners[run]
+    packed[-1] = total
+    packed = packed.to(device)  # one copy for all four
+    return RowTiles(
+        start=packed[:max_tiles],
+        length=packed[max_tiles : 2 * max_tiles],
+        owner=packed[2 * max_tiles : 3 * max_tiles],
+        count=packed[3 * max_tiles :],
+        rows_per_tile=rows_per_tile,
+    )
+
+
+def find_runs(
+    row_slot: Tensor,  # [num_rows] int32, on the CPU
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(start, length, slot), each `[num_runs]` int64, of the runs of equal slots, base runs
+    left out."""
+    slots, lengths = torch.unique_consecutive(row_slot.long(), return_counts=True)
+    starts = lengths.cumsum(0) - lengths
+    adapted = slots != BASE_SLOT
+    return starts[adapted], lengths[adapted], slots[adapted]
+
+
+def build_segments(
+    row_slot: Tensor,  # [num_tokens] int32, best on the CPU: it is read there
+    table: AdapterTable,
+    *,
+    max_segments: int | None = None,
+    tiles: bool | None = None,
+) -> AdapterSegments:
+    """What sgmv needs about one step, on the table's device.
+
+    Rows of one adapter should be contiguous (more runs are right, but slower). `max_segments`
+    bounds the runs for a CUDA launch grid that stays the same from step to step; None means as
+    many as there can be. `tiles` asks for the CUDA form on any device (tests do).
+
+    Raises KernelInputError when a slot is outside the table or `row_slot` is not int32 `[n]`.
+    """
+    if row_slot.dim() != 1 or row_slot.dtype != torch.int32:
+        raise KernelInputError(f"row_slot is {row_slot.dtype} {list(row_slot.shape)}, needs int32")
+    device = table.rank.device
+    host_slots = row_slot.cpu()
+    starts, lengths, slots = find_runs(host_slots)
+    num_rows, num_slots = row_slot.shape[0], table.rank.shape[0]
+    any_adapter = slots.shape[0] > 0
+    if any_adapter and not (0 <= int(slots.min()) and int(slots.max()) < num_slots):
+        raise KernelInputError(f"row_slot has slots outside 0..{num_slots - 1} and {BASE_SLOT}")
+    row_tiles: RowTiles | None = None
+    blocks: tuple[RowBlock, ...] = ()
+    if tiles if tiles is not None else device.type != "cpu":
+        rows_per_tile = 16 if num_rows <= 256 else 64
+        bound = min(num_rows, num_rows // rows_per_tile + (max_segments or num_rows))
+        row_tiles = cut_into_tiles(starts, lengths, slots, rows_per_tile, bound, device)
+    elif any_adapter:
+        from tenora_kernels.cpu.row_blocks import build_row_blocks
+
+        blocks = build_row_blocks(host_slots, starts, lengths, slots, table)
+    return AdapterSegments(
+        num_rows=num_rows,
+        any_adapter=any_adapter,
+        row_slot=host_slots.to(device),
+        tiles=row_tiles,
+        blocks=blocks,
+    )
+
+
+def build_attention_layout(
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+    block_tables: Sequence[Sequence[int]],
+    device: torch.device | str,
+    *,
+    tiles: bool | None = None,
+) -> AttentionLayout:
+    """The layout of one step: sequence i runs its last `query_lens[i]` tokens of `context_lens[i]`
+    (this step's included), whose KV blocks lie in the arena pages `block_tables[i]`.
+
+    `tiles` asks for the CUDA form on any device (tests do).
+    Raises KernelInputError unless `1 <= query_len <= context_len` for every sequence and the three
+    lists are of one length.
+    """
+    num_seqs = len(query_lens)
+    if not (num_seqs == len(context_lens) == len(block_tables)):
+        raise KernelInputError("query_lens, context_lens and block_tables differ in length")
+    if any(not 1 <= q <= c for q, c in zip(query_lens, context_lens, strict=True)):
+        raise KernelInputError("every sequence needs 1 <= query_len <= context_len")
+    device = torch.device(device)
+    max_blocks = max(map(len, block_tables), default=0)
+    query = torch.tensor(query_lens, dtype=torch.int64)
+    context = torch.tensor(context_lens, dtype=torch.int64)
+    table = torch.zeros(num_seqs, max_blocks, dtype=torch.int32)
+    for row, pages in zip(table, block_tables, strict=True):
+        row[: len(pages)] = torch.tensor(pages, dtype=torch.int32)
+    starts = torch.zeros(num_seqs + 1, dtype=torch.int64)
+    starts[1:] = query.cumsum(0)
+    decode = prefill = None
+    groups: tuple[QueryGroup, ...] = ()
+    if tiles if tiles is not None else device.type != "cpu":
+        decode, prefill = _attention_tiles(starts[:-1], query, device)
+    else:
+        from tenora_kernels.cpu.query_groups import build_query_groups
+
+        groups = build_query_groups(starts[:-1], query, context, table)
+    return AttentionLayout(
+        query_start=starts.int().to(device),
+        context_len=context.int().to(device),
+        block_table=table.to(device),
+        max_query_len=max(query_lens, default=0),
+        max_context_len=max(context_lens, default=0),
+        decode=decode,
+        prefill=prefill,
+        groups=groups,
+    )
+
+
+PREFILL_TILE_TOKENS = 16
+
+
+def _attention_tiles(
+    starts: Tensor, query: Tensor, device: torch.device
+) -> tuple[RowTiles, RowTiles]:
+    """The sequences with one query row, and the tiles of all others."""
+    sequence = torch.arange(query.shape[0])
+
+    def cut(chosen: Tensor, rows_per_tile: int) -> RowTiles:
+        tiles = int(((query[chosen] + rows_per_tile - 1) // rows_per_tile).sum())
+        return cut_into_tiles(
+            starts[chosen], query[chosen], sequence[chosen], rows_per_tile, tiles, device
+        )
+
+    return cut(query == 1, 1), cut(query > 1, PREFILL_TILE_TOKENS)

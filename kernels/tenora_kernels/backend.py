@@ -1,0 +1,154 @@
+"""Which implementation of the ops serves a device, chosen once per device type; says so to
+`tenora doctor`. Triton is imported only when a CUDA device (or a test) asks for it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
+
+
+class UnsupportedDeviceError(RuntimeError):
+    """No implementation of the ops runs on this device here; the message says what to install."""
+
+
+class Sgmv(Protocol):
+    def __call__(
+        self,
+        y: Tensor,
+        x: Tensor,
+        pool: Tensor,
+        table: AdapterTable,
+        segments: AdapterSegments,
+        layer: int,
+        modules: Sequence[int],
+        widths: Sequence[int],
+    ) -> None: ...
+
+
+class PagedAttention(Protocol):
+    def __call__(
+        self,
+        q: Tensor,
+        pool: Tensor,
+        kv: KVLayout,
+        layer: int,
+        layout: AttentionLayout,
+        scale: float,
+        out: Tensor,
+    ) -> None: ...
+
+
+class KVWrite(Protocol):
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        pool: Tensor,
+        kv: KVLayout,
+        layer: int,
+        slots: Tensor,
+    ) -> None: ...
+
+
+class RmsNorm(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+
+class AddRmsNorm(Protocol):
+    def __call__(
+        self, x: Tensor, weight: Tensor, eps: float, residual: Tensor
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+class SiluMul(Protocol):
+    def __call__(self, gate_up: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """Every op, as one kind of hardware runs it. Inputs have been checked by the public op."""
+
+    name: str
+    sgmv: Sgmv
+    paged_attention: PagedAttention
+    kv_write: KVWrite
+    rms_norm: RmsNorm
+    add_rms_norm: AddRmsNorm
+    silu_mul: SiluMul
+
+
+def implementation(device: torch.device) -> Implementation:
+    """The implementation for a device. Raises UnsupportedDeviceError when there is none."""
+    return _chosen(device.type)
+
+
+@functools.cache
+def _chosen(device_type: str) -> Implementation:
+    if device_type == "cpu":
+        return torch_implementation()
+    if device_type == "cuda":
+        return triton_implementation()
+    raise UnsupportedDeviceError(f"no kernels for device {device_type!r}; use cpu or cuda")
+
+
+@functools.cache
+def torch_implementation() -> Implementation:
+    """Plain torch, for the CPU."""
+    from tenora_kernels.cpu import kv_write, norms, paged_attention, sgmv
+
+    return Implementation(
+        name="torch",
+        sgmv=sgmv.sgmv,
+        paged_attention=paged_attention.paged_attention,
+        kv_write=kv_write.kv_write,
+        rms_norm=norms.rms_norm,
+        add_rms_norm=norms.add_rms_norm,
+        silu_mul=norms.silu_mul,
+    )
+
+
+@functools.cache
+def triton_implementation() -> Implementation:
+    """Triton, for CUDA devices, or for CPU tensors under TRITON_INTERPRET=1 in tests.
+
+    Raises UnsupportedDeviceError when triton is not installed.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise UnsupportedDeviceError("a CUDA device needs triton: pip install 'triton>=3.6'")
+    from tenora_kernels.gpu import kv_write, norms, paged_attention, sgmv
+
+    return Implementation(
+        name="triton",
+        sgmv=sgmv.sgmv,
+        paged_attention=paged_attention.paged_attention,
+        kv_write=kv_write.kv_write,
+        rms_norm=norms.rms_norm,
+        add_rms_norm=norms.add_rms_norm,
+        silu_mul=norms.silu_mul,
+    )
+
+
+def describe() -> dict[str, str]:
+    """What runs where on this machine, for people: `{"cpu": ..., "cuda": ...}`."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    cpu = f"{torch_implementation().name} {torch.__version__} ({capability})"
+    if not torch.cuda.is_available():
+        return {"cpu": cpu, "cuda": "no CUDA device"}
+    if importlib.util.find_spec("triton") is None:
+        return {"cpu": cpu, "cuda": "CUDA device found, triton is not installed"}
+    import triton
+
+    device = torch.cuda.get_device_name()
+    return {"cpu": cpu, "cuda": f"triton {triton.__version__} on {device}"}
