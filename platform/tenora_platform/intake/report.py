@@ -14,14 +14,14 @@ class Problem(BaseModel):
 
 
 class ModuleFacts(BaseModel):
-    """One target module over all layers. Norms are Frobenius norms, as decimal text."""
+    """One target module over all layers. Norms are Frobenius norms."""
 
     module: str
     layers: int
     rank_min: int
     rank_max: int
-    norm_a: str
-    norm_b: str
+    norm_a: float
+    norm_b: float
 
 
 class AdapterFacts(BaseModel):
@@ -35,7 +35,7 @@ class AdapterFacts(BaseModel):
     modules: list[ModuleFacts]
     layers: list[int]
     dtypes: list[str]
-    scaling: str
+    scaling: float
 
 
 class ValidationReport(BaseModel):

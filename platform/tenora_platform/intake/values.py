@@ -1,0 +1,83 @@
+"""Reads every value of a checked safetensors file once, in chunks: SHA-256 of the file, and for
+each tensor whether it is finite, how large, and its norm. Knows no names' meaning."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenora_platform.intake.header import ITEM_BYTES, Header, TensorEntry
+
+CHUNK_BYTES = 4 * 1024 * 1024
+VALUE_MAX = 65504.0  # the largest float16; beyond it sixteen-bit arithmetic makes infinities
+
+
+@dataclass(frozen=True)
+class TensorValues:
+    """What one tensor holds. The sum is meaningless unless `finite`."""
+
+    name: str
+    elements: int
+    finite: bool
+    too_large: bool
+    sum_of_squares: float
+
+
+@dataclass(frozen=True)
+class FileValues:
+    sha256: str  # hex, of the whole file
+    tensors: tuple[TensorValues, ...]
+
+
+def scan_values(path: Path, header: Header) -> FileValues:
+    """One pass over the file, `CHUNK_BYTES` at a time. Raises OSError, and ValueError if the file
+    is shorter than its header said (it changed while it was read)."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        digest.update(_read(file, header.data_begin))
+        tensors = tuple(_scan(file, entry, digest) for entry in header.tensors)
+    return FileValues(digest.hexdigest(), tensors)
+
+
+def _read(file: BinaryIO, count: int) -> bytes:
+    data = file.read(count)
+    if len(data) != count:
+        raise ValueError("the file became shorter while it was being examined")
+    return data
+
+
+def _scan(file: BinaryIO, entry: TensorEntry, digest: Any) -> TensorValues:
+    remaining = entry.end - entry.begin
+    finite, largest, squares = True, 0.0, 0.0
+    while remaining:
+        data = _read(file, min(CHUNK_BYTES, remaining))
+        remaining -= len(data)
+        digest.update(data)
+        if not finite:
+            continue
+        with np.errstate(invalid="ignore"):  # widening a signalling NaN would warn
+            values = _as_float64(data, entry.dtype)
+        if not np.isfinite(values).all():
+            finite = False
+            continue
+        largest = max(largest, float(np.abs(values).max()))
+        squares += float(np.dot(values, values))
+    return TensorValues(
+        name=entry.name,
+        elements=(entry.end - entry.begin) // ITEM_BYTES[entry.dtype],
+        finite=finite,
+        too_large=largest > VALUE_MAX,
+        sum_of_squares=squares,
+    )
+
+
+def _as_float64(data: bytes, dtype: str) -> NDArray[np.float64]:
+    if dtype == "BF16":  # the upper half of a float32
+        wide = np.frombuffer(data, dtype="<u2").astype("<u4") << 16
+        return wide.view("<f4").astype(np.float64)
+    return np.frombuffer(data, dtype="<f4" if dtype == "F32" else "<f2").astype(np.float64)
