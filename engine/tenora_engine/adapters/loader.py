@@ -3,14 +3,28 @@ engine's steps. Knows nothing of device pages, slots or requests."""
 
 from __future__ import annotations
 
+import dataclasses
+import threading
+import time
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from tenora_engine.adapters.pack import layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import Residency
 from tenora_engine.request import AdapterRef
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_MEMO_ENTRIES = 4096
+_MEMO_S = 30.0  # how long what Redis said about one digest is believed
 
 
 @dataclass(frozen=True)
@@ -24,37 +38,217 @@ class LoadResult:
     load_ms: float
 
 
+@dataclass
+class _Flight:
+    """One load under way. `forgotten` is set when no tier may keep it any more."""
+
+    ref: AdapterRef
+    started_s: float = field(default_factory=time.perf_counter)
+    forgotten: threading.Event = field(default_factory=threading.Event)
+
+
+class _Memo:
+    """What Redis was last known to hold; bounded, and believed for a while only."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[bool, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, digest: str) -> bool | None:
+        with self._lock:
+            held, until_s = self._known.get(digest, (None, 0.0))
+            return held if time.monotonic() < until_s else None
+
+    def set(self, digest: str, held: bool) -> None:
+        with self._lock:
+            self._known[digest] = (held, time.monotonic() + _MEMO_S)
+            self._known.move_to_end(digest)
+            if len(self._known) > _MEMO_ENTRIES:
+                self._known.popitem(last=False)
+
+
 class AdapterLoader:
     """Loads adapters in `loader_threads` threads. All methods may be called from the step thread:
-    none of them waits for a network or a disk."""
+    none of them waits for a network or a disk. Loads in flight are at most the distinct adapters
+    of the bounded queue of waiting sequences."""
 
     def __init__(
-        self, resolved: ResolvedConfig, on_complete: Callable[[], None] | None = None
+        self,
+        resolved: ResolvedConfig,
+        on_complete: Callable[[], None] | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
-        self.on_complete = on_complete  # called from a loader thread (or inside start): a wake-up
-        ...
+        config = resolved.engine
+        self.on_complete = on_complete  # called from a loader thread, or inside `start`: a wake-up
+        self._resolved = resolved
+        self._host = HostTier(config.host_adapter_bytes)
+        self._shared: SharedTier | None = None
+        if config.redis_url is not None:
+            self._shared = SharedTier(
+                config.redis_url,
+                layout_key(resolved.model, resolved.page_elements, config.dtype),
+                config.shared_adapter_bytes,
+                config.shared_adapter_ttl_s,
+            )
+        self._store = StoreTier(config.object_store, store)
+        self._threads = ThreadPoolExecutor(config.loader_threads, "tenora-adapter-loader")
+        self._lock = threading.Lock()
+        self._flights: dict[str, _Flight] = {}
+        self._sharing: dict[str, _Flight] = {}  # done, but on the way into Redis
+        self._asking: set[str] = set()
+        self._completed: deque[LoadResult] = deque()
+        self._memo = _Memo()
+        self._counters: Counter[str] = Counter()
+        self._closed = False
 
     def start(self, ref: AdapterRef) -> None:
         """Begin loading; nothing happens if this digest is already in flight. A host hit is
         complete when this returns. The result comes out of `take_completed`."""
-        ...
+        flight = _Flight(ref)
+        with self._lock:
+            if ref.digest in self._flights or self._closed:
+                return
+            self._flights[ref.digest] = flight
+        packed = self._host.get(ref.digest)
+        if packed is not None:
+            self._finish(flight, packed, None, "host")
+        else:
+            self._threads.submit(self._load, flight)
 
     def take_completed(self) -> list[LoadResult]:
         """Every result since the last call, oldest first; never waits."""
-        ...
+        results = []
+        while self._completed:
+            results.append(self._completed.popleft())
+        return results
 
     def residency(self, ref: AdapterRef) -> Residency:
-        """The best tier below the device that is known to hold the adapter."""
-        ...
+        """The best tier below the device that is known to hold the adapter. Redis is asked beside
+        the step, so an adapter not heard of lately is "store" until it has answered."""
+        if ref.digest in self._host:
+            return "host"
+        if self._shared is None:
+            return "store"
+        held = self._memo.get(ref.digest)
+        if held is None:
+            self._ask_shared(ref.digest)
+        return "shared" if held else "store"
 
     def forget(self, digest: str) -> None:
         """Drop the host copy now and the shared copy soon."""
-        ...
+        with self._lock:
+            for flights in (self._flights, self._sharing):
+                if digest in flights:
+                    flights[digest].forgotten.set()
+            closed = self._closed
+        self._host.remove(digest)
+        if self._shared is not None and not closed:
+            self._memo.set(digest, False)
+            self._threads.submit(self._shared.remove, digest)
 
     def counters(self) -> dict[str, float]:
-        """host_hits, shared_hits, store_loads, load_errors, shared_errors, ...; only ever rise."""
-        ...
+        """host_hits, shared_hits, shared_misses, shared_errors, shared_corrupt, store_loads,
+        load_errors, host_bytes, ...; all but host_bytes only ever rise."""
+        with self._lock:
+            counters: dict[str, float] = dict(self._counters)
+        if self._shared is not None:
+            counters |= self._shared.counters()
+        return counters | {"host_bytes": float(self._host.used_bytes)}
 
     def close(self) -> None:
-        """Stop the threads; loads in flight are finished or dropped."""
-        ...
+        """Stop the threads. Loads not yet begun are dropped, those under way are finished."""
+        with self._lock:
+            self._closed = True
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._shared is not None:
+            self._shared.close()
+
+    def _load(self, flight: _Flight) -> None:
+        """On a loader thread: find the adapter in the best tier, and keep it in those above."""
+        residency: Residency = "store"
+        try:
+            packed = self._shared.get(flight.ref.digest) if self._shared is not None else None
+            if packed is not None:
+                residency = "shared"
+                self._memo.set(packed.digest, True)
+            else:
+                packed = self._pack_from_store(flight.ref)
+            packed = self._in_host_memory(packed)
+        except AdapterLoadError as error:
+            self._finish(flight, None, error, residency)
+        except Exception as error:  # a defect must fail this adapter's requests, not hang them
+            wrapped = AdapterLoadError(f"loading {flight.ref.digest} failed: {error!r}")
+            wrapped.__cause__ = error
+            self._finish(flight, None, wrapped, residency)
+        else:
+            self._finish(flight, packed, None, residency)
+            if residency == "store" and self._shared is not None:
+                self._share(flight, packed, self._shared)
+
+    def _pack_from_store(self, ref: AdapterRef) -> PackedAdapter:
+        config, tensors = self._store.read(ref.digest)
+        resolved = self._resolved
+        return pack_adapter(
+            ref.digest,
+            config,
+            tensors,
+            resolved.model,
+            resolved.page_elements,
+            resolved.engine.dtype,
+            resolved.engine.max_rank,
+        )
+
+    def _in_host_memory(self, packed: PackedAdapter) -> PackedAdapter:
+        """Pinned when there is a device to copy to, so that the copy runs beside the steps."""
+        if self._resolved.engine.device != "cuda":
+            return packed
+        return dataclasses.replace(packed, pages=packed.pages.pin_memory())
+
+    def _finish(
+        self,
+        flight: _Flight,
+        packed: PackedAdapter | None,
+        error: AdapterLoadError | None,
+        residency: Residency,
+    ) -> None:
+        load_ms = (time.perf_counter() - flight.started_s) * 1000
+        with self._lock:
+            del self._flights[flight.ref.digest]
+            if packed is not None and not flight.forgotten.is_set() and residency != "host":
+                self._host.put(packed)
+            self._counters["load_errors" if error else _COUNTER[residency]] += 1
+        self._completed.append(LoadResult(flight.ref, packed, error, residency, load_ms))
+        if self.on_complete is not None:
+            self.on_complete()
+
+    def _share(self, flight: _Flight, packed: PackedAdapter, shared: SharedTier) -> None:
+        """Put the packed pages into Redis, now that those who waited have them. What is forgotten
+        before or meanwhile does not stay."""
+        digest = packed.digest
+        with self._lock:
+            if flight.forgotten.is_set():
+                return
+            self._sharing[digest] = flight
+        stored = shared.put(packed)
+        with self._lock:
+            self._sharing.pop(digest, None)
+            keep = not flight.forgotten.is_set()
+        if not keep:
+            shared.remove(digest)
+        self._memo.set(digest, stored and keep)
+
+    def _ask_shared(self, digest: str) -> None:
+        with self._lock:
+            if digest in self._asking or self._closed or len(self._asking) >= _MEMO_ENTRIES:
+                return
+            self._asking.add(digest)
+        self._threads.submit(self._note_shared, digest)
+
+    def _note_shared(self, digest: str) -> None:
+        held = self._shared.contains(digest) if self._shared is not None else False
+        self._memo.set(digest, bool(held))
+        with self._lock:
+            self._asking.discard(digest)
+
+
+_COUNTER = {"host": "host_hits", "shared": "shared_loads", "store": "store_loads"}
