@@ -1,0 +1,269 @@
+"""The places below the device that hold adapters: host memory and Redis (packed), the object store
+(as uploaded). Each knows digests only; none knows requests, slots or the other tiers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tenora_engine.adapters.identity import adapter_digest, config_key, weights_key
+from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
+from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
+from tenora_engine.errors import AdapterLoadError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+    from redis import Redis
+
+T = TypeVar("T")
+
+HOT_KEY = "tenora:adapter-heat"
+_HOT_KEPT = 1000  # digests in the heat table
+_CONNECT_TIMEOUT_S = 0.5
+_REPLY_TIMEOUT_S = 2.0
+_AWAY_S = 5.0  # Redis is left alone this long after it failed
+_STORE_TIMEOUT_S = 30
+
+
+def packed_bytes(packed: PackedAdapter) -> int:
+    """Memory a packed adapter takes, tables included."""
+    values = (getattr(packed, field.name) for field in fields(packed))
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+
+class HostTier:
+    """Packed adapters in host memory, least recently used out first. Safe in threads."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._entries: OrderedDict[str, tuple[PackedAdapter, int]] = OrderedDict()
+        self._used_bytes = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, digest: str) -> bool:
+        with self._lock:
+            return digest in self._entries
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    def get(self, digest: str) -> PackedAdapter | None:
+        """The adapter, which thereby becomes the most recently used."""
+        with self._lock:
+            entry = self._entries.get(digest)
+            if entry is None:
+                return None
+            self._entries.move_to_end(digest)
+            return entry[0]
+
+    def put(self, packed: PackedAdapter) -> bool:
+        """Keep it, dropping others as needed. False when it alone is larger than the tier."""
+        size = packed_bytes(packed)
+        with self._lock:
+            self._remove(packed.digest)
+            if size > self._capacity_bytes:
+                return False
+            while self._used_bytes + size > self._capacity_bytes:
+                self._remove(next(iter(self._entries)))
+            self._entries[packed.digest] = (packed, size)
+            self._used_bytes += size
+            return True
+
+    def remove(self, digest: str) -> None:
+        with self._lock:
+            self._remove(digest)
+
+    def _remove(self, digest: str) -> None:
+        _, size = self._entries.pop(digest, (None, 0))
+        self._used_bytes -= size
+
+
+class SharedTier:
+    """Packed adapters in Redis, shared by all engines of one layout. Redis is a cache here: when it
+    is away, slow or holds nonsense, that is a miss and a count, never a failure. Safe in threads.
+    """
+
+    def __init__(self, redis_url: str, layout_key: str, max_bytes: int, ttl_s: int) -> None:
+        self._layout_key = layout_key
+        self._layout = hashlib.sha256(layout_key.encode()).hexdigest()[:16]
+        self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
+        self._redis = _connect(redis_url)
+        self._away_until = 0.0
+        self._lock = threading.Lock()
+        self._counters: Counter[str] = Counter()
+
+    def key(self, digest: str) -> str:
+        """The Redis key of one packed adapter."""
+        return f"tenora:adapter:{self._layout}:{digest}"
+
+    def counters(self) -> dict[str, float]:
+        """shared_hits, shared_misses, shared_errors (Redis away), shared_corrupt, shared_stores,
+        shared_too_large."""
+        with self._lock:
+            return dict(self._counters)
+
+    def get(self, digest: str) -> PackedAdapter | None:
+        """The adapter, its time to live renewed and its heat raised; None on any kind of miss."""
+        data = self._ask(lambda redis: redis.getex(self.key(digest), ex=self._ttl_s), None)
+        if not isinstance(data, bytes):
+            self._count("shared_misses")
+            return None
+        try:
+            packed = deserialise(data, self._layout_key, digest)
+        except CorruptEntryError:
+            self._count("shared_corrupt")
+            self.remove(digest)
+            return None
+        self._count("shared_hits")
+        self._ask(lambda redis: self._heat(redis, digest), None)
+        return packed
+
+    def put(self, packed: PackedAdapter) -> bool:
+        """Whether Redis now holds it; it does not if it is larger than the tier allows."""
+        if packed_bytes(packed) > self._max_bytes:
+            self._count("shared_too_large")
+            return False
+        data = serialise(packed)
+        key = self.key(packed.digest)
+        stored = self._ask(lambda redis: bool(redis.set(key, data, ex=self._ttl_s)), False)
+        if stored:
+            self._count("shared_stores")
+            self._ask(lambda redis: self._heat(redis, packed.digest), None)
+        return stored
+
+    def contains(self, digest: str) -> bool | None:
+        """None when Redis could not be asked."""
+        return self._ask(lambda redis: bool(redis.exists(self.key(digest))), None)
+
+    def remove(self, digest: str) -> None:
+        def delete(redis: Redis) -> None:
+            redis.delete(self.key(digest))
+            redis.zrem(HOT_KEY, digest)
+
+        self._ask(delete, None)
+
+    def hottest(self, count: int) -> list[str]:
+        """Digests by falling number of loads, over all engines."""
+
+        def hottest(redis: Redis) -> list[str]:
+            members: Any = redis.zrevrange(HOT_KEY, 0, count - 1)
+            return [member.decode() for member in members]
+
+        return self._ask(hottest, [])
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _heat(self, redis: Redis, digest: str) -> None:
+        with redis.pipeline(transaction=False) as pipe:
+            pipe.zincrby(HOT_KEY, 1, digest)
+            pipe.zremrangebyrank(HOT_KEY, 0, -_HOT_KEPT - 1)
+            pipe.execute()
+
+    def _ask(self, command: Callable[[Redis], T], otherwise: T) -> T:
+        """Run one command; `otherwise` when Redis is, or was a moment ago, not to be reached."""
+        from redis import RedisError
+
+        if time.monotonic() < self._away_until:
+            self._count("shared_errors")
+            return otherwise
+        try:
+            return command(self._redis)
+        except (RedisError, OSError):
+            self._away_until = time.monotonic() + _AWAY_S
+            self._count("shared_errors")
+            return otherwise
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counters[name] += 1
+
+
+def _connect(url: str) -> Redis:
+    """A client that gives up quickly: a slow cache is worse than none. Connects on first use."""
+    from redis import Redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return Redis.from_url(
+        url,
+        socket_connect_timeout=_CONNECT_TIMEOUT_S,
+        socket_timeout=_REPLY_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def open_store(url: str) -> ObjectStore:
+    """The object store at a path or URL (`s3://`, `gs://`, `az://`, `file://`, `memory://`).
+
+    A `memory://` store is a new, empty one each time. Raises AdapterLoadError when the URL is not
+    understood."""
+    from obstore.store import LocalStore, from_url
+
+    if "://" not in url:
+        return LocalStore(Path(url).resolve())
+    if url.startswith(("file://", "memory://")):
+        return from_url(url)
+    timeouts = {"timeout": f"{_STORE_TIMEOUT_S}s", "connect_timeout": "5s"}
+    retries = {"max_retries": 3, "retry_timeout": timedelta(seconds=_STORE_TIMEOUT_S)}
+    return from_url(url, client_options=timeouts, retry_config=retries)
+
+
+class StoreTier:
+    """Adapters as they were uploaded, by digest, in the object store. What is read is checked
+    against the digest, so a damaged or exchanged object is found. Safe in threads."""
+
+    def __init__(self, url: str | None, store: ObjectStore | None = None) -> None:
+        self._url = url
+        self._store = store
+
+    def read(self, digest: str) -> tuple[LoraConfig, dict[str, Tensor]]:
+        """The config and the tensors by PEFT's names. Raises AdapterLoadError when the store cannot
+        be reached, holds no such adapter, or holds something else under its name."""
+        config = self._get(config_key(digest))
+        weights = self._get(weights_key(digest))
+        if adapter_digest(config, hashlib.sha256(weights).hexdigest()) != digest:
+            raise AdapterLoadError(
+                f"the object store's copy of {digest} does not match its digest; upload it again"
+            )
+        try:
+            fields = json.loads(config)
+            tensors = safetensors.torch.load(weights)
+        except (ValueError, SafetensorError) as error:
+            raise AdapterLoadError(f"adapter {digest} cannot be read: {error}") from error
+        if not isinstance(fields, Mapping):
+            raise AdapterLoadError(f"adapter {digest}: its config is not a JSON object")
+        return parse_adapter_config(fields), tensors
+
+    def _get(self, key: str) -> bytes:
+        from obstore import get
+        from obstore.exceptions import BaseError
+
+        if self._store is None:
+            if self._url is None:
+                raise AdapterLoadError("no object store is set (object_store), so no adapters")
+            try:
+                self._store = open_store(self._url)
+            except (BaseError, ValueError, OSError) as error:
+                raise AdapterLoadError(f"the object store {self._url}: {error}") from error
+        try:
+            return bytes(get(self._store, key).bytes())
+        except FileNotFoundError as error:
+            raise AdapterLoadError(f"the object store has no {key}; upload it again") from error
+        except (BaseError, OSError) as error:
+            raise AdapterLoadError(f"the object store did not give {key}: {error}") from error
