@@ -1,0 +1,67 @@
+"""Rows of prices and rated lines. Money is NUMERIC and Decimal everywhere; nothing is a float."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Numeric, Text, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenora_platform.db import Base
+
+_Time = DateTime(timezone=True)
+
+
+class PriceVersionRow(Base):
+    """One price list from `effective_from` until (not including) `effective_to`. NULL model or plan
+    means any; the more specific list wins."""
+
+    __tablename__ = "price_versions"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    model: Mapped[str | None] = mapped_column(Text)
+    plan: Mapped[str | None] = mapped_column(Text)
+    currency: Mapped[str] = mapped_column(Text)
+    effective_from: Mapped[datetime] = mapped_column(_Time)
+    effective_to: Mapped[datetime | None] = mapped_column(_Time)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class PriceRow(Base):
+    """The price of a million tokens of one meter."""
+
+    __tablename__ = "prices"
+
+    price_version_id: Mapped[str] = mapped_column(
+        Text, ForeignKey("price_versions.id"), primary_key=True
+    )
+    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    per_million: Mapped[Decimal] = mapped_column(Numeric(20, 6))
+
+
+class RatedLineRow(Base):
+    """What one meter of one event costs. Exact: amount = quantity * per_million / 10^6."""
+
+    __tablename__ = "rated_lines"
+
+    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    quantity: Mapped[int] = mapped_column(BigInteger)
+    per_million: Mapped[Decimal] = mapped_column(Numeric(20, 6))
+    price_version_id: Mapped[str] = mapped_column(Text, ForeignKey("price_versions.id"))
+    currency: Mapped[str] = mapped_column(Text)
+    amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
+    rated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class UnratedEventRow(Base):
+    """An event that waits for a price; removed when its lines are written."""
+
+    __tablename__ = "unrated_events"
+
+    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    reason: Mapped[str] = mapped_column(Text)
+    since: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

@@ -1,0 +1,86 @@
+"""Rows of adapters, versions, aliases and uploads. All belong to a tenant; a deleted adapter keeps
+its row, because usage points at its versions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Integer, Text, func
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenora_platform.db import Base
+
+_Time = DateTime(timezone=True)
+
+
+class AdapterRow(Base):
+    __tablename__ = "adapters"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(Text)
+    next_version: Mapped[int] = mapped_column(Integer, server_default="1")
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    deleted_at: Mapped[datetime | None] = mapped_column(_Time)
+
+
+class AdapterVersionRow(Base):
+    """`digest`, `rank` and `target_modules` are known once the check has accepted it."""
+
+    __tablename__ = "adapter_versions"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    adapter_id: Mapped[str] = mapped_column(Text)
+    number: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(Text)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    staging_key: Mapped[str | None] = mapped_column(Text)
+    weights_sha256: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str | None] = mapped_column(Text)
+    rank: Mapped[int | None] = mapped_column(Integer)
+    target_modules: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    report: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    created_by: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    activated_at: Mapped[datetime | None] = mapped_column(_Time)
+
+
+class AdapterAliasRow(Base):
+    """`targets` is `[{"version": number, "weight": percent}]`, adding up to 100."""
+
+    __tablename__ = "adapter_aliases"
+
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
+    adapter_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    alias: Mapped[str] = mapped_column(Text, primary_key=True)
+    targets: Mapped[list[dict[str, int]]] = mapped_column(JSONB)
+    updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class UploadRow(Base):
+    __tablename__ = "uploads"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    status: Mapped[str] = mapped_column(Text, server_default="pending")
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    expires_at: Mapped[datetime] = mapped_column(_Time)
+
+
+class UploadPartRow(Base):
+    """`position` is the part's place in the file, known once the upload is complete."""
+
+    __tablename__ = "upload_parts"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    upload_id: Mapped[str] = mapped_column(Text, index=True)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(Text)
+    position: Mapped[int | None] = mapped_column(Integer)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

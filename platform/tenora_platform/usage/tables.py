@@ -1,0 +1,54 @@
+"""Rows of usage: one append-only event for each finished sequence, and the records that could not
+become one. They know no prices."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, DateTime, Double, ForeignKey, Integer, Text, func
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenora_platform.db import Base
+
+_Time = DateTime(timezone=True)
+
+
+class UsageEventRow(Base):
+    """The engine's UsageRecord, stored once. `event_time` is when the sequence ended."""
+
+    __tablename__ = "usage_events"
+
+    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    request_id: Mapped[str] = mapped_column(Text)
+    sequence: Mapped[int] = mapped_column(Integer)
+    api_key_id: Mapped[str | None] = mapped_column(Text)
+    model: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str | None] = mapped_column(Text)
+    adapter_version_id: Mapped[str | None] = mapped_column(Text)
+    adapter_digest: Mapped[str | None] = mapped_column(Text)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    tier: Mapped[str] = mapped_column(Text)
+    finish_reason: Mapped[str] = mapped_column(Text)
+    residency: Mapped[str | None] = mapped_column(Text)
+    queue_ms: Mapped[float] = mapped_column(Double)
+    adapter_load_ms: Mapped[float] = mapped_column(Double)
+    arrival_time: Mapped[datetime] = mapped_column(_Time)
+    first_token_time: Mapped[datetime | None] = mapped_column(_Time)
+    event_time: Mapped[datetime] = mapped_column(_Time)
+    ingested_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class DeadLetterRow(Base):
+    """A record that cannot be billed as it is. Kept whole, with the reason, for the operator."""
+
+    __tablename__ = "usage_dead_letters"
+
+    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    record: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    reason: Mapped[str] = mapped_column(Text)
+    received_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
