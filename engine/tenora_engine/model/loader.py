@@ -6,10 +6,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import torch
+
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
+from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.spec import DecoderSpec, read_spec
-from tenora_engine.model.weights import open_weights, random_weights
+from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ def read_model_info(config: EngineConfig) -> ModelInfo:
 
     Raises ModelLoadError when the folder is missing or its architecture is not supported.
     """
-    return _info(config, read_spec(config.model))
+    spec = read_spec(config.model)
+    return _info(config, spec)
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
@@ -37,13 +43,21 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """
     started = time.perf_counter()
     spec = read_spec(config.model)
+    info = _info(config, spec)
     if config.load_format == "dummy":
-        weights = random_weights(spec, config.seed)
+        weights: WeightSource = RandomWeights(config.seed)
     else:
-        weights = open_weights(config.model)
-    decoder = Decoder.load(spec, weights, device=config.device, dtype=config.dtype)
+        weights = SafetensorsFolder(config.model)
+        weights.require(spec.tensor_shapes())
+    decoder = Decoder.load(
+        spec,
+        weights,
+        max_positions=info.context_tokens,
+        device=torch.device(config.device),
+        dtype=DTYPES[config.dtype],
+    )
     return LoadedModel(
-        info=_info(config, spec),
+        info=info,
         spec=spec,
         decoder=decoder,
         load_s=time.perf_counter() - started,
@@ -54,6 +68,11 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
     context = spec.context_tokens
     if config.max_context_tokens is not None:
         context = min(context, config.max_context_tokens)
+    if spec.sliding_window is not None and spec.sliding_window < context:
+        raise ModelLoadError(
+            f"this model attends to a sliding window of {spec.sliding_window} tokens, which is not "
+            f"supported; set max_context_tokens to {spec.sliding_window} or less"
+        )
     return ModelInfo(
         id=config.served_name,
         architecture=spec.architecture,

@@ -14,8 +14,9 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The sizes and switches of one decoder. `config` is config.json itself, for rope's kinds."""
+    """The sizes and switches of one decoder, and the folder they were read from."""
 
+    folder: str
     architecture: str
     num_layers: int
     hidden: int
@@ -31,8 +32,9 @@ class DecoderSpec:
     out_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    sliding_window: int | None
+    rope: dict[str, Any]  # config.json's rope_parameters, at least rope_type and rope_theta
     eos_token_ids: tuple[int, ...]
-    config: dict[str, Any]
 
     @property
     def query_width(self) -> int:
@@ -118,25 +120,38 @@ def read_spec(folder: str) -> DecoderSpec:
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelLoadError(f"{file} is not valid JSON: {error}") from error
+    if config.get("hidden_act", "silu") != "silu":
+        raise ModelLoadError(f"hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
+    if config.get("quantization_config"):
+        raise ModelLoadError("quantised checkpoints are not supported; use the original weights")
     try:
-        spec = _spec_of(config)
+        return _spec_of(folder, config)
     except KeyError as error:
         raise ModelLoadError(f"{file} lacks {error.args[0]!r}") from error
-    _check_supported(config, spec)
-    return spec
 
 
-def _spec_of(config: dict[str, Any]) -> DecoderSpec:
+# What transformers' own config classes fall back to where config.json is silent.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {},
+    "MistralForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 8},
+    "Qwen2ForCausalLM": {},
+    "Qwen3ForCausalLM": {"head_dim": 128},
+}
+
+
+def _spec_of(folder: str, config: dict[str, Any]) -> DecoderSpec:
     architecture = (config.get("architectures") or ["unnamed"])[0]
     if architecture not in ARCHITECTURES:
         raise ModelLoadError(
             f"the architecture {architecture} is not supported; supported: "
             f"{', '.join(ARCHITECTURES)}"
         )
+    config = {**_DEFAULTS[architecture], **config}
     heads = config["num_attention_heads"]
     attention_bias = bool(config.get("attention_bias", False))
-    eos = config.get("eos_token_id")
+    qwen2 = architecture == "Qwen2ForCausalLM"
     return DecoderSpec(
+        folder=folder,
         architecture=architecture,
         num_layers=config["num_hidden_layers"],
         hidden=config["hidden_size"],
@@ -148,25 +163,32 @@ def _spec_of(config: dict[str, Any]) -> DecoderSpec:
         context_tokens=config["max_position_embeddings"],
         norm_eps=config.get("rms_norm_eps", 1e-6),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=attention_bias or architecture == "Qwen2ForCausalLM",
-        out_bias=attention_bias and architecture != "Qwen2ForCausalLM",
+        qkv_bias=attention_bias or qwen2,
+        out_bias=attention_bias and not qwen2,
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=architecture == "Qwen3ForCausalLM",
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else (() if eos is None else (eos,)),
-        config=config,
+        sliding_window=_sliding_window(architecture, config),
+        rope=_rope_parameters(config),
+        eos_token_ids=_token_ids(config.get("eos_token_id")),
     )
 
 
-def _check_supported(config: dict[str, Any], spec: DecoderSpec) -> None:
-    if config.get("hidden_act", "silu") != "silu":
-        raise ModelLoadError(f"hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
-    if config.get("quantization_config"):
-        raise ModelLoadError("quantised checkpoints are not supported; use the original weights")
-    window = config.get("sliding_window")
+def _sliding_window(architecture: str, config: dict[str, Any]) -> int | None:
     # Qwen keeps a window in its config that `use_sliding_window` switches; Mistral always uses it.
-    used = config.get("use_sliding_window", spec.architecture == "MistralForCausalLM")
-    if window is not None and used and window < spec.context_tokens:
-        raise ModelLoadError(
-            f"a sliding attention window of {window} tokens is not supported; set "
-            f"max_position_embeddings to {window} (or sliding_window to null) in config.json"
-        )
+    used = config.get("use_sliding_window", architecture == "MistralForCausalLM")
+    window: int | None = config.get("sliding_window")
+    return window if used else None
+
+
+def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """transformers >= 5 writes `rope_parameters`; before, `rope_theta` beside `rope_scaling`."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    return rope
+
+
+def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)

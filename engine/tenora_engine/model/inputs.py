@@ -1,0 +1,30 @@
+"""What one forward pass of the decoder reads beside the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The pages, and how to find KV and adapters in them."""
+
+    pool: Tensor  # [num_pages, page_elements]
+    flat: Tensor  # [num_pages * page_elements], the same memory
+    kv: KVLayout
+    table: AdapterTable
+
+
+@dataclass(frozen=True)
+class ForwardInputs:
+    """One flat ragged batch: the rows of each sequence side by side, oldest first."""
+
+    token_ids: Tensor  # [num_tokens] int64
+    positions: Tensor  # [num_tokens] int64
+    slots: Tensor  # [num_tokens] int64, page * block_tokens + offset, where the row's KV goes
+    attention: AttentionLayout
+    segments: AdapterSegments

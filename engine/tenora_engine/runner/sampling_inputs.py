@@ -1,0 +1,182 @@
+"""What sampling needs to know about the rows of one step, gathered from their requests. Rows that
+ask for nothing special appear in none of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tenora_engine.request import SamplingParams
+from tenora_engine.sequence import Sequence
+
+_MASK_64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Single logits to change: `value[i]` belongs to logit (`row[i]`, `token[i]`)."""
+
+    row: Tensor  # [num_entries] int64
+    token: Tensor  # [num_entries] int64
+    value: Tensor  # [num_entries] float32
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The rows whose token is drawn; the others are greedy."""
+
+    rows: Tensor  # [num_draws] int64
+    temperature: Tensor  # [num_draws, 1] float32, above 0
+    uniform: Tensor  # [num_draws, 1] float32, in [0, 1), of (seed, sequence index, position)
+    top_k: Tensor | None  # [num_draws, 1] int64, the vocabulary where off; None where all are
+    top_p: Tensor | None  # [num_draws, 1] float32, 1 where off; None where all are
+    min_p: Tensor | None  # [num_draws, 1] float32, 0 where off; None where all are
+    max_top_k: int  # the largest top_k that is on, 0 where all are off
+
+
+@dataclass(frozen=True)
+class SamplingInputs:
+    """Everything is None where no row asks for it."""
+
+    num_rows: int
+    repetition: Entries | None  # tokens seen in prompt or output, and the row's penalty
+    additions: Entries | None  # logit_bias, minus presence and frequency penalties
+    draws: Draws | None
+    logprob_rows: Tensor | None  # [num_logprob_rows] int64
+    num_top: dict[int, int]  # row -> alternatives to report
+
+
+def build_sampling_inputs(
+    sequences: Rows[Sequence], vocab: int, engine_seed: int, device: torch.device
+) -> SamplingInputs:
+    """One row a sequence, in order."""
+    num_top = {
+        row: sequence.request.sampling.logprobs
+        for row, sequence in enumerate(sequences)
+        if sequence.request.sampling.logprobs is not None
+    }
+    return SamplingInputs(
+        num_rows=len(sequences),
+        repetition=_repetition(sequences, device),
+        additions=_additions(sequences, vocab, device),
+        draws=_draws(sequences, vocab, engine_seed, device),
+        logprob_rows=torch.tensor(list(num_top), device=device) if num_top else None,
+        num_top=num_top,
+    )
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the likeliest token is taken, the first one of equals."""
+    return params.temperature == 0.0 or params.top_k == 1
+
+
+def uniform(seed: int, index: int, position: int) -> float:
+    """A number in [0, 1) that depends on its arguments only: the splitmix64 finaliser (Steele,
+    Lea and Flood 2014) chained over them, its upper 24 bits."""
+    state = 0
+    for part in (seed, index, position):
+        state = _mix((state ^ (part & _MASK_64)) + 0x9E3779B97F4A7C15)
+    return (state >> 40) * 2.0**-24
+
+
+def request_seed(request_id: str, params: SamplingParams, engine_seed: int) -> int:
+    """The request's own seed, or one that stays the same for all of its steps."""
+    if params.seed is not None:
+        return params.seed
+    digest = hashlib.blake2b(f"{engine_seed}:{request_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _mix(value: int) -> int:
+    value &= _MASK_64
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK_64
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK_64
+    return value ^ (value >> 31)
+
+
+def _draws(
+    sequences: Rows[Sequence], vocab: int, engine_seed: int, device: torch.device
+) -> Draws | None:
+    chosen = [
+        (row, sequence, sequence.request.sampling)
+        for row, sequence in enumerate(sequences)
+        if not is_greedy(sequence.request.sampling)
+    ]
+    if not chosen:
+        return None
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=device).unsqueeze(1)
+
+    top_k = [min(params.top_k, vocab) or vocab for _, _, params in chosen]
+    top_p = [params.top_p for _, _, params in chosen]
+    min_p = [params.min_p for _, _, params in chosen]
+    uniforms = [
+        uniform(
+            request_seed(sequence.request.request_id, params, engine_seed),
+            sequence.index,
+            sequence.num_output,
+        )
+        for _, sequence, params in chosen
+    ]
+    max_top_k = max((k for k in top_k if k < vocab), default=0)
+    return Draws(
+        rows=torch.tensor([row for row, _, _ in chosen], device=device),
+        temperature=column([params.temperature for _, _, params in chosen]),
+        uniform=column(uniforms),
+        top_k=torch.tensor(top_k, device=device).unsqueeze(1) if max_top_k else None,
+        top_p=column(top_p) if min(top_p) < 1.0 else None,
+        min_p=column(min_p) if max(min_p) > 0.0 else None,
+        max_top_k=max_top_k,
+    )
+
+
+def _repetition(sequences: Rows[Sequence], device: torch.device) -> Entries | None:
+    found = [
+        (row, np.unique(np.asarray(sequence.token_ids)), sequence.request.sampling)
+        for row, sequence in enumerate(sequences)
+        if sequence.request.sampling.repetition_penalty != 1.0
+    ]
+    return _entries(
+        [
+            (row, tokens, np.full(tokens.shape, params.repetition_penalty))
+            for row, tokens, params in found
+        ],
+        device,
+    )
+
+
+def _additions(sequences: Rows[Sequence], vocab: int, device: torch.device) -> Entries | None:
+    found = []
+    for row, sequence in enumerate(sequences):
+        params = sequence.request.sampling
+        if params.logit_bias:
+            # A token outside the vocabulary has no logit to add to.
+            bias = {token: add for token, add in params.logit_bias.items() if 0 <= token < vocab}
+            found.append((row, np.array(list(bias)), np.array(list(bias.values()))))
+        if params.presence_penalty or params.frequency_penalty:
+            output = np.asarray(sequence.token_ids[sequence.num_prompt :], dtype=np.int64)
+            tokens, counts = np.unique(output, return_counts=True)
+            penalty = params.presence_penalty + params.frequency_penalty * counts
+            found.append((row, tokens, -penalty))
+    return _entries(found, device)
+
+
+def _entries(
+    found: list[tuple[int, np.ndarray, np.ndarray]], device: torch.device
+) -> Entries | None:
+    if not found:
+        return None
+    row = np.concatenate([np.full(tokens.shape, row) for row, tokens, _ in found])
+    token = np.concatenate([tokens for _, tokens, _ in found])
+    value = np.concatenate([values for _, _, values in found])
+    return Entries(
+        row=torch.from_numpy(row.astype(np.int64)).to(device),
+        token=torch.from_numpy(token.astype(np.int64)).to(device),
+        value=torch.from_numpy(value.astype(np.float32)).to(device),
+    )
