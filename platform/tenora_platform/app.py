@@ -1,0 +1,202 @@
+"""Puts the platform together: state, middleware, every domain's routes, the portal, and what runs for
+as long as the process does. It decides nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import obstore.store
+import structlog
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from obstore.store import ObjectStore
+from redis.asyncio import Redis
+
+from tenora_engine.client import EngineClient
+from tenora_engine.errors import EngineError
+from tenora_platform.audit import routes as audit_routes
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.auth import Authenticator
+from tenora_platform.bootstrap import database_urls
+from tenora_platform.db import Database
+from tenora_platform.errors import install_error_handlers
+from tenora_platform.http import BodyLimit, RequestEdge
+from tenora_platform.keys import hash_key, make_key
+from tenora_platform.limits import routes as limits_routes
+from tenora_platform.limits.service import Limits
+from tenora_platform.operations import routes as operations_routes
+from tenora_platform.operations.metrics import Metrics
+from tenora_platform.portal import Portal
+from tenora_platform.secret import ServerSecret, load_secret, write_private
+from tenora_platform.settings import Settings
+from tenora_platform.state import AppState, EngineLife
+from tenora_platform.tenants import routes as tenants_routes
+
+_log = structlog.get_logger(__name__)
+
+
+def create_app(
+    settings: Settings,
+    *,
+    engine: EngineClient | None = None,
+    on_engine_failure: Callable[[Exception], None] | None = None,
+) -> FastAPI:
+    """The application. `settings` must name a database (already prepared) and a Redis; `engine`
+    None starts the engine in a process of its own. The application answers at once and is ready
+    when the engine is; `on_engine_failure` hears why it could not start."""
+    metrics = Metrics()
+    state = build_state(settings, engine or process_engine(settings), metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(state.db.close)
+            stack.push_async_callback(state.redis.aclose)
+            await stack.enter_async_context(_beside(state.limits.keep_leases()))
+            await stack.enter_async_context(_running_engine(state, on_engine_failure))
+            yield
+
+    app = FastAPI(
+        title="Tenora",
+        version="0.1.0",
+        summary="Multi-tenant LoRA serving",
+        lifespan=lifespan,
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    app.state.tenora = state
+    install_error_handlers(app)
+    for router in (
+        operations_routes.router,
+        tenants_routes.router,
+        limits_routes.router,
+        audit_routes.router,
+    ):
+        app.include_router(router)
+    portal = Portal(settings.portal_dir or portal_folder())
+    app.router.default = portal.instead_of(app.router.default)
+    app.add_middleware(BodyLimit, json_bytes=settings.max_body, upload_bytes=settings.max_upload)
+    app.add_middleware(RequestEdge, metrics=metrics)
+    return app
+
+
+def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> AppState:
+    """Everything that routes reach, connected lazily. Raises ValueError without server URLs."""
+    if settings.database_url is None or settings.redis_url is None:
+        raise ValueError("create_app needs database_url and redis_url; start the servers first")
+    secret = load_secret(
+        settings.data_dir, settings.secret.get_secret_value() if settings.secret else None
+    )
+    db = Database(database_urls(settings.database_url, secret))
+    redis: Redis = Redis.from_url(settings.redis_url)
+    return AppState(
+        settings=settings,
+        secret=secret,
+        db=db,
+        redis=redis,
+        objects=open_object_store(settings.object_store_url),
+        engine=engine,
+        engine_life=EngineLife(),
+        auth=Authenticator(
+            db=db,
+            redis=redis,
+            secret=secret,
+            admin_key_hash=admin_key_hash(settings, secret),
+            cache_s=settings.auth_cache_s,
+        ),
+        limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
+        audit=AuditLog(secret),
+        metrics=metrics,
+    )
+
+
+def process_engine(settings: Settings) -> EngineClient:
+    """The engine as a local process; it is started by the application's lifespan."""
+    from tenora_engine.transport.process import ProcessEngineClient
+
+    return ProcessEngineClient(settings.to_engine_config())
+
+
+def open_object_store(location: str) -> ObjectStore:
+    """A folder (made if missing) or anything obstore has a URL for (s3://, gs://, az://)."""
+    if "://" in location:
+        return obstore.store.from_url(location)
+    return obstore.store.LocalStore(prefix=Path(location), mkdir=True)
+
+
+def admin_key_file(settings: Settings) -> Path:
+    """Where the hash of a generated admin key is kept."""
+    return settings.data_dir / "admin_key.hash"
+
+
+def generate_admin_key(settings: Settings, secret: ServerSecret) -> str | None:
+    """A new admin key, to be shown now and never again; None if there is one already."""
+    path = admin_key_file(settings)
+    if settings.admin_key is not None or path.exists():
+        return None
+    key = make_key("tna").text
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    write_private(path, hash_key(key, secret) + "\n")
+    return key
+
+
+def admin_key_hash(settings: Settings, secret: ServerSecret) -> str:
+    """The hash to compare with. Raises ValueError when there is no admin key at all."""
+    if settings.admin_key is not None:
+        return hash_key(settings.admin_key.get_secret_value(), secret)
+    path = admin_key_file(settings)
+    if not path.exists():
+        raise ValueError("there is no admin key: set TENORA_ADMIN_KEY or generate one first")
+    return path.read_text().strip()
+
+
+def portal_folder() -> Path:
+    """Where the checkout builds the portal."""
+    return Path(__file__).resolve().parents[2] / "admin_ui" / "dist"
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Run `work` for as long as the block does."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _running_engine(
+    state: AppState, on_failure: Callable[[Exception], None] | None
+) -> AsyncIterator[None]:
+    async def start() -> None:
+        try:
+            await state.engine.start()
+        except (EngineError, OSError) as error:
+            state.engine_life.error = str(error)
+            _log.error("engine could not start", reason=str(error))
+            if on_failure is not None:
+                on_failure(error)
+        else:
+            state.engine_life.started = True
+            _log.info("engine ready", model=state.engine.model.id)
+
+    starting = asyncio.create_task(start())
+    try:
+        yield
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await state.engine.stop()
+
+
+def _operation_id(route: APIRoute) -> str:
+    """`tag_function`: stable, and a good name in generated clients."""
+    tag = str(route.tags[0]) if route.tags else "root"
+    return f"{tag}_{route.name}"

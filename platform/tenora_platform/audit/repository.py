@@ -1,0 +1,44 @@
+"""Queries of the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.audit.tables import AuditRow
+
+
+async def last_of(session: AsyncSession, chain: str) -> AuditRow | None:
+    query = select(AuditRow).where(AuditRow.chain == chain).order_by(AuditRow.seq.desc()).limit(1)
+    found: AuditRow | None = await session.scalar(query)
+    return found
+
+
+async def walk(session: AsyncSession) -> AsyncIterator[AuditRow]:
+    """Every entry, chain by chain, in order."""
+    query = select(AuditRow).order_by(AuditRow.chain, AuditRow.seq)
+    rows = await session.stream_scalars(query.execution_options(yield_per=500))
+    async for row in rows:
+        yield row
+
+
+async def list_entries(
+    session: AsyncSession,
+    *,
+    tenant_id: str | None,
+    action: str | None,
+    after: str | None,
+    limit: int,
+) -> list[AuditRow]:
+    """Newest first; ids sort by time, so `after` is a place in the list. One more than `limit`
+    is fetched, to know whether there is more."""
+    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
+    if tenant_id is not None:
+        query = query.where(AuditRow.tenant_id == tenant_id)
+    if action is not None:
+        query = query.where(AuditRow.action == action)
+    if after is not None:
+        query = query.where(AuditRow.id < after)
+    return list(await session.scalars(query))

@@ -1,0 +1,34 @@
+"""HTTP routes of the audit log."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tenora_platform.audit import repository
+from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
+from tenora_platform.schemas import After, Limit
+from tenora_platform.state import AdminSession, State
+
+router = APIRouter(prefix="/admin/v1/audit_logs", tags=["audit"])
+
+
+@router.get("")
+async def list_entries(
+    session: AdminSession,
+    tenant_id: str | None = None,
+    action: str | None = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> AuditPage:
+    """What was done, by whom, to what; newest first."""
+    rows = await repository.list_entries(
+        session, tenant_id=tenant_id, action=action, after=after, limit=limit
+    )
+    return AuditPage.of([AuditEntry.model_validate(row) for row in rows], limit)
+
+
+@router.get("/verification")
+async def verify(session: AdminSession, state: State) -> AuditVerification:
+    """Walk every chain and say whether each entry is as it was written."""
+    problem = await state.audit.verify(session)
+    return AuditVerification(valid=problem is None, problem=problem)

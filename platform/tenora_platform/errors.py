@@ -1,0 +1,241 @@
+"""Everything that can be said with a status of 400 or more, in OpenAI's shape: one object `error`
+with the four keys message, type, param, code. It knows no domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tenora_engine.errors import (
+    ContextLengthError,
+    EngineError,
+    EngineUnavailableError,
+    InvalidRequestError,
+    QueueFullError,
+)
+
+
+class ApiError(Exception):
+    """An answer other than success. Subclasses fix status, type and code."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type: str | None = None,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.headers = dict(headers or {})
+        if code is not None:
+            self.code = code
+        if type is not None:
+            self.type = type
+        if status is not None:
+            self.status = status
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The JSON body; also what a stream sends as its `error` event."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+class BadRequestError(ApiError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class UnauthorizedError(ApiError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.headers.setdefault("www-authenticate", "Bearer")
+
+
+class ForbiddenError(ApiError):
+    status = 403
+    type = "permission_error"
+    code = "permission_denied"
+
+
+class NotFoundError(ApiError):
+    """Also for what is somebody else's: it must not show whether it exists."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class ConflictError(ApiError):
+    """409. The official client retries it unless told otherwise, and a retry would not help."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+
+    def __init__(self, message: str, *, retry: bool = False, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.headers.setdefault("x-should-retry", "true" if retry else "false")
+
+
+class TooLargeError(ApiError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class RateLimitedError(ApiError):
+    """429 for a limit that frees itself after `retry_after_ms`."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after_ms: int, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.retry_after_ms = max(1, retry_after_ms)
+        self.headers["retry-after-ms"] = str(self.retry_after_ms)
+        self.headers["retry-after"] = str(-(-self.retry_after_ms // 1000))
+        self.headers.setdefault("x-should-retry", "true")
+
+
+class QuotaExceededError(ApiError):
+    """429 that waiting does not mend: a budget or a quota is used up."""
+
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.headers["x-should-retry"] = "false"
+
+
+class UnavailableError(ApiError):
+    """503 while something the request needs is not there yet, or no more."""
+
+    status = 503
+    type = "server_error"
+    code = "unavailable"
+
+    def __init__(self, message: str, *, retry_after_ms: int = 1000, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.headers["retry-after-ms"] = str(retry_after_ms)
+        self.headers["retry-after"] = str(-(-retry_after_ms // 1000))
+
+
+def from_engine(error: EngineError) -> ApiError:
+    """What the engine's refusal is called at the HTTP edge."""
+    if isinstance(error, ContextLengthError):
+        return BadRequestError(
+            str(error), param=error.param or "messages", code="context_length_exceeded"
+        )
+    if isinstance(error, InvalidRequestError):
+        return BadRequestError(str(error), param=error.param)
+    if isinstance(error, QueueFullError):
+        return RateLimitedError(
+            str(error), retry_after_ms=error.retry_after_ms, code="engine_overloaded"
+        )
+    if isinstance(error, EngineUnavailableError):
+        return UnavailableError(f"The engine is not ready: {error}", code="engine_unavailable")
+    return ApiError(f"The engine failed: {error}", code="engine_error")
+
+
+def response_of(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+_OF_STATUS: dict[int, type[ApiError]] = {
+    400: BadRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    413: TooLargeError,
+    503: UnavailableError,
+}
+
+
+def from_validation(error: RequestValidationError) -> BadRequestError:
+    """The first problem of a body, query or path, with `param` as a client would write it
+    (`messages[0].content`)."""
+    first = error.errors()[0]
+    location = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    param = ""
+    for part in location:
+        param += f"[{part}]" if isinstance(part, int) else f".{part}" if param else str(part)
+    if first["type"] == "json_invalid":
+        return BadRequestError("The body is not valid JSON.", code="invalid_json")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return BadRequestError(
+        f"{param}: {message}" if param else message,
+        param=param or None,
+        code="missing_required_parameter" if first["type"] == "missing" else "invalid_value",
+    )
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Every failure leaves in the same shape. What nobody foresaw is caught by
+    `http.ErrorBoundary`, which knows the request's id."""
+
+    async def on_api_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        return response_of(error)
+
+    async def on_engine_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, EngineError)
+        return response_of(from_engine(error))
+
+    async def on_validation(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return response_of(from_validation(error))
+
+    async def on_http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"There is no route {request.method} {request.url.path}."
+        elif error.status_code == 405:
+            message = f"{request.method} is not allowed on {request.url.path}."
+        kind = _OF_STATUS.get(error.status_code)
+        headers = dict(error.headers or {})
+        if kind is not None:
+            return response_of(kind(message, headers=headers))
+        client_error = error.status_code < 500
+        return response_of(
+            ApiError(
+                message,
+                status=error.status_code,
+                type="invalid_request_error" if client_error else "server_error",
+                code="method_not_allowed" if error.status_code == 405 else None,
+                headers=headers,
+            )
+        )
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(EngineError, on_engine_error)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)

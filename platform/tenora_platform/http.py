@@ -1,0 +1,110 @@
+"""Pure ASGI layers around the application: request ids, a limit on bodies, access metrics, and the
+last net for errors. They know HTTP, not what is served."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tenora_platform.errors import ApiError, TooLargeError, response_of
+from tenora_platform.ids import new_id
+from tenora_platform.operations.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+_CLIENT_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
+
+
+class RequestEdge:
+    """Gives every request an id (`x-request-id`; a sane one of the client's is kept), binds it to
+    the log, counts and times the request, and turns what nobody caught into a 500 that names the
+    id. Nothing is buffered, so a client that goes away is seen at once."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"x-request-id", request_id.encode()),
+                ]
+            await send(message)
+
+        started = time.perf_counter()
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self.app(scope, receive, send_with_id)
+            except Exception:
+                _log.exception("unhandled error", path=scope["path"])
+                if status:
+                    raise  # half of the answer is out; the server must cut the connection
+                error = ApiError(
+                    f"The server failed on this request; its id is {request_id}.",
+                    code="internal_error",
+                )
+                await response_of(error)(scope, receive, send_with_id)
+            finally:
+                route = scope.get("route")
+                path = getattr(route, "path", "unmatched")
+                elapsed_s = time.perf_counter() - started
+                self.metrics.record_request(scope["method"], path, status, elapsed_s)
+
+
+class BodyLimit:
+    """Refuses bodies beyond a size with 413, by their declared length or as they arrive."""
+
+    def __init__(self, app: ASGIApp, *, json_bytes: int, upload_bytes: int) -> None:
+        self.app = app
+        self.json_bytes = json_bytes
+        self.upload_bytes = upload_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        content_type = headers.get(b"content-type", b"").lower()
+        is_upload = content_type.startswith((b"multipart/", b"application/octet-stream"))
+        limit = self.upload_bytes if is_upload else self.json_bytes
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit:
+            await response_of(_too_large(limit))(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                # Not an ApiError: FastAPI lets only this kind through while it reads a body.
+                raise HTTPException(413, _too_large(limit).message)
+            return message
+
+        await self.app(scope, counted, send)
+
+
+def _too_large(limit: int) -> TooLargeError:
+    return TooLargeError(f"The body is larger than this server accepts ({limit} bytes).")
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _CLIENT_ID.match(value.decode("latin-1")):
+            return str(value.decode("latin-1"))
+    return new_id("req")

@@ -1,0 +1,39 @@
+"""Limits over HTTP."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class RateLimit(BaseModel):
+    """`limit` null: not limited. `remaining` and `reset_ms` are of this moment."""
+
+    limit: int | None
+    used: int
+    remaining: int | None
+    reset_ms: int
+
+
+class ParallelLimit(BaseModel):
+    limit: int | None
+    used: int
+
+
+class LimitsView(BaseModel):
+    """A tenant's plan, what it limits, and what is used now."""
+
+    object: Literal["limits"] = "limits"
+    plan: str
+    sla_class: str
+    tiers: list[str]
+    ttft_ms: float | None
+    tpot_ms: float | None
+    requests_per_min: RateLimit
+    tokens_per_min: RateLimit
+    parallel_requests: ParallelLimit
+    adapters: int | None
+    adapter_bytes: int | None
+    budget: Decimal | None

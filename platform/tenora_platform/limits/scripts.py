@@ -1,0 +1,94 @@
+"""The Lua of the limits. Each script is one atomic step on one tenant's two keys: a hash with a token
+bucket for requests and one for tokens, and a sorted set with a lease for each parallel request."""
+
+from __future__ import annotations
+
+_COMMON = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function level_of(name, per_min)
+  local kept = redis.call('HMGET', KEYS[1], name, name .. '_at')
+  if not kept[1] then return per_min end
+  return math.min(per_min, tonumber(kept[1]) + (now - tonumber(kept[2])) * per_min / 60000)
+end
+
+local function until_level(level, wanted, per_min)
+  return math.max(0, math.ceil((wanted - level) * 60000 / per_min))
+end
+
+local function keep(name, level, per_min)
+  redis.call('HSET', KEYS[1], name, string.format('%.6f', level), name .. '_at', now)
+  local full_ms = until_level(level, per_min, per_min) + 1000
+  if redis.call('PTTL', KEYS[1]) < full_ms then redis.call('PEXPIRE', KEYS[1], full_ms) end
+end
+"""
+
+# ARGV: requests/min, tokens/min, parallel (each -1: no limit), tokens wanted, lease id ('' only
+# looks), lease ms.
+# Returns {refused by ('' if not), retry ms, requests left, reset ms, tokens left, reset ms, parallel}
+ACQUIRE = (
+    _COMMON
+    + """
+local rpm, tpm, parallel_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local wanted, lease, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+local parallel = redis.call('ZCARD', KEYS[2])
+local requests, tokens = -1, -1
+local refused, retry_ms = '', 0
+if rpm >= 0 then
+  requests = level_of('requests', rpm)
+  if requests < 1 and lease ~= '' then
+    refused, retry_ms = 'requests', rpm > 0 and until_level(requests, 1, rpm) or 60000
+  end
+end
+if tpm >= 0 then
+  tokens = level_of('tokens', tpm)
+  -- What is larger than the whole bucket may start on a full one and leaves a debt.
+  local needed = math.min(wanted, tpm)
+  if refused == '' and tokens < needed and lease ~= '' then
+    refused, retry_ms = 'tokens', until_level(tokens, needed, tpm)
+  end
+end
+if refused == '' and lease ~= '' and parallel_max >= 0 and parallel >= parallel_max then
+  refused, retry_ms = 'parallel_requests', 500
+end
+if refused == '' and lease ~= '' then
+  if rpm >= 0 then requests = requests - 1; keep('requests', requests, rpm) end
+  if tpm >= 0 then tokens = tokens - wanted; keep('tokens', tokens, tpm) end
+  redis.call('ZADD', KEYS[2], now + lease_ms, lease)
+  if redis.call('PTTL', KEYS[2]) < lease_ms then redis.call('PEXPIRE', KEYS[2], lease_ms) end
+  parallel = parallel + 1
+end
+local requests_reset = rpm > 0 and until_level(requests, rpm, rpm) or 0
+local tokens_reset = tpm > 0 and until_level(tokens, tpm, tpm) or 0
+return {refused, retry_ms, math.floor(requests), requests_reset, math.floor(tokens), tokens_reset,
+        parallel}
+"""
+)
+
+# ARGV: tokens/min (-1: no limit), tokens to give back (negative: to take), lease id, requests/min,
+# requests to give back
+SETTLE = (
+    _COMMON
+    + """
+local tpm, tokens_back, lease = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local rpm, requests_back = tonumber(ARGV[4]), tonumber(ARGV[5])
+if tpm > 0 and tokens_back ~= 0 then
+  keep('tokens', math.min(tpm, level_of('tokens', tpm) + tokens_back), tpm)
+end
+if rpm > 0 and requests_back ~= 0 then
+  keep('requests', math.min(rpm, level_of('requests', rpm) + requests_back), rpm)
+end
+return redis.call('ZREM', KEYS[2], lease)
+"""
+)
+
+# ARGV: lease ms, lease ids. A lease that has run out is taken again: the request does still run.
+RENEW = """
+local clock = redis.call('TIME')
+local until_ms = clock[1] * 1000 + math.floor(clock[2] / 1000) + tonumber(ARGV[1])
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], until_ms, ARGV[i]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 0
+"""

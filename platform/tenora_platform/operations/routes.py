@@ -1,0 +1,77 @@
+"""HTTP routes for whoever runs the server: probes, metrics, and the engine's state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import cast
+
+from fastapi import APIRouter, Response
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenora_engine.errors import EngineError
+from tenora_engine.events import EngineStats
+from tenora_platform.auth import CurrentAdmin
+from tenora_platform.operations.schemas import EngineView, Health, Readiness
+from tenora_platform.operations.service import engine_view
+from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
+
+router = APIRouter(tags=["operations"])
+_PROBE_S = 5.0
+
+
+@router.get("/healthz")
+async def health() -> Health:
+    """The process lives."""
+    return Health()
+
+
+@router.get("/readyz", responses={503: {"model": Readiness}})
+async def readiness(state: State, response: Response) -> Readiness:
+    """200 once requests can be served, else 503 and why."""
+    reason = await _not_ready(state)
+    if reason is None:
+        return Readiness(status="ready")
+    response.status_code = 503
+    return Readiness(status="not_ready", reason=reason)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(state: State) -> Response:
+    """Prometheus's exposition format."""
+    state.metrics.record_engine(await _stats(state))
+    return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/admin/v1/engine", tags=["admin"])
+async def engine(state: State, engine: ReadyEngine, admin: CurrentAdmin) -> EngineView:
+    """Replicas, the page pool by kind and tenant, resident adapters and queues."""
+    stats = await engine.stats()
+    async with state.db.admin_session() as session:
+        return await engine_view(session, state, stats)
+
+
+async def _stats(state: AppState) -> EngineStats | None:
+    if not state.engine.ready:
+        return None
+    try:
+        return await state.engine.stats()
+    except EngineError:
+        return None  # shown as tenora_engine_ready 0
+
+
+async def _not_ready(state: AppState) -> str | None:
+    if not state.engine.ready:
+        return not_ready_reason(state)
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            await state.db.ping()
+    except (SQLAlchemyError, OSError) as error:
+        return f"The database does not answer: {str(error).splitlines()[0]}"
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            await cast(Awaitable[bool], state.redis.ping())
+    except (RedisError, OSError) as error:
+        return f"Redis does not answer: {error}"
+    return None

@@ -1,0 +1,87 @@
+"""Probes and the engine's state over HTTP."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class Health(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    status: Literal["ready", "not_ready"]
+    reason: str | None = None
+
+
+class ModelView(BaseModel):
+    id: str
+    architecture: str
+    num_layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context_tokens: int
+    dtype: str
+    weight_bytes: int
+
+
+class TenantPages(BaseModel):
+    """Pages of one tenant (or trust group); `tenant_id` null when no tenant has the namespace."""
+
+    tenant_id: str | None
+    name: str | None
+    namespace: str
+    live_kv: int
+    cached_kv: int
+
+
+class PoolView(BaseModel):
+    """free + live_kv + cached_kv + adapter = total. `page_map` has a character a page: `.` free,
+    `L` live KV, `C` cached KV, `A` adapter."""
+
+    total_pages: int
+    page_bytes: int
+    free: int
+    live_kv: int
+    cached_kv: int
+    adapter: int
+    tenants: list[TenantPages]
+    page_map: str
+
+
+class ResidentAdapter(BaseModel):
+    digest: str
+    state: str
+    rank: int
+    pages: int
+    references: int
+    last_used_s: float
+
+
+class QueueView(BaseModel):
+    tenant_id: str
+    waiting: int
+
+
+class ReplicaView(BaseModel):
+    id: str
+    ready: bool
+    running: int
+    waiting: int
+    last_step_ms: float
+    resident_bytes: int
+    pool: PoolView
+    adapters: list[ResidentAdapter]
+    queues: list[QueueView]
+    counters: dict[str, float]
+
+
+class EngineView(BaseModel):
+    object: Literal["engine"] = "engine"
+    model: ModelView
+    replicas: list[ReplicaView]

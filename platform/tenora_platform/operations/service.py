@@ -1,0 +1,104 @@
+"""The engine's numbers with the tenants' names to them. It knows the engine's statistics and which
+namespace is whose; it changes nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_engine.config import ModelInfo
+from tenora_engine.events import EngineStats, PoolStats
+from tenora_platform.auth import tenant_namespace
+from tenora_platform.operations.schemas import (
+    EngineView,
+    ModelView,
+    PoolView,
+    QueueView,
+    ReplicaView,
+    ResidentAdapter,
+    TenantPages,
+)
+from tenora_platform.state import AppState
+from tenora_platform.tenants.tables import TenantRow
+
+
+async def engine_view(session: AsyncSession, state: AppState, stats: EngineStats) -> EngineView:
+    """One replica's snapshot, for the operator."""
+    owners = await _owners(session, state)
+    replica = ReplicaView(
+        id="local",
+        ready=state.engine.ready,
+        running=stats.running,
+        waiting=stats.waiting,
+        last_step_ms=stats.last_step_ms,
+        resident_bytes=stats.resident_bytes,
+        pool=_pool(stats.pool, owners),
+        adapters=[
+            ResidentAdapter(
+                digest=adapter.digest,
+                state=adapter.state,
+                rank=adapter.rank,
+                pages=adapter.pages,
+                references=adapter.references,
+                last_used_s=adapter.last_used_s,
+            )
+            for adapter in stats.adapters
+        ],
+        queues=[
+            QueueView(tenant_id=key, waiting=waiting)
+            for key, waiting in sorted(stats.waiting_by_tenant.items())
+        ],
+        counters=stats.counters,
+    )
+    return EngineView(model=_model(state.engine.model), replicas=[replica])
+
+
+async def _owners(session: AsyncSession, state: AppState) -> dict[str, list[TenantRow]]:
+    """Namespace -> its tenants (several in a trust group)."""
+    owners: dict[str, list[TenantRow]] = defaultdict(list)
+    for row in await session.scalars(select(TenantRow).order_by(TenantRow.id)):
+        owners[tenant_namespace(state.secret, row.id, row.trust_group)].append(row)
+    return owners
+
+
+def _pool(pool: PoolStats, owners: dict[str, list[TenantRow]]) -> PoolView:
+    tenants = []
+    for namespace, pages in sorted(pool.tenants.items()):
+        rows = owners.get(namespace, [])
+        tenants.append(
+            TenantPages(
+                tenant_id=rows[0].id if len(rows) == 1 else None,
+                name=" + ".join(row.name for row in rows) or None,
+                namespace=namespace,
+                live_kv=pages.get("live_kv", 0),
+                cached_kv=pages.get("cached_kv", 0),
+            )
+        )
+    return PoolView(
+        total_pages=pool.total_pages,
+        page_bytes=pool.page_bytes,
+        free=pool.free_pages,
+        live_kv=pool.live_kv_pages,
+        cached_kv=pool.cached_kv_pages,
+        adapter=pool.adapter_pages,
+        tenants=tenants,
+        page_map=pool.page_map,
+    )
+
+
+def _model(model: ModelInfo) -> ModelView:
+    return ModelView(
+        id=model.id,
+        architecture=model.architecture,
+        num_layers=model.num_layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        vocab=model.vocab,
+        context_tokens=model.context_tokens,
+        dtype=model.dtype,
+        weight_bytes=model.weight_bytes,
+    )

@@ -1,0 +1,56 @@
+"""Serves the built portal at `/`: its files, and its index for every other page of it. When it was
+not built, it says so. It knows which paths are the API's and leaves those alone."""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_API = ("/v1/", "/admin/v1/")
+_NOT_BUILT = """The portal was not built, so there is nothing to show here; the API runs.
+
+To build it: run `make portal` in the checkout (it uses the Node of the virtual environment and
+writes its log to .venv/portal.log), then reload. API description: /docs and /openapi.json.
+"""
+
+
+class Portal:
+    """Files under `folder`, looked up per request so that a build is seen without a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+
+    @property
+    def built(self) -> bool:
+        return (self._folder / "index.html").is_file()
+
+    def instead_of(self, not_found: ASGIApp) -> ASGIApp:
+        """An ASGI application for what no route matched."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await not_found(scope, receive, send)
+                return
+            path: str = scope["path"]
+            if scope["method"] not in ("GET", "HEAD") or f"{path}/".startswith(_API):
+                raise HTTPException(404)
+            await self._response(path)(scope, receive, send)
+
+        return app
+
+    def _response(self, path: str) -> Response:
+        if not self.built:
+            return PlainTextResponse(_NOT_BUILT, status_code=503 if path == "/" else 404)
+        file = (self._folder / path.lstrip("/")).resolve()
+        if file.is_relative_to(self._folder) and file.is_file():
+            kind, _ = mimetypes.guess_type(file.name)
+            # Vite puts a content hash into the names of assets: they never change.
+            age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
+            return FileResponse(file, media_type=kind, headers={"cache-control": f"public, {age}"})
+        if "." in path.rsplit("/", 1)[-1]:
+            raise HTTPException(404)  # a missing file, not a page
+        return FileResponse(self._folder / "index.html", headers={"cache-control": "no-cache"})

@@ -1,0 +1,62 @@
+"""HTTP shapes shared by all domains: OpenAI's list envelope and its paging parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict
+
+
+class Body(BaseModel):
+    """A request body: unknown fields are an error that names them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Item(BaseModel):
+    """What an answer is made of; may be filled from a row."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class _HasId(Protocol):
+    id: str
+
+
+ItemT = TypeVar("ItemT", bound=_HasId)
+
+
+class ListPage(BaseModel, Generic[ItemT]):
+    """`{object: "list", data, first_id, last_id, has_more}`."""
+
+    object: Literal["list"] = "list"
+    data: list[ItemT]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+    @classmethod
+    def of(cls, found: Sequence[ItemT], limit: int) -> Self:
+        """The page of at most `limit` items, from a query that asked for `limit + 1`."""
+        data = list(found[:limit])
+        return cls(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=data[-1].id if data else None,
+            has_more=len(found) > limit,
+        )
+
+
+class Deleted(BaseModel):
+    """`{id, object, deleted: true}`."""
+
+    id: str
+    object: str
+    deleted: Literal[True] = True
+
+
+Limit = Annotated[int, Query(ge=1, le=100, description="How many items to give at most")]
+After = Annotated[str | None, Query(description="Give the items after the one with this id")]
+Order = Annotated[Literal["asc", "desc"], Query(description="By time")]

@@ -1,0 +1,128 @@
+"""What the operator chooses: every option of `tenora serve`, each also as `TENORA_*` in the
+environment. It knows how these become an engine's configuration, not how anything runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tenora_engine.config import EngineConfig
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|[kmgt]i?)b?\s*$", re.IGNORECASE)
+
+
+def parse_size(value: Any) -> int:
+    """Bytes from `2GiB`, `512 MB`, `1.5g` or a plain number. Raises ValueError on anything else."""
+    if isinstance(value, int):
+        return value
+    match = _SIZE.match(str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write one such as 2GiB, 512MiB or 1000000")
+    number, unit = match.groups()
+    return int(float(number) * (_UNITS | _BINARY_UNITS)[unit.lower()])
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class Settings(BaseSettings):
+    """One platform process and its engine. Frozen; `with_urls` returns a changed copy."""
+
+    model_config = SettingsConfigDict(env_prefix="TENORA_", frozen=True, extra="forbid")
+
+    # the HTTP edge
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=1, le=65535)
+    admin_key: SecretStr | None = None  # generated and printed once when absent
+    secret: SecretStr | None = None  # shared by all workers; else kept in the data directory
+    max_body: Size = 4 * 1024**2  # of a JSON request
+    max_upload: Size = 1024**3  # of one multipart upload
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    # where state lives
+    data_dir: Path = Path(".data")
+    database_url: str | None = None  # None = embedded PostgreSQL under the data directory
+    redis_url: str | None = None  # None = embedded Valkey under the data directory
+    object_store: str | None = None  # path or URL; None = <data-dir>/objects
+    portal_dir: Path | None = None  # None = admin_ui/dist of this checkout
+
+    # the engine
+    model: str | None = None  # a Hugging Face folder; None = the default base model
+    served_name: str | None = None  # its id in the API; None = the folder's name
+    load_format: Literal["auto", "dummy"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    threads: int | None = Field(default=None, ge=1)
+    memory: Size = 1024**3  # weights + workspace + arena
+    arena: Size | None = None  # the arena alone; None = what the budget leaves
+    block_tokens: int = Field(default=16, ge=1)
+    max_context_tokens: int | None = Field(default=None, ge=1)
+    max_running: int = Field(default=64, ge=1)
+    max_step_tokens: int = Field(default=512, ge=1)
+    max_prefill_chunk: int = Field(default=256, ge=1)
+    max_waiting: int = Field(default=1024, ge=1)
+    max_adapters: int = Field(default=256, ge=1)
+    max_rank: int = Field(default=128, ge=1)
+    host_adapter_memory: Size = 256 * 1024**2
+    prefix_caching: bool = True
+    seed: int = 0
+
+    # limits of the edge, per process
+    lease_s: float = Field(
+        default=30.0, gt=0
+    )  # a crashed worker's parallel requests free themselves
+    auth_cache_s: int = Field(default=10, ge=0)  # how long a key may be believed without asking
+
+    @property
+    def object_store_url(self) -> str:
+        return self.object_store or str((self.data_dir / "objects").resolve())
+
+    def with_urls(self, *, database_url: str, redis_url: str) -> Settings:
+        """The same settings with the servers that run now."""
+        return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
+
+    def resolved_device(self) -> Literal["cpu", "cuda"]:
+        """`cuda` when asked for, or when `auto` finds a GPU that this torch can use."""
+        if self.device != "auto":
+            return self.device
+        if not Path("/proc/driver/nvidia").exists():
+            return "cpu"  # spares the import of torch on most machines
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def to_engine_config(self) -> EngineConfig:
+        """The engine's share. `model` must be known by now (the default model's folder, if none
+        was named); raises ValueError otherwise."""
+        if self.model is None:
+            raise ValueError("no model folder: resolve the default model first")
+        return EngineConfig(
+            model=self.model,
+            served_name=self.served_name or Path(self.model).resolve().name,
+            load_format=self.load_format,
+            device=self.resolved_device(),
+            dtype=self.dtype,
+            threads=self.threads,
+            memory_bytes=self.memory,
+            arena_bytes=self.arena,
+            block_tokens=self.block_tokens,
+            max_context_tokens=self.max_context_tokens,
+            max_running=self.max_running,
+            max_step_tokens=self.max_step_tokens,
+            max_prefill_chunk=self.max_prefill_chunk,
+            max_waiting=self.max_waiting,
+            max_adapters=self.max_adapters,
+            max_rank=self.max_rank,
+            host_adapter_bytes=self.host_adapter_memory,
+            redis_url=self.redis_url,
+            object_store=self.object_store_url,
+            outbox_dir=str((self.data_dir / "outbox").resolve()),
+            prefix_caching=self.prefix_caching,
+            seed=self.seed,
+        )

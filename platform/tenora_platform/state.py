@@ -1,0 +1,91 @@
+"""What one running platform process holds, handed to routes by dependency. No globals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+from obstore.store import ObjectStore
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_engine.client import EngineClient
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.auth import Authenticator, CurrentAdmin, CurrentTenant
+from tenora_platform.db import Database
+from tenora_platform.errors import UnavailableError
+from tenora_platform.limits.service import Limits
+from tenora_platform.operations.metrics import Metrics
+from tenora_platform.secret import ServerSecret
+from tenora_platform.settings import Settings
+
+
+@dataclass(slots=True)
+class EngineLife:
+    """How far the engine has come. `error` is its own words when it could not start."""
+
+    started: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppState:
+    """The parts, complete when made. `app.state.tenora` holds the only one."""
+
+    settings: Settings
+    secret: ServerSecret
+    db: Database
+    redis: Redis
+    objects: ObjectStore
+    engine: EngineClient
+    engine_life: EngineLife
+    auth: Authenticator
+    limits: Limits
+    audit: AuditLog
+    metrics: Metrics
+
+
+def get_state(request: Request) -> AppState:
+    state = request.app.state.tenora
+    assert isinstance(state, AppState)
+    return state
+
+
+State = Annotated[AppState, Depends(get_state)]
+
+
+async def get_tenant_session(state: State, tenant: CurrentTenant) -> AsyncIterator[AsyncSession]:
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        yield session
+
+
+async def get_admin_session(state: State, admin: CurrentAdmin) -> AsyncIterator[AsyncSession]:
+    async with state.db.admin_session() as session:
+        yield session
+
+
+# One commit per request, before its answer is sent (scope="function"): a failed commit is a 500,
+# not a success that did not happen. Streams open their own sessions instead.
+TenantSession = Annotated[AsyncSession, Depends(get_tenant_session, scope="function")]
+AdminSession = Annotated[AsyncSession, Depends(get_admin_session, scope="function")]
+
+
+def get_ready_engine(state: State) -> EngineClient:
+    """The engine, once it serves. Raises UnavailableError (503) before, and after it died."""
+    if not state.engine.ready:
+        raise UnavailableError(not_ready_reason(state), code="engine_not_ready")
+    return state.engine
+
+
+def not_ready_reason(state: AppState) -> str:
+    """Why the engine does not serve, in words for a person."""
+    if state.engine_life.error is not None:
+        return f"The engine could not start: {state.engine_life.error}"
+    if state.engine_life.started:
+        return "The engine has stopped answering and is being looked after."
+    return "The engine is still loading its model."
+
+
+ReadyEngine = Annotated[EngineClient, Depends(get_ready_engine)]

@@ -1,0 +1,137 @@
+"""Plans, tenants and API keys over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+
+from tenora_platform.auth import SCOPES, PlanTerms, Scope, Tier
+from tenora_platform.schemas import Body, Item, ListPage
+
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
+
+
+class PlanLimits(Body):
+    """Null or absent: not limited."""
+
+    requests_per_min: Count | None = None
+    tokens_per_min: Count | None = None
+    parallel_requests: Count | None = None
+    adapters: Count | None = None
+    adapter_bytes: Count | None = None
+    budget: Money | None = None  # per month, in the currency of the price list
+
+
+class PlanBody(Body):
+    """A whole plan; PUT replaces what was there."""
+
+    sla_class: Tier = "default"
+    tiers: list[Tier] | None = None  # service tiers its requests may ask for; null: by class
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+    weight: Positive = 1.0
+    memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    limits: PlanLimits = PlanLimits()
+
+    @model_validator(mode="after")
+    def _class_is_allowed(self) -> Self:
+        if self.tiers is not None and self.sla_class not in self.tiers:
+            raise ValueError("tiers must contain the plan's own sla_class")
+        return self
+
+
+class Plan(PlanBody):
+    object: Literal["plan"] = "plan"
+    name: str
+    tiers: list[Tier]
+
+    @classmethod
+    def of(cls, terms: PlanTerms) -> Self:
+        return cls.model_validate(
+            {
+                "name": terms.name,
+                "sla_class": terms.sla_class,
+                "tiers": list(terms.tiers),
+                "ttft_ms": terms.ttft_ms,
+                "tpot_ms": terms.tpot_ms,
+                "weight": terms.weight,
+                "memory_share": terms.memory_share,
+                "limits": {
+                    "requests_per_min": terms.requests_per_min,
+                    "tokens_per_min": terms.tokens_per_min,
+                    "parallel_requests": terms.parallel_requests,
+                    "adapters": terms.adapters,
+                    "adapter_bytes": terms.adapter_bytes,
+                    "budget": terms.budget,
+                },
+            }
+        )
+
+
+class PlanList(Item):
+    object: Literal["list"] = "list"
+    data: list[Plan]
+
+
+class TenantCreate(Body):
+    name: Name
+    plan: Name = "standard"
+    trust_group: Name | None = None
+
+
+class TenantChange(Body):
+    """What is absent stays as it is."""
+
+    name: Name | None = None
+    plan: Name | None = None
+    status: Literal["active", "suspended"] | None = None
+    trust_group: Name | None = None
+
+
+class Tenant(Item):
+    object: Literal["tenant"] = "tenant"
+    id: str
+    name: str
+    plan: str
+    status: Literal["active", "suspended"]
+    trust_group: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class TenantPage(ListPage[Tenant]):
+    pass
+
+
+class ApiKeyCreate(Body):
+    name: Name = "key"
+    scopes: Annotated[list[Scope], Field(min_length=1)] = list(SCOPES)
+    expires_at: AwareDatetime | None = None
+
+
+class ApiKey(Item):
+    object: Literal["api_key"] = "api_key"
+    id: str
+    name: str
+    prefix: str
+    scopes: list[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class ApiKeyPage(ListPage[ApiKey]):
+    pass
+
+
+class NewApiKey(ApiKey):
+    """The only answer that holds the secret."""
+
+    key: str

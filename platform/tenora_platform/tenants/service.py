@@ -1,0 +1,160 @@
+"""What can be done to plans, tenants and API keys, each change audited in its own transaction. It
+knows rows and rules; who may call it is the routes' matter, as is forgetting remembered keys."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.errors import BadRequestError, NotFoundError
+from tenora_platform.ids import new_id
+from tenora_platform.keys import hash_key, make_key
+from tenora_platform.secret import ServerSecret
+from tenora_platform.tenants import repository
+from tenora_platform.tenants.schemas import (
+    ApiKey,
+    ApiKeyCreate,
+    NewApiKey,
+    PlanBody,
+    TenantChange,
+    TenantCreate,
+)
+from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
+
+# A class may be served as itself or worse, never better.
+_TIERS = {
+    "priority": ["priority", "default", "flex"],
+    "default": ["default", "flex"],
+    "flex": ["flex"],
+}
+
+
+class TenantService:
+    """Works inside one session; commits nothing itself."""
+
+    def __init__(
+        self, session: AsyncSession, *, audit: AuditLog, secret: ServerSecret, actor: str
+    ) -> None:
+        self._session = session
+        self._audit = audit
+        self._secret = secret
+        self._actor = actor
+
+    async def put_plan(self, name: str, body: PlanBody) -> PlanRow:
+        values = body.model_dump(exclude={"limits", "tiers"}) | body.limits.model_dump()
+        values["tiers"] = body.tiers if body.tiers is not None else _TIERS[body.sla_class]
+        row = await repository.put_plan(self._session, name, values)
+        details = {key: None if value is None else str(value) for key, value in values.items()}
+        await self._audit.append(
+            self._session, actor=self._actor, action="plan.put", target=name, details=details
+        )
+        return row
+
+    async def create_tenant(self, body: TenantCreate) -> TenantRow:
+        """Raises BadRequestError for an unknown plan."""
+        await self._require_plan(body.plan)
+        row = TenantRow(
+            id=new_id("tenant"), name=body.name, plan=body.plan, trust_group=body.trust_group
+        )
+        self._session.add(row)
+        await self._session.flush()
+        await self._session.refresh(row)
+        await self._audit.append(
+            self._session,
+            actor=self._actor,
+            action="tenant.create",
+            target=row.id,
+            tenant_id=row.id,
+            details={"name": body.name, "plan": body.plan},
+        )
+        return row
+
+    async def tenant(self, tenant_id: str, *, lock: bool = False) -> TenantRow:
+        """Raises NotFoundError."""
+        row = await repository.get_tenant(self._session, tenant_id, lock=lock)
+        if row is None:
+            raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+        return row
+
+    async def change_tenant(self, tenant_id: str, body: TenantChange) -> TenantRow:
+        """Raises NotFoundError, and BadRequestError for an unknown plan or a null that may not be."""
+        row = await self.tenant(tenant_id, lock=True)
+        changes = body.model_dump(exclude_unset=True)
+        for name, value in changes.items():
+            if value is None and name != "trust_group":
+                raise BadRequestError(f"{name} may not be null.", param=name)
+        if "plan" in changes:
+            await self._require_plan(changes["plan"])
+        for name, value in changes.items():
+            setattr(row, name, value)
+        row.updated_at = datetime.now(UTC)
+        await self._audit.append(
+            self._session,
+            actor=self._actor,
+            action="tenant.update",
+            target=row.id,
+            tenant_id=row.id,
+            details=changes,
+        )
+        return row
+
+    async def create_key(
+        self, tenant_id: str, body: ApiKeyCreate, *, within: tuple[str, ...] | None = None
+    ) -> NewApiKey:
+        """A new key; `within` are the scopes of the key that asks for it, which it may not exceed.
+        Raises BadRequestError for an expiry in the past or a scope beyond `within`."""
+        if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
+            raise BadRequestError("expires_at lies in the past.", param="expires_at")
+        beyond = [scope for scope in body.scopes if within is not None and scope not in within]
+        if beyond:
+            raise BadRequestError(
+                f"A key cannot give scopes it lacks itself: {', '.join(beyond)}.", param="scopes"
+            )
+        new = make_key()
+        row = ApiKeyRow(
+            id=new_id("key"),
+            tenant_id=tenant_id,
+            name=body.name,
+            prefix=new.prefix,
+            hash=hash_key(new.text, self._secret),
+            scopes=list(dict.fromkeys(body.scopes)),
+            expires_at=body.expires_at,
+        )
+        self._session.add(row)
+        await self._session.flush()
+        await self._session.refresh(row)
+        await self._audit.append(
+            self._session,
+            actor=self._actor,
+            action="api_key.create",
+            target=row.id,
+            tenant_id=tenant_id,
+            details={"name": row.name, "prefix": row.prefix, "scopes": row.scopes},
+        )
+        return NewApiKey(**ApiKey.model_validate(row).model_dump(), key=new.text)
+
+    async def revoke_key(self, tenant_id: str, key_id: str) -> None:
+        """Ends the key; once more is no error. Raises NotFoundError."""
+        row = await repository.get_key(self._session, tenant_id, key_id)
+        if row is None:
+            raise NotFoundError(f"There is no API key {key_id!r}.")
+        if row.revoked_at is not None:
+            return
+        row.revoked_at = datetime.now(UTC)
+        await self._audit.append(
+            self._session,
+            actor=self._actor,
+            action="api_key.revoke",
+            target=row.id,
+            tenant_id=tenant_id,
+            details={"prefix": row.prefix},
+        )
+
+    async def _require_plan(self, name: str) -> None:
+        if await repository.get_plan(self._session, name) is None:
+            plans = ", ".join(plan.name for plan in await repository.list_plans(self._session))
+            raise BadRequestError(
+                f"There is no plan {name!r}; there are: {plans}.", param="plan", code="unknown_plan"
+            )

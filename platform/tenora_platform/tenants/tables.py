@@ -1,0 +1,67 @@
+"""Rows of plans, tenants and API keys. Plans and tenants belong to the operator; keys belong to
+their tenant."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Numeric, Text, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenora_platform.db import Base
+
+_Time = DateTime(timezone=True)
+
+
+class PlanRow(Base):
+    """What a tenant of this plan is promised and allowed. NULL limits are not limited."""
+
+    __tablename__ = "plans"
+
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    sla_class: Mapped[str] = mapped_column(Text)
+    tiers: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    ttft_ms: Mapped[float | None]
+    tpot_ms: Mapped[float | None]
+    weight: Mapped[float]
+    memory_share: Mapped[float | None]
+    requests_per_min: Mapped[int | None]
+    tokens_per_min: Mapped[int | None] = mapped_column(BigInteger)
+    parallel_requests: Mapped[int | None]
+    adapters: Mapped[int | None]
+    adapter_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    budget: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))  # per month
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class TenantRow(Base):
+    """A customer. Its name is a label; its id is what everything refers to."""
+
+    __tablename__ = "tenants"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str] = mapped_column(Text, ForeignKey("plans.name"))
+    status: Mapped[str] = mapped_column(Text, server_default="active")
+    trust_group: Mapped[str | None] = mapped_column(Text)  # tenants that may share cached KV
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class ApiKeyRow(Base):
+    """One API key: never the secret, only its HMAC under the server's pepper."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(Text)
+    prefix: Mapped[str] = mapped_column(Text)
+    hash: Mapped[str] = mapped_column(Text)
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    expires_at: Mapped[datetime | None] = mapped_column(_Time)
+    revoked_at: Mapped[datetime | None] = mapped_column(_Time)
+    last_used_at: Mapped[datetime | None] = mapped_column(_Time)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
