@@ -10,33 +10,44 @@ from typing import Any
 
 MAX_PATTERN_CHARS = 4096
 _PATH_CHARS = 48  # longer than any module path of a supported model
-_MAX_WAYS = 3 * _PATH_CHARS**4
-"""Ways a backtracking matcher may split one path: four free `.*` in a few alternatives pass (PEFT's
-own tools write such), `(a+)+` and a fifth `.*` do not. Python's matcher cannot be interrupted."""
+_MAX_WAYS = 2 * _PATH_CHARS**4
+"""Ways a backtracking matcher may try on one path, over all patterns of one adapter: two patterns
+with four free `.*` pass (fine-tuning tools write such), a fifth `.*` and `(a+)+` do not. Python's
+matcher cannot be interrupted; at this bound a 32-layer model takes it about two seconds."""
 
 _parser: Any = importlib.import_module("re._parser")
+_Nodes = Iterable[tuple[Any, Any]]
 
 
 class PatternError(ValueError):
     """The pattern is not valid or could take too long."""
 
 
-def compile_bounded(pattern: str, *, wrap: str = "{}") -> re.Pattern[str]:
-    """Compile `pattern` in place of `{}` in `wrap`. Raises PatternError for an invalid pattern and
-    for one that could backtrack for long."""
-    if len(pattern) > MAX_PATTERN_CHARS:
-        raise PatternError(f"is longer than {MAX_PATTERN_CHARS} characters")
-    try:
-        ways = _ways(_parser.parse(pattern))
-        compiled = re.compile(wrap.replace("{}", pattern))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise PatternError(f"is not a valid regular expression: {error}") from error
-    if ways > _MAX_WAYS:
-        raise PatternError("could take too long to match; use fewer or simpler repeats")
-    return compiled
+class PatternCompiler:
+    """Compiles the patterns of one adapter, which share one bound."""
+
+    def __init__(self) -> None:
+        self._ways = 0
+
+    def compile(self, pattern: str, wrap: str = "{}") -> re.Pattern[str]:
+        """Compile `pattern` in place of `{}` in `wrap`. Raises PatternError for an invalid pattern
+        and when matching could take too long."""
+        if len(pattern) > MAX_PATTERN_CHARS:
+            raise PatternError(f"is longer than {MAX_PATTERN_CHARS} characters")
+        wrapped = wrap.replace("{}", pattern)
+        try:
+            _parser.parse(pattern)  # alone: it must not close the wrap's brackets
+            ways = _ways(_parser.parse(wrapped))
+            compiled = re.compile(wrapped)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise PatternError(f"is not a valid regular expression: {error}") from error
+        self._ways += ways
+        if self._ways > _MAX_WAYS:
+            raise PatternError("could take too long to match; use fewer or simpler repeats")
+        return compiled
 
 
-def _ways(nodes: Iterable[tuple[Any, Any]]) -> int:
+def _ways(nodes: _Nodes) -> int:
     """An upper bound on the ways to match one path: a product over what follows one another."""
     ways = 1
     for op, argument in nodes:
@@ -54,13 +65,30 @@ def _node_ways(op: str, argument: Any) -> int:
     if op in ("ASSERT", "ASSERT_NOT"):
         return _ways(argument[1])
     if op == "BRANCH":
-        return sum(_ways(branch) for branch in argument[1])
-    if op in ("GROUPREF", "GROUPREF_EXISTS", "GROUPREF_IGNORE"):
+        return _branch_ways(argument[1])
+    if op.startswith("GROUPREF"):
         raise PatternError("uses a back-reference, which is not supported")
     return 1
 
 
-def _repeat_ways(least: int, most: int, body: Iterable[tuple[Any, Any]]) -> int:
+def _branch_ways(branches: list[_Nodes]) -> int:
+    """Plain words exclude one another unless one begins another; of others, all may match."""
+    words = [_word(branch) for branch in branches]
+    plain = [word for word in words if word is not None]
+    if len(plain) < len(words):
+        return sum(_ways(branch) for branch in branches)
+    return max(sum(word[: len(other)] == other for other in plain) for word in plain)
+
+
+def _word(nodes: _Nodes) -> tuple[int, ...] | None:
+    """The characters of a plain word; None for anything else."""
+    items = [(str(op), argument) for op, argument in nodes]
+    if any(op != "LITERAL" for op, _ in items):
+        return None
+    return tuple(argument for _, argument in items)
+
+
+def _repeat_ways(least: int, most: int, body: _Nodes) -> int:
     inner = _ways(body)
     if int(most) <= 1:
         return inner + (1 - least)

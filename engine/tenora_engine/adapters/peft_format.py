@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -15,7 +15,7 @@ from tenora_engine.adapters.config_fields import (
     FieldReader,
     unsupported_fields,
 )
-from tenora_engine.adapters.patterns import PatternError, compile_bounded
+from tenora_engine.adapters.patterns import PatternCompiler, PatternError
 from tenora_engine.config import LORA_MODULES, ModelInfo
 
 __all__ = [
@@ -50,6 +50,8 @@ _TENSOR = re.compile(
     r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\."
     r"(self_attn|mlp)\.([a-z]+_proj)\.lora_(A|B)\.weight"
 )
+_SUFFIX = r"(.*\.)?({})$"  # how PEFT matches keys of rank_pattern and alpha_pattern
+_LAYER = r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
 _FIRST_INDEX = re.compile(r".*?\.[^.]*\.(?P<idx>\d+)\.")
 _EMBEDDINGS = ("model.embed_tokens", "lm_head")
 WEIGHT_DTYPES = ("F32", "F16", "BF16")
@@ -133,21 +135,11 @@ def parse_adapter_config(config: Mapping[str, object]) -> LoraConfig:
 
 def _pattern_problems(config: LoraConfig) -> list[FieldProblem]:
     """Every pattern must compile and be quick; embeddings must not be targeted."""
+    compiler = PatternCompiler()
     problems = []
-    patterns = [("rank_pattern", key) for key, _ in config.rank_pattern]
-    patterns += [("alpha_pattern", key) for key, _ in config.alpha_pattern]
-    patterns += [("layers_pattern", name) for name in config.layers_pattern]
-    patterns += [
-        (field, value)
-        for field, value in (
-            ("target_modules", config.target_modules),
-            ("exclude_modules", config.exclude_modules),
-        )
-        if isinstance(value, str)
-    ]
-    for field, pattern in patterns:
+    for field, pattern, wrap in _patterns(config):
         try:
-            compile_bounded(pattern)
+            compiler.compile(pattern, wrap)
         except PatternError as error:
             problems.append(FieldProblem(field, f"{pattern[:80]!r} {error}"))
     if not problems:
@@ -160,6 +152,20 @@ def _pattern_problems(config: LoraConfig) -> list[FieldProblem]:
     return problems
 
 
+def _patterns(config: LoraConfig) -> Iterator[tuple[str, str, str]]:
+    """(field, pattern, wrap) of every regular expression of the config."""
+    for key, _ in config.rank_pattern:
+        yield "rank_pattern", key, _SUFFIX
+    for key, _ in config.alpha_pattern:
+        yield "alpha_pattern", key, _SUFFIX
+    for name in config.layers_pattern:
+        yield "layers_pattern", name, _LAYER
+    if isinstance(config.target_modules, str):
+        yield "target_modules", config.target_modules, "{}"
+    if isinstance(config.exclude_modules, str):
+        yield "exclude_modules", config.exclude_modules, "{}"
+
+
 class _Matcher:
     """PEFT's matching rules (`check_target_module_exists`, `get_pattern_key`), compiled once."""
 
@@ -167,14 +173,12 @@ class _Matcher:
         self._config = config
         targets, excluded = config.target_modules, config.exclude_modules
         self.all_linear = isinstance(targets, str) and targets.lower() == "all-linear"
-        self._target = compile_bounded(targets) if isinstance(targets, str) else None
-        self._excluded = compile_bounded(excluded) if isinstance(excluded, str) else None
-        self._ranks = [(_suffix(key), rank) for key, rank in config.rank_pattern]
-        self._alphas = [(_suffix(key), alpha) for key, alpha in config.alpha_pattern]
-        self._layers = [
-            compile_bounded(name, wrap=r"(?:^|.*?\.){}\.(?P<idx>\d+)\.")
-            for name in config.layers_pattern
-        ] or [_FIRST_INDEX]
+        compile_ = PatternCompiler().compile
+        self._target = compile_(targets) if isinstance(targets, str) else None
+        self._excluded = compile_(excluded) if isinstance(excluded, str) else None
+        self._ranks = [(compile_(key, _SUFFIX), rank) for key, rank in config.rank_pattern]
+        self._alphas = [(compile_(key, _SUFFIX), alpha) for key, alpha in config.alpha_pattern]
+        self._layers = [compile_(name, _LAYER) for name in config.layers_pattern] or [_FIRST_INDEX]
 
     def targets(self, path: str) -> bool:
         """Whether PEFT would put LoRA on the module at `path` (`model.layers.0.mlp.up_proj`)."""
@@ -211,10 +215,6 @@ class _Matcher:
         rank = _first_match(self._ranks, path, self._config.r)
         alpha = _first_match(self._alphas, path, self._config.lora_alpha)
         return EffectiveLora(rank, alpha / (math.sqrt(rank) if self._config.use_rslora else rank))
-
-
-def _suffix(key: str) -> re.Pattern[str]:
-    return compile_bounded(key, wrap=r"(.*\.)?({})$")
 
 
 def _first_match(
