@@ -80,6 +80,8 @@ def _create_versions() -> None:
         sa.Column("created_by", sa.Text),  # API key
         _created(),
         sa.Column("activated_at", _TIME),
+        sa.Column("revoked_at", _TIME),
+        sa.Column("released_at", _TIME),  # a revoked version's content has been given back
         sa.UniqueConstraint("tenant_id", "adapter_id", "number"),
         sa.ForeignKeyConstraint(["tenant_id", "adapter_id"], ["adapters.tenant_id", "adapters.id"]),
         sa.CheckConstraint(f"state IN {_STATES}", name="state"),
@@ -93,6 +95,12 @@ def _create_versions() -> None:
         "adapter_versions",
         ["created_at"],
         postgresql_where=sa.text("state IN ('quarantined', 'validating')"),
+    )
+    op.create_index(
+        "ix_adapter_versions_unreleased",
+        "adapter_versions",
+        ["revoked_at"],
+        postgresql_where=sa.text("state = 'revoked' AND released_at IS NULL"),
     )
     op.create_index("ix_adapter_versions_digest", "adapter_versions", ["digest"])
     enable_tenant_isolation("adapter_versions")

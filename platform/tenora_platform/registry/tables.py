@@ -46,6 +46,8 @@ class AdapterVersionRow(Base):
     created_by: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     activated_at: Mapped[datetime | None] = mapped_column(_Time)
+    revoked_at: Mapped[datetime | None] = mapped_column(_Time)
+    released_at: Mapped[datetime | None] = mapped_column(_Time)
 
 
 class AdapterAliasRow(Base):

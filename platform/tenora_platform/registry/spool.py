@@ -1,0 +1,60 @@
+"""Uploads on their way: written to a file as they arrive, hashed on the way, never whole in memory.
+Knows no adapter and no tenant."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tenora_platform.errors import TooLargeError
+from tenora_platform.ids import new_id
+
+
+class SpoolFile:
+    """A file being received: `write` until done, then read `path`, `bytes` and `sha256`."""
+
+    def __init__(self, path: Path, bytes_max: int, what: str) -> None:
+        self.path = path
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._what = what
+        self._digest = hashlib.sha256()
+        self._file = path.open("xb")
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Raises TooLargeError once more than `bytes_max` bytes came."""
+        self.bytes += len(data)
+        if self.bytes > self._bytes_max:
+            raise TooLargeError(
+                f"{self._what} is larger than allowed ({self._bytes_max} bytes).",
+                param=self._what,
+            )
+        self._digest.update(data)
+        self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+class Spool:
+    """The folder that holds what is on its way. Whatever lies in it at start is from a crash."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def file(self, bytes_max: int, what: str) -> Iterator[SpoolFile]:
+        """A file that is removed when the block ends, however it ends."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        spooled = SpoolFile(self._folder / new_id("spool"), bytes_max, what)
+        try:
+            yield spooled
+        finally:
+            spooled.close()
+            spooled.path.unlink(missing_ok=True)

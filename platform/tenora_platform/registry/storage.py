@@ -1,0 +1,75 @@
+"""Where adapters' bytes lie: uploads under `staging/` until they are checked, then the normalised
+config and the weights by content digest. Knows keys and objects, not rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import obstore
+from obstore.store import ObjectStore
+
+from tenora_engine.adapters.identity import config_key, weights_key
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class AdapterStorage:
+    """Durable before it is referred to: each method returns once the store has the bytes."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    async def stage(self, key: str, config: bytes, weights: Path) -> None:
+        """Keep an upload until it has been checked."""
+        await obstore.put_async(self._objects, f"{key}/adapter_config.json", config)
+        await obstore.put_async(self._objects, f"{key}/adapter_model.safetensors", weights)
+
+    async def fetch_staged(self, key: str, weights: Path) -> bytes:
+        """Write the staged weights to `weights` and return the config. Raises FileNotFoundError."""
+        config = await obstore.get_async(self._objects, f"{key}/adapter_config.json")
+        result = await obstore.get_async(self._objects, f"{key}/adapter_model.safetensors")
+        with weights.open("wb") as file:
+            async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
+                file.write(chunk)
+        return bytes(await config.bytes_async())
+
+    async def discard_staged(self, key: str) -> None:
+        await self._delete([f"{key}/adapter_config.json", f"{key}/adapter_model.safetensors"])
+
+    async def publish(self, digest: str, config: bytes, weights: Path) -> None:
+        """Store checked content under its digest. The config goes last: whoever finds it finds
+        the weights too."""
+        await obstore.put_async(self._objects, weights_key(digest), weights)
+        await obstore.put_async(self._objects, config_key(digest), config)
+
+    async def published(self, digest: str) -> bool:
+        try:
+            await obstore.head_async(self._objects, config_key(digest))
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def withdraw(self, digest: str) -> None:
+        await self._delete([config_key(digest), weights_key(digest)])
+
+    async def put_part(self, key: str, part: Path) -> None:
+        await obstore.put_async(self._objects, key, part)
+
+    async def read_parts(self, keys: Sequence[str], target: Path) -> None:
+        """Write the parts to `target`, one after the other."""
+        with target.open("wb") as file:
+            for key in keys:
+                result = await obstore.get_async(self._objects, key)
+                async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
+                    file.write(chunk)
+
+    async def discard_parts(self, keys: Sequence[str]) -> None:
+        await self._delete(keys)
+
+    async def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            try:
+                await obstore.delete_async(self._objects, key)
+            except FileNotFoundError:
+                continue  # gone already, as wanted; some stores say so and some do not
