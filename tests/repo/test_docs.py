@@ -1,0 +1,32 @@
+"""Every setting, and every route of the contract, is documented; what the README names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tenora_platform.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"| `TENORA_{name.upper()}` |" in CONFIGURATION
+
+
+def test_nothing_documented_is_gone() -> None:
+    documented = set(re.findall(r"\| `TENORA_([A-Z_]+)` \|", CONFIGURATION))
+    assert documented == {name.upper() for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md"])
+def test_links_and_folders_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    named = re.findall(r"`((?:docs|examples|tests|benchmarks)/[\w./-]+)`", text)
+    missing = [name for name in links + named if not (ROOT / name).exists()]
+    assert not missing
