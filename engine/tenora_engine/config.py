@@ -1,5 +1,5 @@
 """The engine's configuration: what the operator says (`EngineConfig`) and what follows from it and
-the model (`ResolvedConfig`, made once by `resolve_config` and frozen)."""
+the model (`ResolvedConfig`, made once by `memory.budget.plan_memory` and frozen)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`EngineConfig` plus every size that follows from it. Nothing is derived after this."""
+    """`EngineConfig` plus every size that follows from it. Nothing is derived after this.
+
+    `model.context_tokens` is what one sequence can really have (see `plan_memory`)."""
 
     engine: EngineConfig
     model: ModelInfo
@@ -75,6 +77,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     page_bytes: int
     num_pages: int
     workspace_bytes: int
+    table_bytes: int = 0  # AdapterTable
+    headroom_bytes: int = 0
 
     @property
     def kv_layout(self) -> KVLayout:

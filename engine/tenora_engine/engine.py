@@ -3,6 +3,7 @@ knows neither threads nor transports (`loop`, `transport`)."""
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import time
@@ -14,8 +15,11 @@ from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.events import EngineStats, Event, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import StepPlan, StepResult
-from tenora_engine.scheduling.scheduler import Loader, Scheduler
+from tenora_engine.scheduling.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
@@ -98,6 +102,7 @@ class Engine:
         try:
             result = self._runner.run(self._runner.build_batch(plan))
         except Exception as error:
+            _log.exception("a step of %d sequences failed", len(plan.scheduled))
             return self._scheduler.fail(plan, error)
         step_s = time.perf_counter() - started
         self._last_step_ms = step_s * 1000
@@ -111,7 +116,7 @@ class Engine:
             waiting=scheduler.num_waiting,
             waiting_by_tenant=scheduler.waiting_by_tenant(),
             pool=self._memory.pool_stats(scheduler.running),
-            adapters=self._memory.adapters.residencies(),
+            adapters=self._memory.adapters.residencies() + scheduler.loads.residencies(),
             counters=scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),

@@ -20,7 +20,8 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
-    """New tokens of one sequence, in order."""
+    """New tokens of one sequence, in order. The token which ends a sequence by "stop" is not among
+    them: `FinishEvent.stop_token_id` names it."""
 
     request_id: str
     index: int  # which of the request's n sequences

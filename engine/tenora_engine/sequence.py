@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tenora_engine.events import Residency
 from tenora_engine.request import GenerationRequest
 from tenora_kernels.segments import BASE_SLOT
+
+if TYPE_CHECKING:
+    from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
 
 
 class SequenceState(enum.Enum):
@@ -22,7 +26,11 @@ class SequenceState(enum.Enum):
 class Sequence:
     """`token_ids` is prompt plus output. KV of the first `num_computed` of them lies in the pages
     of `block_table`. After preemption `num_computed` is 0 and the output is part of what is
-    prefilled again."""
+    prefilled again.
+
+    A page of `block_table` may be exchanged between two steps for another which holds the same
+    KV (when two sequences computed the same block at once), so it must be read in every step.
+    """
 
     request: GenerationRequest
     index: int
@@ -37,6 +45,14 @@ class Sequence:
     admitted_s: float | None = None
     first_token_s: float | None = None
     adapter_load_ms: float = 0.0
+    # The scheduler's and the memory manager's own from here on.
+    number: int = 0  # order of arrival in this engine
+    arrival_s: float = 0.0
+    stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
+    prefix_root: PrefixRoot | None = None
+    prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
+    encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
+    slot_waits: int = 0  # steps in which it could have run but for an adapter slot
 
     @property
     def num_output(self) -> int:

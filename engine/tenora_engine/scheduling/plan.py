@@ -21,7 +21,9 @@ class ScheduledSequence:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Decode first, then prefill chunks. Empty when there is nothing to run."""
+    """The sequences of one step, those of one adapter slot next to each other, by rising slot (the
+    base first). Decode comes first in what the token budget is spent on, not in the order of rows.
+    Empty when there is nothing to run."""
 
     scheduled: tuple[ScheduledSequence, ...]
 

@@ -1,0 +1,219 @@
+"""AdapterCache: which adapters lie on the device, in which pages and which slot. It writes pages
+and the AdapterTable between steps; it knows neither the loader nor the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.config import LORA_MODULES, ResolvedConfig
+from tenora_engine.events import AdapterResidency
+from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.pool import IntegrityError, PagePool
+from tenora_kernels.segments import AdapterTable
+
+
+@dataclass(eq=False)
+class ResidentAdapter:
+    """One adapter on the device. `references` counts the running sequences that use its slot."""
+
+    digest: str
+    rank: int
+    slot: int
+    pages: list[int]
+    load_ms: float
+    last_used_s: float
+    heat: float = 1.0
+    references: int = 0
+    ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
+
+
+def allocate_table(config: ResolvedConfig) -> AdapterTable:
+    """An AdapterTable of `max_adapters` empty slots on the configured device."""
+    slots, layers = config.engine.max_adapters, config.model.num_layers
+    device = config.engine.device
+
+    def zeros(last: int, dtype: torch.dtype) -> Tensor:  # [slots, layers, last]
+        return torch.zeros((slots, layers, last), dtype=dtype, device=device)
+
+    modules = len(LORA_MODULES)
+    return AdapterTable(
+        granule_offset=zeros(config.engine.max_rank, torch.int64),
+        rank=zeros(modules, torch.int32),
+        a_offset=zeros(modules, torch.int32),
+        b_offset=zeros(modules, torch.int32),
+        scale=zeros(modules, torch.float32),
+    )
+
+
+class AdapterCache:
+    """Residents by digest. Whoever takes the last reference away makes an adapter evictable:
+    `offer` and `withdraw` tell the eviction queue.
+
+    `wanted` counts, by digest, the waiting sequences that need an adapter; a wanted adapter is
+    evicted last and is not forgotten before they have run.
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        arena: Arena,
+        pool: PagePool,
+        offer: Callable[[ResidentAdapter], None],
+        withdraw: Callable[[ResidentAdapter], None],
+        fade: Callable[[float], float],
+    ) -> None:
+        self.table = allocate_table(config)
+        self._arena = arena
+        self._pool = pool
+        self._offer = offer
+        self._withdraw = withdraw
+        self._fade = fade
+        self._residents: dict[str, ResidentAdapter] = {}
+        self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
+        self._wanted: dict[str, int] = {}
+        self._evictable_pages = 0
+
+    @property
+    def evictable_pages(self) -> int:
+        return self._evictable_pages
+
+    @property
+    def has_free_slot(self) -> bool:
+        return bool(self._free_slots)
+
+    def get(self, digest: str) -> ResidentAdapter | None:
+        return self._residents.get(digest)
+
+    def residents(self) -> Iterator[ResidentAdapter]:
+        yield from self._residents.values()
+
+    def is_used(self, digest: str) -> bool:
+        """Whether a running or waiting sequence needs it."""
+        resident = self._residents.get(digest)
+        return digest in self._wanted or (resident is not None and resident.references > 0)
+
+    def is_wanted(self, digest: str) -> bool:
+        return digest in self._wanted
+
+    def want(self, digest: str) -> None:
+        count = self._wanted.get(digest, 0)
+        self._wanted[digest] = count + 1
+        if not count:
+            self._value_again(digest)
+
+    def unwant(self, digest: str) -> None:
+        count = self._wanted.pop(digest) - 1
+        if count:
+            self._wanted[digest] = count
+        else:
+            self._value_again(digest)
+
+    def install(
+        self, packed: PackedAdapter, pages: list[int], load_ms: float, now_s: float
+    ) -> ResidentAdapter:
+        """Copy an adapter into `pages` (already allocated) and a free slot. Between steps only.
+
+        Raises ValueError when its pages are not those of this arena or its rank is too large.
+        """
+        self.check_fits(packed)
+        slot = self._free_slots.pop()
+        pool = self._arena.pool
+        numbers = torch.tensor(pages, dtype=torch.int64)
+        pool[numbers.to(pool.device)] = packed.pages.to(pool.device, non_blocking=True)
+        self._write_slot(slot, packed, numbers)
+        resident = ResidentAdapter(packed.digest, packed.max_rank, slot, pages, load_ms, now_s)
+        self._residents[packed.digest] = resident
+        self._evictable_pages += len(pages)
+        self._offer(resident)
+        return resident
+
+    def check_fits(self, packed: PackedAdapter) -> None:
+        pool, max_rank = self._arena.pool, self.table.granule_offset.shape[2]
+        if packed.pages.shape[1] != pool.shape[1] or packed.pages.dtype != pool.dtype:
+            raise ValueError(
+                f"adapter {packed.digest} was packed for pages of {packed.pages.shape[1]} "
+                f"{packed.pages.dtype} elements; this arena has {pool.shape[1]} of {pool.dtype}"
+            )
+        if packed.max_rank > max_rank:
+            raise ValueError(f"adapter {packed.digest}: rank {packed.max_rank} exceeds {max_rank}")
+
+    def acquire(self, resident: ResidentAdapter, now_s: float) -> None:
+        """A running sequence uses the slot from now on; it cannot be evicted."""
+        resident.heat = 1.0 + resident.heat * self._fade(now_s - resident.last_used_s)
+        resident.last_used_s = now_s
+        resident.references += 1
+        if resident.references == 1:
+            self._evictable_pages -= len(resident.pages)
+            self._withdraw(resident)
+
+    def release(self, resident: ResidentAdapter, now_s: float) -> None:
+        resident.references -= 1
+        resident.last_used_s = now_s
+        if not resident.references:
+            self._evictable_pages += len(resident.pages)
+            self._offer(resident)
+
+    def evict(self, resident: ResidentAdapter) -> None:
+        """Give its pages and its slot back. Raises IntegrityError while it is in use."""
+        if resident.references:
+            raise IntegrityError(f"adapter {resident.digest} is in use and cannot be evicted")
+        self._withdraw(resident)
+        del self._residents[resident.digest]
+        self._evictable_pages -= len(resident.pages)
+        self._pool.release(resident.pages)
+        self.table.rank[resident.slot] = 0
+        self._free_slots.append(resident.slot)
+
+    def residencies(self) -> list[AdapterResidency]:
+        return [
+            AdapterResidency(
+                digest=item.digest,
+                state="resident",
+                rank=item.rank,
+                pages=len(item.pages),
+                references=item.references,
+                last_used_s=item.last_used_s,
+            )
+            for item in self._residents.values()
+        ]
+
+    def check(self) -> None:
+        """Raises IntegrityError unless slots, tables and counts agree."""
+        slots = [item.slot for item in self._residents.values()] + self._free_slots
+        if sorted(slots) != list(range(self.table.rank.shape[0])):
+            raise IntegrityError("an adapter slot is lost or used twice")
+        unused = sum(len(i.pages) for i in self._residents.values() if not i.references)
+        if unused != self._evictable_pages:
+            raise IntegrityError("the count of evictable adapter pages is wrong")
+        if self._free_slots and bool(self.table.rank[self._free_slots].any()):
+            raise IntegrityError("a free adapter slot still has a rank")
+
+    def _value_again(self, digest: str) -> None:
+        resident = self._residents.get(digest)
+        if resident is not None and not resident.references:
+            self._offer(resident)
+
+    def _write_slot(
+        self,
+        slot: int,
+        packed: PackedAdapter,
+        numbers: Tensor,  # [packed.num_pages] int64
+    ) -> None:
+        page_elements = self._arena.pool.shape[1]
+        present = packed.granule_page >= 0
+        page = numbers[packed.granule_page.clamp(min=0).long()]  # [layers, rank]
+        offset = torch.where(present, page * page_elements + packed.granule_start, 0)
+        table = self.table
+        table.granule_offset[slot, :, : packed.max_rank] = offset.to(table.granule_offset.device)
+        for target, source in (
+            (table.a_offset, packed.a_offset),
+            (table.b_offset, packed.b_offset),
+            (table.scale, packed.scale),
+            (table.rank, packed.rank),
+        ):
+            target[slot] = source.to(target.device)

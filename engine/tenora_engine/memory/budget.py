@@ -1,0 +1,130 @@
+"""Budget first: weights, workspace, slot tables and headroom are computed before the arena is
+sized, so that memory never runs out by growth. Arithmetic only; it allocates nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
+from tenora_engine.errors import MemoryBudgetError
+
+MIN_CONTEXT_TOKENS = 64
+"""An arena which cannot hold one sequence of this length is refused."""
+
+HEADROOM_BYTES_MIN = 16 * 1024**2
+HEADROOM_FRACTION = 0.02  # of the whole budget: fragmentation of the allocator
+
+_SAMPLING_BYTES = 24  # a logit: float32, its copy, probabilities, sorted values and int64 indices
+
+
+def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
+    """Every size that follows from what the operator chose and from the model.
+
+    In the result `model.context_tokens` is what one sequence can really have: the least of the
+    model's own, `max_context_tokens` and what the arena holds. Raises MemoryBudgetError, with the
+    numbers, when the arena would be too small to be of use or a page too small for an adapter.
+    """
+    item = 2 if config.dtype == "bfloat16" else 4
+    page_elements = model.num_layers * 2 * config.block_tokens * model.kv_heads * model.head_dim
+    page_bytes = page_elements * item
+    _check_page(config, model, page_elements)
+    workspace = workspace_bytes(config, model)
+    tables = table_bytes(config, model)
+    headroom = max(HEADROOM_BYTES_MIN, int(config.memory_bytes * HEADROOM_FRACTION))
+    left = config.memory_bytes - model.weight_bytes - workspace - tables - headroom
+    arena = left if config.arena_bytes is None else config.arena_bytes
+    resolved = ResolvedConfig(
+        engine=config,
+        model=model,
+        page_elements=page_elements,
+        page_bytes=page_bytes,
+        num_pages=max(arena // page_bytes, 0),
+        workspace_bytes=workspace,
+        table_bytes=tables,
+        headroom_bytes=headroom,
+    )
+    context = model.context_tokens
+    if config.max_context_tokens is not None:
+        context = min(context, config.max_context_tokens)
+    min_pages = -(-min(context, MIN_CONTEXT_TOKENS) // config.block_tokens)
+    if arena > left or resolved.num_pages < min_pages:
+        raise MemoryBudgetError(_too_small(resolved, left, arena, min_pages))
+    context = min(context, resolved.num_pages * config.block_tokens)
+    return msgspec.structs.replace(
+        resolved, model=msgspec.structs.replace(model, context_tokens=context)
+    )
+
+
+def workspace_bytes(config: EngineConfig, model: ModelInfo) -> int:
+    """Upper estimate of what one step needs beside weights and arena: the activations of
+    `max_step_tokens` rows through one layer, the rank-sized middle of LoRA, the gathered KV of the
+    longest context and the logits of `max_running` rows while they are sampled."""
+    item = 2 if config.dtype == "bfloat16" else 4
+    query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    row = 4 * model.hidden + 2 * (query + 2 * kv) + 4 * model.intermediate
+    activations = config.max_step_tokens * row * item
+    lora = config.max_step_tokens * len(LORA_MODULES) * config.max_rank * 4
+    context = min(model.context_tokens, config.max_context_tokens or model.context_tokens)
+    attention = 2 * context * kv * 4 + config.max_prefill_chunk * context * 4
+    sampling = config.max_running * model.vocab * _SAMPLING_BYTES
+    return activations + lora + attention + sampling
+
+
+def table_bytes(config: EngineConfig, model: ModelInfo) -> int:
+    """AdapterTable: int64 granule offsets, and four 4-byte numbers for each module."""
+    slot_layers = config.max_adapters * model.num_layers
+    return slot_layers * (config.max_rank * 8 + len(LORA_MODULES) * 4 * 4)
+
+
+def describe(resolved: ResolvedConfig) -> str:
+    """The budget as a table of lines, for the log at start and `tenora doctor`."""
+    config, model = resolved.engine, resolved.model
+    arena = resolved.num_pages * resolved.page_bytes
+    parts = [
+        ("weights", model.weight_bytes, f"{model.id}, {config.dtype}"),
+        ("workspace", resolved.workspace_bytes, f"{config.max_step_tokens} tokens a step"),
+        ("slot tables", resolved.table_bytes, f"{config.max_adapters} adapters"),
+        ("headroom", resolved.headroom_bytes, ""),
+        (
+            "page arena",
+            arena,
+            f"{resolved.num_pages} pages of {resolved.page_bytes / 1024:.0f} KiB, "
+            f"{resolved.num_pages * config.block_tokens} tokens of KV",
+        ),
+    ]
+    used = sum(size for _, size, _ in parts)
+    parts.append(("unused", max(config.memory_bytes - used, 0), ""))
+    parts.append(("budget", config.memory_bytes, f"context up to {model.context_tokens} tokens"))
+    return "\n".join(f"{name:<12} {_mib(size):>12}  {note}".rstrip() for name, size, note in parts)
+
+
+def _check_page(config: EngineConfig, model: ModelInfo, page_elements: int) -> None:
+    granule = sum(inputs + outputs for inputs, outputs in model.modules.values())
+    if granule > page_elements:
+        per_token = page_elements // config.block_tokens
+        raise MemoryBudgetError(
+            f"a page of {config.block_tokens} tokens holds {page_elements} elements, but one rank "
+            f"row of an adapter on all modules of a layer needs {granule}; "
+            f"set block_tokens to at least {-(-granule // per_token)}"
+        )
+
+
+def _too_small(resolved: ResolvedConfig, left: int, arena: int, min_pages: int) -> str:
+    config, model = resolved.engine, resolved.model
+    fixed = config.memory_bytes - left
+    needed = max(min_pages * resolved.page_bytes, arena if config.arena_bytes is not None else 0)
+    advice = f"set memory_bytes to at least {fixed + needed} ({_mib(fixed + needed)})"
+    if config.arena_bytes is not None:
+        pages = min_pages * resolved.page_bytes
+        advice += f", or arena_bytes to between {pages} and {max(left, 0)}"
+    return (
+        f"the memory budget of {_mib(config.memory_bytes)} is too small: weights "
+        f"{_mib(model.weight_bytes)}, workspace {_mib(resolved.workspace_bytes)}, slot tables "
+        f"{_mib(resolved.table_bytes)} and headroom {_mib(resolved.headroom_bytes)} leave "
+        f"{_mib(left)} for the page arena, which needs {_mib(needed)} "
+        f"({min_pages} pages of {_mib(resolved.page_bytes)} at least); {advice}"
+    )
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 1024**2:.1f} MiB"

@@ -1,0 +1,91 @@
+"""PagePool: which pages of the arena are free, and what kind of thing each used page holds. It
+knows page numbers only, neither what lies in a page nor who owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+FREE = ord(".")
+LIVE_KV = ord("L")
+CACHED_KV = ord("C")
+ADAPTER = ord("A")
+"""Page kinds, as the characters of `PoolStats.page_map`."""
+
+_KINDS = (FREE, LIVE_KV, CACHED_KV, ADAPTER)
+
+
+class IntegrityError(Exception):
+    """A page was lost, counted twice or given back twice: a bug of ours, never a user's mistake."""
+
+
+class PagePool:
+    """A free list over `total` equal pages. Invariant: free + used == total.
+
+    `allocate`, `release` and `set_kind` take O(1) a page.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = list(range(total - 1, -1, -1))  # a stack; low pages go out first
+        self._kinds = bytearray(b".") * total
+        self._counts = dict.fromkeys(_KINDS, 0)
+        self._counts[FREE] = total
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def count(self, kind: int) -> int:
+        return self._counts[kind]
+
+    def kind(self, page: int) -> int:
+        return self._kinds[page]
+
+    def try_allocate(self, count: int, kind: int) -> list[int] | None:
+        """`count` pages of `kind`, or None when fewer are free. Never evicts."""
+        if count > len(self._free):
+            return None
+        if count == 0:
+            return []
+        pages = self._free[-count:]
+        del self._free[-count:]
+        for page in pages:
+            self._kinds[page] = kind
+        self._counts[FREE] -= count
+        self._counts[kind] += count
+        return pages
+
+    def release(self, pages: Iterable[int]) -> None:
+        """Give pages back. Raises IntegrityError for one that is free already."""
+        kinds, counts = self._kinds, self._counts
+        for page in pages:
+            kind = kinds[page]
+            if kind == FREE:
+                raise IntegrityError(f"page {page} was given back twice")
+            kinds[page] = FREE
+            counts[kind] -= 1
+            counts[FREE] += 1
+            self._free.append(page)
+
+    def set_kind(self, page: int, kind: int) -> None:
+        """A used page changes hands: live KV becomes cached KV, or the other way round."""
+        counts = self._counts
+        counts[self._kinds[page]] -= 1
+        counts[kind] += 1
+        self._kinds[page] = kind
+
+    def page_map(self) -> str:
+        """One character a page, in page order."""
+        return self._kinds.decode("ascii")
+
+    def check(self) -> None:
+        """Raises IntegrityError unless the free list, the kinds and the counts agree. O(total)."""
+        if len(set(self._free)) != len(self._free):
+            raise IntegrityError("a page is on the free list twice")
+        if any(self._kinds[page] != FREE for page in self._free):
+            raise IntegrityError("a page on the free list is marked as used")
+        for kind in _KINDS:
+            if self._kinds.count(kind) != self._counts[kind]:
+                raise IntegrityError(f"the count of {chr(kind)!r} pages is wrong")
+        if self._counts[FREE] != len(self._free) or sum(self._counts.values()) != self.total:
+            raise IntegrityError("free + used is not the total number of pages")

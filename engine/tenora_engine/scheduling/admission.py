@@ -1,0 +1,74 @@
+"""Whether a request can run on this engine at all, and the sequences it becomes. No state."""
+
+from __future__ import annotations
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.errors import ContextLengthError, InvalidRequestError
+from tenora_engine.events import Residency
+from tenora_engine.request import GenerationRequest
+from tenora_engine.sequence import Sequence
+
+
+def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
+    """Raises InvalidRequestError, or ContextLengthError with the numbers when prompt and
+    max_tokens fit neither the context nor, alone in it, the arena."""
+    sampling, prompt = request.sampling, request.prompt_token_ids
+    if not prompt:
+        raise InvalidRequestError("the prompt holds no token", param="prompt")
+    if min(prompt) < 0 or max(prompt) >= config.model.vocab:
+        raise InvalidRequestError(
+            f"token ids must lie between 0 and {config.model.vocab - 1}", param="prompt"
+        )
+    if sampling.max_tokens < 1:
+        raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
+    if sampling.n < 1:
+        raise InvalidRequestError("n must be at least 1", param="n")
+    if not request.tenant.weight > 0:
+        raise InvalidRequestError("a tenant's weight must be positive", param="tenant")
+    if request.adapter is not None and request.adapter.rank > config.engine.max_rank:
+        raise InvalidRequestError(
+            f"the adapter's rank {request.adapter.rank} exceeds this engine's max_rank "
+            f"{config.engine.max_rank}",
+            param="model",
+        )
+    arena = config.num_pages * config.engine.block_tokens
+    context = min(config.model.context_tokens, arena)
+    if len(prompt) + sampling.max_tokens > context:
+        raise ContextLengthError(
+            f"the prompt's {len(prompt)} tokens and {sampling.max_tokens} to generate are "
+            f"{len(prompt) + sampling.max_tokens} together; the context here is {context} tokens "
+            "at most; shorten the prompt or lower max_tokens",
+            param="max_tokens" if len(prompt) < context else "prompt",
+        )
+
+
+def stop_ids(config: ResolvedConfig, request: GenerationRequest) -> frozenset[int]:
+    """The tokens that end a sequence: the model's end of sequence unless `ignore_eos`, and the
+    request's own, always."""
+    sampling = request.sampling
+    eos = () if sampling.ignore_eos else config.model.eos_token_ids
+    return frozenset((*eos, *sampling.stop_token_ids))
+
+
+def make_sequences(
+    config: ResolvedConfig,
+    request: GenerationRequest,
+    first_number: int,
+    residency: Residency | None,
+    now_s: float,
+) -> list[Sequence]:
+    """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
+    ends = stop_ids(config, request)
+    return [
+        Sequence(
+            request=request,
+            index=index,
+            token_ids=list(request.prompt_token_ids),
+            num_prompt=len(request.prompt_token_ids),
+            residency=residency,
+            number=first_number + index,
+            arrival_s=request.arrival_s or now_s,
+            stop_ids=ends,
+        )
+        for index in range(request.sampling.n)
+    ]

@@ -1,0 +1,122 @@
+"""AdapterLoads: which adapters are on their way to the device. It stands between the scheduler and
+the loader, and keeps packed adapters only until they are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Protocol
+
+from tenora_engine.errors import AdapterLoadError
+from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.memory.adapter_cache import AdapterCache
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.request import AdapterRef
+
+if TYPE_CHECKING:
+    from tenora_engine.adapters.loader import LoadResult
+
+MAX_PENDING = 16
+"""Adapters that may be loading or loaded but not installed at one time."""
+
+
+class Loader(Protocol):
+    """What the engine needs of an AdapterLoader; no method waits for a disk or a network.
+
+    `on_complete` may be called from any thread, and from within `start`, after the result has
+    become visible to `take_completed`.
+    """
+
+    on_complete: Callable[[], None] | None
+
+    def start(self, ref: AdapterRef) -> None: ...
+
+    def take_completed(self) -> list[LoadResult]: ...
+
+    def residency(self, ref: AdapterRef) -> Residency: ...
+
+    def forget(self, digest: str) -> None: ...
+
+    def counters(self) -> dict[str, float]: ...
+
+    def close(self) -> None: ...
+
+
+class AdapterLoads:
+    """Loads in flight and results not yet installed, together at most MAX_PENDING. A result that
+    no waiting sequence wants is dropped; the loader's host tier still has it."""
+
+    def __init__(
+        self,
+        loader: Loader,
+        adapters: AdapterCache,
+        costs: CostModel,
+        clock: Callable[[], float],
+    ) -> None:
+        self._loader = loader
+        self._adapters = adapters
+        self._costs = costs
+        self._clock = clock
+        self._in_flight: dict[str, AdapterRef] = {}
+        self._ready: dict[str, LoadResult] = {}
+        self.num_loads = 0
+
+    def request(self, ref: AdapterRef, keep: Collection[str] | None = None) -> LoadResult | None:
+        """The loaded adapter if it is ready; else see to it that it is loading, as far as there is
+        room. To make room a ready adapter that is not in `keep` is dropped; None keeps all."""
+        result = self._ready.get(ref.digest)
+        if result is not None or ref.digest in self._in_flight:
+            return result
+        full = len(self._in_flight) + len(self._ready) >= MAX_PENDING
+        if full and (keep is None or not self._drop_one(keep)):
+            return None
+        self._in_flight[ref.digest] = ref
+        self._loader.start(ref)
+        return None
+
+    def ready(self, digest: str) -> LoadResult | None:
+        return self._ready.get(digest)
+
+    def poll(self) -> list[tuple[str, AdapterLoadError]]:
+        """Take in what the loader has finished. Returns what failed, as (digest, error)."""
+        if not self._in_flight:
+            return []
+        failed: list[tuple[str, AdapterLoadError]] = []
+        for result in self._loader.take_completed():
+            digest = result.ref.digest
+            self._in_flight.pop(digest, None)
+            try:
+                self._take_in(result)
+            except AdapterLoadError as error:
+                failed.append((digest, error))
+        return failed
+
+    def discard(self, digest: str) -> None:
+        """A ready adapter has been installed, or nobody wants it any more."""
+        self._ready.pop(digest, None)
+
+    def _take_in(self, result: LoadResult) -> None:
+        if result.packed is None:
+            raise result.error or AdapterLoadError(f"{result.ref.digest} could not be loaded")
+        try:
+            self._adapters.check_fits(result.packed)
+        except ValueError as error:
+            raise AdapterLoadError(str(error)) from error
+        self.num_loads += 1
+        pages = result.packed.pages
+        self._costs.observe_load(
+            max(pages.numel() * pages.element_size(), 1), result.load_ms / 1000
+        )
+        if self._adapters.is_wanted(result.ref.digest):
+            self._ready[result.ref.digest] = result
+
+    def _drop_one(self, keep: Collection[str]) -> bool:
+        spare = next((digest for digest in reversed(self._ready) if digest not in keep), None)
+        if spare is None:
+            return False
+        del self._ready[spare]
+        return True
+
+    def residencies(self) -> list[AdapterResidency]:
+        now_s = self._clock()
+        refs = [*self._in_flight.values(), *(result.ref for result in self._ready.values())]
+        return [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
