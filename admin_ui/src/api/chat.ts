@@ -1,0 +1,87 @@
+/** One streamed chat completion: what arrives becomes calls, times are taken where they happen. */
+
+import type { Schemas } from "./client";
+import { ApiError, errorFrom } from "./errors";
+import { readSse } from "./sse";
+
+export type ChatRequest = Omit<
+  Partial<Schemas["ChatCompletionRequest"]>,
+  "messages" | "stream" | "stream_options"
+> & { model: string; messages: Array<{ role: "system" | "user" | "assistant"; content: string }> };
+
+export interface ChatHeaders {
+  adapter: string | null;
+  digest: string | null;
+  residency: string | null;
+  tier: string | null;
+  requestId: string | null;
+}
+
+export interface ChatUsage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  cached_tokens: number;
+}
+
+export interface ChatHandlers {
+  onHeaders: (headers: ChatHeaders) => void;
+  onText: (text: string) => void;
+  onFinish: (reason: string) => void;
+  onUsage: (usage: ChatUsage) => void;
+}
+
+interface Chunk {
+  choices?: Array<{ delta?: { content?: string | null }; finish_reason?: string | null }>;
+  usage?: {
+    prompt_tokens: number;
+    completion_tokens: number;
+    prompt_tokens_details?: { cached_tokens?: number };
+  } | null;
+  error?: unknown;
+}
+
+/** Applies one event's data; true when it was the last. Throws ApiError on an error event. */
+export function applyChunk(data: string, handlers: ChatHandlers): boolean {
+  if (data === "[DONE]") return true;
+  const chunk = JSON.parse(data) as Chunk;
+  if (chunk.error) throw new ApiError(500, chunk);
+  for (const choice of chunk.choices ?? []) {
+    if (choice.delta?.content) handlers.onText(choice.delta.content);
+    if (choice.finish_reason) handlers.onFinish(choice.finish_reason);
+  }
+  if (chunk.usage)
+    handlers.onUsage({
+      prompt_tokens: chunk.usage.prompt_tokens,
+      completion_tokens: chunk.usage.completion_tokens,
+      cached_tokens: chunk.usage.prompt_tokens_details?.cached_tokens ?? 0,
+    });
+  return false;
+}
+
+/** Streams until the last event. Rejects with ApiError, or an AbortError when `signal` fires. */
+export async function streamChat(
+  key: string,
+  request: ChatRequest,
+  signal: AbortSignal,
+  handlers: ChatHandlers,
+): Promise<void> {
+  const response = await fetch("/v1/chat/completions", {
+    method: "POST",
+    headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
+    signal,
+  });
+  if (!response.ok) throw await errorFrom(response);
+  if (response.body === null) throw new Error("The server sent no body.");
+  handlers.onHeaders({
+    adapter: response.headers.get("x-tenora-adapter"),
+    digest: response.headers.get("x-tenora-adapter-digest"),
+    residency: response.headers.get("x-tenora-residency"),
+    tier: response.headers.get("x-tenora-tier"),
+    requestId: response.headers.get("x-request-id"),
+  });
+  for await (const event of readSse(response.body)) {
+    if (applyChunk(event.data, handlers)) return;
+  }
+  throw new Error("The stream ended before it was complete.");
+}

@@ -1,0 +1,38 @@
+import { Button, Group, Modal, Stack, Text } from "@mantine/core";
+import type { ReactNode } from "react";
+import { ErrorState } from "./states";
+
+interface ConfirmModalProps {
+  opened: boolean;
+  title: string;
+  confirm: string;
+  children: ReactNode;
+  busy: boolean;
+  error: unknown;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+/** Asks before something that cannot be undone. */
+export function ConfirmModal(props: ConfirmModalProps) {
+  return (
+    <Modal
+      opened={props.opened}
+      onClose={props.onClose}
+      title={<Text fw={600}>{props.title}</Text>}
+    >
+      <Stack>
+        <Text size="sm">{props.children}</Text>
+        {props.error ? <ErrorState error={props.error} /> : null}
+        <Group justify="flex-end">
+          <Button variant="default" onClick={props.onClose} data-autofocus>
+            Cancel
+          </Button>
+          <Button color="red" loading={props.busy} onClick={props.onConfirm}>
+            {props.confirm}
+          </Button>
+        </Group>
+      </Stack>
+    </Modal>
+  );
+}

@@ -1,0 +1,133 @@
+/** The frame around every page: navigation, who is signed in, colours, sign out. */
+
+import {
+  ActionIcon,
+  AppShell,
+  Badge,
+  Box,
+  Burger,
+  Group,
+  NavLink,
+  Text,
+  Tooltip,
+} from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import {
+  IconChartBar,
+  IconCpu,
+  IconLogout,
+  IconMessages,
+  IconStack2,
+  IconUsers,
+} from "@tabler/icons-react";
+import type { ReactNode } from "react";
+import { Link, useLocation } from "react-router";
+import { useSession } from "../api/context";
+import { maskKey, type Role } from "../api/session";
+import { ColorSchemeToggle } from "./ColorSchemeToggle";
+import { Logo } from "./Logo";
+import classes from "./Shell.module.css";
+
+interface Destination {
+  to: string;
+  label: string;
+  icon: ReactNode;
+}
+
+const DESTINATIONS: Record<Role, Destination[]> = {
+  tenant: [
+    { to: "/adapters", label: "Adapters", icon: <IconStack2 size={18} /> },
+    { to: "/playground", label: "Playground", icon: <IconMessages size={18} /> },
+    { to: "/usage", label: "Usage and cost", icon: <IconChartBar size={18} /> },
+  ],
+  admin: [
+    { to: "/operator/tenants", label: "Tenants", icon: <IconUsers size={18} /> },
+    { to: "/operator/engine", label: "Engine", icon: <IconCpu size={18} /> },
+  ],
+};
+
+export function Shell({ children }: { children: ReactNode }) {
+  const [opened, { toggle, close }] = useDisclosure();
+  const { session } = useSession();
+  const { pathname } = useLocation();
+  const role = session?.role ?? "tenant";
+
+  return (
+    <AppShell
+      layout="alt"
+      header={{ height: { base: 56, sm: 0 } }}
+      navbar={{ width: 248, breakpoint: "sm", collapsed: { mobile: !opened } }}
+      padding={{ base: "md", sm: "xl" }}
+    >
+      <a href="#main" className={classes.skip}>
+        Skip to the content
+      </a>
+      <AppShell.Header hiddenFrom="sm" px="md">
+        <Group h="100%" gap="sm">
+          <Burger opened={opened} onClick={toggle} size="sm" aria-label="Navigation" />
+          <Logo size={24} />
+        </Group>
+      </AppShell.Header>
+
+      <AppShell.Navbar className={classes.navbar} p="md" aria-label="Main">
+        <Group justify="space-between" mb="lg" px={8}>
+          <Logo />
+          <Burger opened={opened} onClick={toggle} hiddenFrom="sm" size="sm" aria-label="Close" />
+        </Group>
+        <Box flex={1}>
+          {DESTINATIONS[role].map(({ to, label, icon }) => (
+            <NavLink
+              key={to}
+              component={Link}
+              to={to}
+              label={label}
+              leftSection={icon}
+              active={pathname.startsWith(to)}
+              aria-current={pathname.startsWith(to) ? "page" : undefined}
+              onClick={close}
+              className={classes.link}
+            />
+          ))}
+        </Box>
+        <SignedIn />
+      </AppShell.Navbar>
+
+      <AppShell.Main id="main" className={classes.main}>
+        <Box maw={1180} mx="auto">
+          {children}
+        </Box>
+      </AppShell.Main>
+    </AppShell>
+  );
+}
+
+function SignedIn() {
+  const { session, signOut } = useSession();
+  if (session === null) return null;
+  return (
+    <Box className={classes.signedIn}>
+      <Group gap={8} mb={6} px={8} wrap="nowrap">
+        <Badge color={session.role === "admin" ? "grape" : "teal"}>
+          {session.role === "admin" ? "Operator" : "Tenant"}
+        </Badge>
+        <Text size="xs" c="dimmed" ff="monospace" truncate>
+          {maskKey(session.key)}
+        </Text>
+      </Group>
+      <Group gap={4}>
+        <ColorSchemeToggle />
+        <Tooltip label="Sign out">
+          <ActionIcon
+            variant="subtle"
+            color="gray"
+            size="lg"
+            aria-label="Sign out"
+            onClick={() => signOut()}
+          >
+            <IconLogout size={18} />
+          </ActionIcon>
+        </Tooltip>
+      </Group>
+    </Box>
+  );
+}

@@ -1,0 +1,51 @@
+import { describe, expect, it } from "vitest";
+import { formatAgo, formatBytes, formatMoney, formatMs, shortDigest } from "./format";
+
+describe("formatMoney", () => {
+  it.each([
+    ["0", "$0.00"],
+    ["0.000000000000", "$0.00"],
+    ["1234567.890000", "$1,234,567.89"],
+    ["0.000012300000", "$0.0000123"],
+    ["-1000.5", "-$1,000.50"],
+    ["123456789012345678901234.123456789012", "$123,456,789,012,345,678,901,234.123456789012"],
+    ["0.1", "$0.10"],
+  ])("writes %s as %s", (amount, expected) => {
+    expect(formatMoney(amount, "USD")).toBe(expected);
+  });
+
+  it("names a currency without a symbol of its own", () => {
+    expect(formatMoney("12.5", "chf")).toBe("12.50 CHF");
+  });
+
+  it("shows what it cannot read as it came", () => {
+    expect(formatMoney("1E-7", "USD")).toBe("1E-7 USD");
+  });
+});
+
+describe("the other formatters", () => {
+  it("writes sizes in binary units", () => {
+    expect(formatBytes(0)).toBe("0 B");
+    expect(formatBytes(1023)).toBe("1023 B");
+    expect(formatBytes(1536)).toBe("1.5 KiB");
+    expect(formatBytes(300 * 1024 ** 2)).toBe("300 MiB");
+  });
+
+  it("writes times with the places they deserve", () => {
+    expect(formatMs(0.234)).toBe("0.23 ms");
+    expect(formatMs(7.25)).toBe("7.3 ms");
+    expect(formatMs(340.4)).toBe("340 ms");
+    expect(formatMs(1234)).toBe("1.23 s");
+  });
+
+  it("shortens digests with and without the algorithm", () => {
+    expect(shortDigest("sha256:0123456789abcdef")).toBe("0123456789ab");
+    expect(shortDigest("0123456789abcdef", 4)).toBe("0123");
+  });
+
+  it("says how long ago", () => {
+    expect(formatAgo(100, 142)).toBe("42 s ago");
+    expect(formatAgo(100, 99)).toBe("0 s ago");
+    expect(formatAgo(0, 7300)).toBe("2 h ago");
+  });
+});

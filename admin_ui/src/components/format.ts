@@ -1,0 +1,69 @@
+/** How numbers, sizes, times and money are written. Money stays a string: it never meets a float. */
+
+const COUNT = new Intl.NumberFormat("en-US");
+const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function formatCount(value: number): string {
+  return COUNT.format(value);
+}
+
+export function formatCompact(value: number): string {
+  return COMPACT.format(value);
+}
+
+export function formatBytes(bytes: number): string {
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 || value >= 100 ? 0 : 1;
+  return `${value.toFixed(digits)} ${UNITS[unit]}`;
+}
+
+export function formatMs(milliseconds: number): string {
+  if (milliseconds < 1) return `${milliseconds.toFixed(2)} ms`;
+  if (milliseconds < 10) return `${milliseconds.toFixed(1)} ms`;
+  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+  return `${(milliseconds / 1000).toFixed(2)} s`;
+}
+
+/** `sha256:0123456789ab…` as `0123456789ab`. */
+export function shortDigest(digest: string, length = 12): string {
+  const hex = digest.includes(":") ? digest.slice(digest.indexOf(":") + 1) : digest;
+  return hex.slice(0, length);
+}
+
+const SYMBOLS: Record<string, string> = { USD: "$", EUR: "€", GBP: "£" };
+
+/**
+ * A decimal string with thousands separated and needless zeros dropped, at least two places kept.
+ * Digit by digit, so nothing is rounded: `1234567.890000` is `$1,234,567.89`, `0.00001230` is
+ * `$0.0000123`. What is not a plain decimal is shown as it came.
+ */
+export function formatMoney(amount: string, currency = "USD"): string {
+  const match = /^(-?)(\d+)(?:\.(\d+))?$/.exec(amount);
+  if (!match) return `${amount} ${currency}`;
+  const [, sign = "", whole = "0", fraction = ""] = match;
+  const grouped = whole.replace(/^0+(?=\d)/, "").replace(/\B(?=(\d{3})+$)/g, ",");
+  const places = fraction.replace(/0+$/, "").padEnd(2, "0");
+  const symbol = SYMBOLS[currency.toUpperCase()];
+  const number = `${grouped}.${places}`;
+  return symbol ? `${sign}${symbol}${number}` : `${sign}${number} ${currency.toUpperCase()}`;
+}
+
+export function formatDate(value: string | number): string {
+  const date = typeof value === "number" ? new Date(value * 1000) : new Date(value);
+  return date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+}
+
+/** "12 s ago" for a moment in unix seconds. */
+export function formatAgo(thenS: number, nowS: number): string {
+  const seconds = Math.max(0, Math.round(nowS - thenS));
+  if (seconds < 60) return `${seconds} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86_400)} d ago`;
+}

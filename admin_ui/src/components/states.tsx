@@ -1,0 +1,80 @@
+/** What a page shows when it has nothing, when it failed, and while it waits. */
+
+import { Alert, Button, Card, Group, Skeleton, Stack, Text, ThemeIcon } from "@mantine/core";
+import { IconAlertTriangle, IconRefresh } from "@tabler/icons-react";
+import type { ReactNode } from "react";
+import { ApiError, describe } from "../api/errors";
+
+interface EmptyStateProps {
+  icon: ReactNode;
+  title: string;
+  children: ReactNode;
+  action?: ReactNode;
+}
+
+export function EmptyState({ icon, title, children, action }: EmptyStateProps) {
+  return (
+    <Card py={48}>
+      <Stack align="center" gap="sm" maw={460} mx="auto" ta="center">
+        <ThemeIcon size={48} radius="xl" variant="light" aria-hidden>
+          {icon}
+        </ThemeIcon>
+        <Text fw={600}>{title}</Text>
+        <Text c="dimmed" size="sm">
+          {children}
+        </Text>
+        {action}
+      </Stack>
+    </Card>
+  );
+}
+
+interface ErrorStateProps {
+  error: unknown;
+  title?: string;
+  onRetry?: () => void;
+}
+
+export function ErrorState({ error, title = "This did not work", onRetry }: ErrorStateProps) {
+  const requestId = error instanceof ApiError ? error.requestId : null;
+  return (
+    <Alert color="red" icon={<IconAlertTriangle size={18} />} title={title} role="alert">
+      <Text size="sm">{describe(error)}</Text>
+      {requestId && (
+        <Text size="xs" c="dimmed" ff="monospace" mt={4}>
+          request {requestId}
+        </Text>
+      )}
+      {onRetry && (
+        <Group mt="sm">
+          <Button
+            size="xs"
+            variant="default"
+            leftSection={<IconRefresh size={14} />}
+            onClick={onRetry}
+          >
+            Try again
+          </Button>
+        </Group>
+      )}
+    </Alert>
+  );
+}
+
+export function TableSkeleton({ rows = 4 }: { rows?: number }) {
+  return (
+    <Card aria-busy="true" aria-label="Loading">
+      <Stack gap="md">
+        {Array.from({ length: rows }, (_, row) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: identical placeholders in a fixed order
+          <Group key={row} gap="lg" wrap="nowrap">
+            <Skeleton height={14} width="28%" />
+            <Skeleton height={14} width="12%" />
+            <Skeleton height={14} width="36%" />
+            <Skeleton height={14} width="14%" />
+          </Group>
+        ))}
+      </Stack>
+    </Card>
+  );
+}

@@ -1,0 +1,30 @@
+import "@fontsource-variable/inter";
+import "@mantine/core/styles.css";
+import "@mantine/charts/styles.css";
+import "@mantine/dropzone/styles.css";
+import "@mantine/notifications/styles.css";
+import "./components/global.css";
+import { MantineProvider } from "@mantine/core";
+import { Notifications } from "@mantine/notifications";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { BrowserRouter } from "react-router";
+import { App } from "./App";
+import { SessionProvider } from "./api/context";
+import { theme } from "./components/theme";
+
+const root = document.getElementById("root");
+if (root === null) throw new Error("index.html has no element with the id root.");
+
+createRoot(root).render(
+  <StrictMode>
+    <MantineProvider theme={theme} defaultColorScheme="auto">
+      <Notifications position="top-right" />
+      <SessionProvider>
+        <BrowserRouter>
+          <App />
+        </BrowserRouter>
+      </SessionProvider>
+    </MantineProvider>
+  </StrictMode>,
+);
