@@ -1,0 +1,284 @@
+"""The decoder against transformers in float32: one prefill, chunks, decode, and adapters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tenora_engine.config import LORA_MODULES, EngineConfig
+from tenora_engine.errors import ModelLoadError
+from tenora_engine.model.inputs import Arena, ForwardInputs
+from tenora_engine.model.loader import LoadedModel, load_model, read_model_info
+from tenora_kernels import build_attention_layout, build_segments
+from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
+
+BLOCK_TOKENS = 4
+NUM_PAGES = 96
+SLOTS = 3
+MAX_RANK = 8
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "llama3-rope": lambda: transformers.LlamaConfig(
+        **SIZES, rope_parameters=LLAMA3_ROPE, head_dim=16
+    ),
+    "llama-biases": lambda: transformers.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama-yarn": lambda: transformers.LlamaConfig(**SIZES, rope_parameters=YARN_ROPE),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=None, head_dim=12),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+}
+
+
+def save_random_model(folder: Path, config: Any, seed: int = 0) -> Any:
+    """A model of `config` with random weights and biases, saved and given back in float32."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Norms and biases are constant at first: a mix-up of them would not show.
+            parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
+    model.save_pretrained(folder)
+    return model
+
+
+@dataclass
+class Harness:
+    """Runs one sequence over shuffled pages of an arena's first half; adapters have the second."""
+
+    model: LoadedModel
+    arena: Arena
+    block_table: list[int]
+    computed: int = 0
+
+    @classmethod
+    def of(cls, folder: Path) -> Harness:
+        model = load_model(EngineConfig(model=str(folder), served_name="m", dtype="float32"))
+        info = model.info
+        kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
+        pool = torch.full((NUM_PAGES, kv.page_elements), float("nan"))
+        order = torch.randperm(NUM_PAGES // 2, generator=torch.Generator().manual_seed(1)).tolist()
+        arena = Arena(pool=pool, flat=pool.view(-1), kv=kv, table=empty_table(info.num_layers))
+        return cls(model, arena, order[:32])
+
+    def run(self, tokens: list[int], slot: int = BASE_SLOT) -> Tensor:
+        """Logits `[len(tokens), vocab]` of the sequence's next tokens."""
+        positions = range(self.computed, self.computed + len(tokens))
+        slots = [
+            self.block_table[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+            for position in positions
+        ]
+        self.computed += len(tokens)
+        inputs = ForwardInputs(
+            token_ids=torch.tensor(tokens),
+            positions=torch.tensor(list(positions)),
+            slots=torch.tensor(slots),
+            attention=build_attention_layout(
+                [len(tokens)], [self.computed], [self.block_table], "cpu"
+            ),
+            segments=build_segments(
+                torch.full((len(tokens),), slot, dtype=torch.int32), self.arena.table
+            ),
+        )
+        with torch.inference_mode():
+            hidden = self.model.decoder.forward(inputs, self.arena)
+            return self.model.decoder.logits(hidden, torch.arange(len(tokens)))
+
+
+def empty_table(layers: int) -> AdapterTable:
+    per_module = (SLOTS, layers, len(LORA_MODULES))
+    return AdapterTable(
+        granule_offset=torch.full((SLOTS, layers, MAX_RANK), -1, dtype=torch.int64),
+        rank=torch.zeros(per_module, dtype=torch.int32),
+        a_offset=torch.zeros(per_module, dtype=torch.int32),
+        b_offset=torch.zeros(per_module, dtype=torch.int32),
+        scale=torch.zeros(per_module, dtype=torch.float32),
+    )
+
+
+TOKENS = torch.randint(0, 97, (41,), generator=torch.Generator().manual_seed(2)).tolist()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("chunks", [[41], [7, 7, 7, 7, 7, 6], [20, *[1] * 21], [1, 40]], ids=str)
+def test_logits_equal_transformers(tmp_path: Path, name: str, chunks: list[int]) -> None:
+    reference = save_random_model(tmp_path, CONFIGS[name]())
+    with torch.inference_mode():
+        expected = reference(torch.tensor([TOKENS])).logits[0]
+    harness = Harness.of(tmp_path)
+    parts, start = [], 0
+    for chunk in chunks:
+        parts.append(harness.run(TOKENS[start : start + chunk]))
+        start += chunk
+    # 1e-4 of logits that spread over about 10: float32 sums in another order.
+    torch.testing.assert_close(torch.cat(parts), expected, atol=1e-4, rtol=1e-4)
+
+
+def put_adapter(
+    harness: Harness, slot: int, ranks: dict[str, int], scale: float
+) -> dict[str, Tensor]:
+    """Write random granules into the arena's second half, as decision 0001 lays them out. Gives the
+    update of each weight, `scale * B A`, by its Hugging Face name."""
+    info, arena = harness.model.info, harness.arena
+    generator = torch.Generator().manual_seed(slot)
+    order = sorted(ranks, key=lambda name: (-ranks[name], LORA_MODULES.index(name)))
+    cursor = (NUM_PAGES // 2 + slot * 16) * arena.kv.page_elements
+    updates: dict[str, Tensor] = {}
+    for layer in range(info.num_layers):
+        matrices = {
+            name: (
+                torch.randn(rank, info.modules[name][0], generator=generator) * 0.2,
+                torch.randn(info.modules[name][1], rank, generator=generator) * 0.2,
+            )
+            for name, rank in ranks.items()
+        }
+        offset = 0
+        for name in order:
+            module = LORA_MODULES.index(name)
+            arena.table.rank[slot, layer, module] = ranks[name]
+            arena.table.scale[slot, layer, module] = scale
+            arena.table.a_offset[slot, layer, module] = offset
+            arena.table.b_offset[slot, layer, module] = offset + info.modules[name][0]
+            offset += sum(info.modules[name])
+            a, b = matrices[name]
+            part = "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn"
+            updates[f"model.layers.{layer}.{part}.{name}.weight"] = scale * b @ a
+        for row in range(max(ranks.values())):
+            arena.table.granule_offset[slot, layer, row] = cursor
+            for name in order:
+                if ranks[name] > row:
+                    granule = torch.cat([matrices[name][0][row], matrices[name][1][:, row]])
+                    arena.flat[cursor : cursor + granule.numel()] = granule
+                    cursor += granule.numel()
+    return updates
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_adapters_equal_merged_weights(tmp_path: Path, name: str) -> None:
+    reference = save_random_model(tmp_path, CONFIGS[name]())
+    harness = Harness.of(tmp_path)
+    ranks = {module: rank for rank, module in enumerate(LORA_MODULES, start=1)}
+    put_adapter(harness, 0, {"q_proj": 8}, scale=1.0)
+    updates = put_adapter(harness, 1, ranks, scale=0.5)
+    state = reference.state_dict()
+    for weight, update in updates.items():
+        state[weight] += update
+    with torch.inference_mode():
+        expected = reference(torch.tensor([TOKENS])).logits[0]
+    parts = [harness.run(TOKENS[:30], slot=1)] + [
+        harness.run([token], slot=1) for token in TOKENS[30:]
+    ]
+    torch.testing.assert_close(torch.cat(parts), expected, atol=2e-4, rtol=2e-4)
+
+
+def test_shards_equal_one_file(tmp_path: Path) -> None:
+    reference = save_random_model(tmp_path / "one", CONFIGS["llama"]())
+    reference.save_pretrained(tmp_path / "many", max_shard_size="40KB")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
+    one, many = Harness.of(tmp_path / "one"), Harness.of(tmp_path / "many")
+    torch.testing.assert_close(one.run(TOKENS), many.run(TOKENS), atol=0, rtol=0)
+
+
+def test_model_info(tmp_path: Path) -> None:
+    reference = save_random_model(tmp_path, CONFIGS["qwen3"]())
+    config = EngineConfig(model=str(tmp_path), served_name="m", max_context_tokens=64)
+    info = read_model_info(config)
+    assert (info.id, info.architecture) == ("m", "Qwen3ForCausalLM")
+    assert info.modules["q_proj"] == (48, 96)
+    assert info.modules["v_proj"] == (48, 32)
+    assert info.modules["down_proj"] == (80, 48)
+    assert info.context_tokens == 64
+    assert info.weight_bytes == 2 * sum(weight.numel() for weight in reference.parameters())
+
+
+def test_dummy_weights_need_a_config_only(tmp_path: Path) -> None:
+    CONFIGS["qwen2"]().save_pretrained(tmp_path)
+    text = json.loads((tmp_path / "config.json").read_text())
+    text["architectures"] = ["Qwen2ForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(text))
+    config = EngineConfig(model=str(tmp_path), served_name="m", load_format="dummy")
+    first, second = load_model(config).decoder, load_model(config).decoder
+    rows = torch.randn(2, 48).bfloat16()
+    same = [decoder.logits(rows, torch.arange(2)) for decoder in (first, second)]
+    torch.testing.assert_close(same[0], same[1], atol=0, rtol=0)
+    assert same[0].std() > 0
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_folders_that_cannot_be_served_say_why(tmp_path: Path) -> None:
+    def load(folder: Path, **options: Any) -> None:
+        load_model(EngineConfig(model=str(folder), served_name="m", **options))
+
+    with pytest.raises(ModelLoadError, match="does not exist"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelLoadError, match=r"no config\.json"):
+        load(tmp_path / "empty")
+    folder = tmp_path / "model"
+    save_random_model(folder, CONFIGS["mistral"]())
+    change_config(folder, sliding_window=32)
+    with pytest.raises(ModelLoadError, match="max_context_tokens to 32"):
+        load(folder)
+    load(folder, max_context_tokens=32)
+    change_config(folder, sliding_window=None, rope_parameters={"rope_type": "longrope"})
+    with pytest.raises(ModelLoadError, match="longrope"):
+        load(folder)
+    change_config(folder, rope_parameters=None, architectures=["GPT2LMHeadModel"])
+    with pytest.raises(ModelLoadError, match="GPT2LMHeadModel is not supported"):
+        load(folder)
+
+
+def test_incomplete_weights_say_what_is_missing(tmp_path: Path) -> None:
+    save_random_model(tmp_path, CONFIGS["llama"]())
+    config = EngineConfig(model=str(tmp_path), served_name="m")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.1.mlp.up_proj.weight"
+    whole = tensors.pop(name)
+    save_file(tensors, file)
+    with pytest.raises(ModelLoadError, match=name):
+        load_model(config)
+    save_file({**tensors, name: whole[:-1].contiguous()}, file)
+    with pytest.raises(ModelLoadError, match=r"config\.json asks for"):
+        load_model(config)
+    file.write_bytes(b"\x00" * 20)
+    with pytest.raises(ModelLoadError, match="could not be read"):
+        load_model(config)
+    file.unlink()
+    with pytest.raises(ModelLoadError, match=r"neither model\.safetensors"):
+        load_model(config)
