@@ -1,5 +1,5 @@
-"""Puts the platform together: state, middleware, every domain's routes, the portal, and what runs for
-as long as the process does. It decides nothing itself."""
+"""Puts the platform together: state, middleware, every domain's routes, the portal, and what runs
+for as long as the process does. It decides nothing itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who is asking: a bearer key becomes a TenantContext or an AdminContext. It knows keys, tenants and
-plans as rows; what a caller may do with them is for each route to say (`require_scope`)."""
+"""Who is asking: a bearer key becomes a TenantContext or an AdminContext. It knows keys, tenants
+and plans as rows; what a caller may do with them is for each route to say (`require_scope`)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Authenticator:
         found = await session.execute(
             select(TenantRow, PlanRow).join(PlanRow, PlanRow.name == TenantRow.plan)
         )
-        tenant, plan = found.one()._tuple()
+        tenant, plan = found.one()
         if tenant.status != "active":
             raise ForbiddenError(
                 "This tenant is suspended; the operator of this server can say why.",
@@ -194,10 +194,10 @@ class Authenticator:
         except RedisError as error:
             _log.warning("auth cache not reachable", reason=str(error))
             return None, None
-        epoch = raw_epoch.decode() if raw_epoch else "0"
+        epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
         if raw is None:
             return epoch, None
-        known = msgspec.msgpack.decode(raw, type=_Known)
+        known = msgspec.msgpack.decode(_bytes(raw), type=_Known)
         return epoch, known if known.epoch == epoch else None
 
     async def _remember(
@@ -295,6 +295,11 @@ def require_scope(scope: Scope) -> Callable[..., Coroutine[Any, Any, TenantConte
 
 def _expired(expires_at: datetime | None) -> bool:
     return expires_at is not None and expires_at <= datetime.now(UTC)
+
+
+def _bytes(value: bytes | str) -> bytes:
+    """Redis gives bytes, as we connect; its types allow for both."""
+    return value if isinstance(value, bytes) else value.encode()
 
 
 def _cache_key(digest: str) -> str:

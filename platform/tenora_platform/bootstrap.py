@@ -114,8 +114,8 @@ def _make_role(connection: Connection, url: URL, role: str, password: str) -> No
     unsafe = connection.scalar(query, {"role": role})
     if unsafe:
         raise DatabaseSetupError(
-            f"The existing role {role!r} is a superuser or bypasses row-level security, which would "
-            f"let tenants see each other. Run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
+            f"The existing role {role!r} is a superuser or bypasses row-level security, which "
+            f"would let tenants see each other. Run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
         )
     if unsafe is None or not _can_log_in(url):
         # NOSUPERUSER and NOBYPASSRLS are the default of a new role; only a superuser may say them.

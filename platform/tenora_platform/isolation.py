@@ -1,5 +1,5 @@
-"""What every migration calls so that a tenant's rows stay the tenant's: row-level security that binds
-the table's owner too, policies for both roles, and grants. It knows roles and settings, not tables."""
+"""What every migration calls so that a tenant's rows stay the tenant's: row-level security that
+binds the table's owner too, policies for both roles, and grants. It knows roles, not tables."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict
@@ -21,11 +21,13 @@ class Item(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-class _HasId(Protocol):
+class IdItem(Item):
+    """An item that lists can page over."""
+
     id: str
 
 
-ItemT = TypeVar("ItemT", bound=_HasId)
+ItemT = TypeVar("ItemT", bound=IdItem)
 
 
 class ListPage(BaseModel, Generic[ItemT]):

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, field_validator
 
-from tenora_platform.schemas import Item, ListPage
+from tenora_platform.schemas import IdItem, ListPage
 
 
-class AuditEntry(Item):
+class AuditEntry(IdItem):
     object: Literal["audit_log"] = "audit_log"
-    id: str
     tenant_id: str | None
     chain: str
     seq: int

@@ -21,7 +21,7 @@ from tenora_platform.secret import ServerSecret
 OPERATOR = "operator"
 _GENESIS = "0" * 64
 
-Details = Mapping[str, str | int | bool | None | list[str]]
+Details = Mapping[str, str | int | bool | list[str] | None]
 
 
 class AuditLog:

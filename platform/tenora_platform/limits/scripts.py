@@ -1,5 +1,5 @@
-"""The Lua of the limits. Each script is one atomic step on one tenant's two keys: a hash with a token
-bucket for requests and one for tokens, and a sorted set with a lease for each parallel request."""
+"""The Lua of the limits. Each script is one atomic step on one tenant's two keys: a hash with a
+token bucket for requests and one for tokens, and a sorted set with a lease per parallel request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ end
 
 # ARGV: requests/min, tokens/min, parallel (each -1: no limit), tokens wanted, lease id ('' only
 # looks), lease ms.
-# Returns {refused by ('' if not), retry ms, requests left, reset ms, tokens left, reset ms, parallel}
+# Returns {refused by ('' if not), retry ms, requests left, reset ms, tokens left, reset ms,
+# parallel}
 ACQUIRE = (
     _COMMON
     + """

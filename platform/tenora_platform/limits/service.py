@@ -1,15 +1,15 @@
 """Requests and tokens a minute and parallel requests, per tenant, over all workers: reserved before
-the work, settled to what it took, freed by a lease if the worker dies. It knows plans as numbers and
-Redis as its memory; budgets of money are billing's."""
+the work, settled to what it took, freed by a lease if the worker dies. It knows plans as numbers
+and Redis as its memory; budgets of money are billing's."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import structlog
 from redis.asyncio import Redis
@@ -166,7 +166,7 @@ class Limits:
         self, tenant: TenantContext, tokens: int, lease: str
     ) -> tuple[str, int, LimitsNow]:
         plan = tenant.plan
-        arguments = [
+        arguments: list[str | int] = [
             _or_none(plan.requests_per_min),
             _or_none(plan.tokens_per_min),
             _or_none(plan.parallel_requests),
@@ -192,7 +192,7 @@ class Limits:
 
     async def _settle(self, hold: Hold, tokens_back: int, requests_back: int) -> None:
         plan = hold.tenant.plan
-        arguments = [
+        arguments: list[str | int] = [
             _or_none(plan.tokens_per_min),
             tokens_back,
             hold.id,
@@ -207,7 +207,7 @@ class Limits:
 
     async def _eval(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
         values = [*keys, *(str(argument) for argument in arguments)]
-        return await cast(Awaitable[Any], self._redis.eval(script, len(keys), *values))
+        return await self._redis.eval(script, len(keys), *values)
 
 
 def duration(ms: int) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import cast
 
 from fastapi import APIRouter, Response
 from redis.exceptions import RedisError
@@ -71,7 +69,7 @@ async def _not_ready(state: AppState) -> str | None:
         return f"The database does not answer: {str(error).splitlines()[0]}"
     try:
         async with asyncio.timeout(_PROBE_S):
-            await cast(Awaitable[bool], state.redis.ping())
+            await state.redis.ping()
     except (RedisError, OSError) as error:
         return f"Redis does not answer: {error}"
     return None

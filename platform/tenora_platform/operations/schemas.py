@@ -41,15 +41,15 @@ class TenantPages(BaseModel):
 
 
 class PoolView(BaseModel):
-    """free + live_kv + cached_kv + adapter = total. `page_map` has a character a page: `.` free,
+    """The kinds of pages add up to `total_pages`. `page_map` has a character a page: `.` free,
     `L` live KV, `C` cached KV, `A` adapter."""
 
     total_pages: int
     page_bytes: int
-    free: int
-    live_kv: int
-    cached_kv: int
-    adapter: int
+    free_pages: int
+    live_kv_pages: int
+    cached_kv_pages: int
+    adapter_pages: int
     tenants: list[TenantPages]
     page_map: str
 

@@ -79,10 +79,10 @@ def _pool(pool: PoolStats, owners: dict[str, list[TenantRow]]) -> PoolView:
     return PoolView(
         total_pages=pool.total_pages,
         page_bytes=pool.page_bytes,
-        free=pool.free_pages,
-        live_kv=pool.live_kv_pages,
-        cached_kv=pool.cached_kv_pages,
-        adapter=pool.adapter_pages,
+        free_pages=pool.free_pages,
+        live_kv_pages=pool.live_kv_pages,
+        cached_kv_pages=pool.cached_kv_pages,
+        adapter_pages=pool.adapter_pages,
         tenants=tenants,
         page_map=pool.page_map,
     )

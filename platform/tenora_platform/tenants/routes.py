@@ -133,9 +133,7 @@ async def create_key(
     service: OwnKeys, tenant: KeysTenant, body: ApiKeyCreate | None = None
 ) -> NewApiKey:
     """Another key of this tenant. Its secret is in this answer and nowhere else."""
-    return await service.create_key(
-        tenant.tenant_id, body or ApiKeyCreate(scopes=_scopes(tenant)), within=tenant.scopes
-    )
+    return await service.create_key(tenant.tenant_id, body or ApiKeyCreate(), within=tenant.scopes)
 
 
 @own.get("")

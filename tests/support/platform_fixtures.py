@@ -1,0 +1,123 @@
+"""Fixtures of the platform: real servers, fresh databases, and applications over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+from pydantic import SecretStr
+
+from api_harness import ADMIN_KEY, SECRET, Api, running_api
+from tenora_platform.bootstrap import database_urls, prepare_database
+from tenora_platform.db import psycopg_url
+from tenora_platform.embedded.postgres import EmbeddedPostgres
+from tenora_platform.embedded.valkey import EmbeddedValkey
+from tenora_platform.secret import ServerSecret
+from tenora_platform.settings import Settings
+
+_TEMPLATE = "tenora_template"
+
+
+@dataclass(frozen=True)
+class Servers:
+    """PostgreSQL (as its superuser) and Valkey, embedded, for the whole session."""
+
+    postgres_url: str
+    redis_url: str
+    secret: ServerSecret
+    numbers: Iterator[int]
+
+    def execute(self, statement: str, *names: str) -> None:
+        """One statement outside a transaction; `{}` are replaced by quoted names."""
+        with psycopg.connect(plain_url(self.postgres_url), autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+    def new_database(self) -> str:
+        """The URL of a migrated, empty database of its own."""
+        name = f"test_{next(self.numbers)}"
+        self.execute("CREATE DATABASE {} TEMPLATE {}", name, _TEMPLATE)
+        return with_database(self.postgres_url, name)
+
+
+def plain_url(url: str) -> str:
+    """The URL as libpq takes it."""
+    return psycopg_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def with_database(url: str, name: str) -> str:
+    return psycopg_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("servers")
+    secret = ServerSecret(SECRET.encode())
+    with ExitStack() as stack:
+        postgres = EmbeddedPostgres(folder / "postgres", secret)
+        postgres.start()
+        stack.callback(postgres.stop)
+        valkey = EmbeddedValkey(folder / "valkey", secret)
+        valkey.start()
+        stack.callback(valkey.stop)
+        made = Servers(postgres.url, valkey.url, secret, itertools.count(1))
+        made.execute("CREATE DATABASE {}", _TEMPLATE)
+        prepare_database(database_urls(with_database(postgres.url, _TEMPLATE), secret))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def database_url(servers: Servers) -> str:
+    """A fresh database for the module, as its owner."""
+    return servers.new_database()
+
+
+@pytest.fixture(scope="module")
+def redis_url(servers: Servers) -> str:
+    """The Valkey server, emptied for the module."""
+    with redis.Redis.from_url(servers.redis_url) as client:
+        client.flushall()
+    return servers.redis_url
+
+
+@pytest.fixture(scope="module")
+def settings(
+    database_url: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
+    """Settings of a platform over the module's own database."""
+    return Settings(
+        data_dir=tmp_path_factory.mktemp("data"),
+        database_url=database_url,
+        redis_url=redis_url,
+        admin_key=SecretStr(ADMIN_KEY),
+        secret=SecretStr(SECRET),
+        log_level="error",
+    )
+
+
+MakeApi = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+@pytest.fixture
+def make_api(settings: Settings, tmp_path: Path) -> MakeApi:
+    """`async with make_api(max_body=1000) as api:` an application with other settings, over the
+    same database and Valkey."""
+
+    def make(**changes: Any) -> AbstractAsyncContextManager[Api]:
+        return running_api(settings.model_copy(update=changes), tmp_path)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+async def api(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
+    """One application for the module, with a fake engine."""
+    async with running_api(settings, tmp_path_factory.mktemp("api")) as made:
+        yield made
