@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenora_platform.intake.report import ValidationReport
+from tenora_platform.schemas import IdItem
 
 VersionState = Literal["quarantined", "validating", "active", "rejected", "deprecated", "revoked"]
 
@@ -56,11 +57,10 @@ class Alias(BaseModel):
     updated_at: datetime
 
 
-class Adapter(BaseModel):
+class Adapter(IdItem):
     """A name with its versions, newest first. `version`, `state` and the fields after them are
     those of the newest version, for those who only ever keep one."""
 
-    id: str
     object: Literal["adapter"] = "adapter"
     name: str
     created_at: datetime
@@ -73,20 +73,6 @@ class Adapter(BaseModel):
     validation: ValidationReport | None
     aliases: list[Alias]
     versions: list[AdapterVersion]
-
-
-class AdapterList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[Adapter]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class Deleted(BaseModel):
-    id: str
-    object: str
-    deleted: Literal[True] = True
 
 
 class UploadCreate(BaseModel):

@@ -49,12 +49,21 @@ class Spool:
         self._folder = folder
 
     @contextlib.contextmanager
-    def file(self, bytes_max: int, what: str) -> Iterator[SpoolFile]:
-        """A file that is removed when the block ends, however it ends."""
+    def place(self) -> Iterator[Path]:
+        """A path for a file that is removed when the block ends, however it ends."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        spooled = SpoolFile(self._folder / new_id("spool"), bytes_max, what)
+        path = self._folder / new_id("spool")
         try:
-            yield spooled
+            yield path
         finally:
-            spooled.close()
-            spooled.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def file(self, bytes_max: int, what: str) -> Iterator[SpoolFile]:
+        """A file to receive at most `bytes_max` bytes of `what`; gone when the block ends."""
+        with self.place() as path:
+            spooled = SpoolFile(path, bytes_max, what)
+            try:
+                yield spooled
+            finally:
+                spooled.close()

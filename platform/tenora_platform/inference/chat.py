@@ -1,0 +1,141 @@
+"""/v1/chat/completions in OpenAI's shapes: a session's pieces made whole, or as a stream."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tenora_engine.errors import EngineError
+from tenora_engine.events import TokenLogprob
+from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.inference.generation import Piece
+from tenora_platform.inference.logprobs import chat_logprobs
+from tenora_platform.inference.parameters import (
+    chat_generation,
+    chat_messages,
+    refuse_unsupported,
+)
+from tenora_platform.inference.schemas import (
+    AssistantMessage,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionRequest,
+)
+from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stream import DONE, sse
+from tenora_platform.state import AppState
+
+
+def chat_prompt(state: AppState, body: ChatCompletionRequest) -> Prompt:
+    """Tokens of the conversation, through the base model's chat template. Raises BadRequestError,
+    InvalidRequestError (the template refuses the messages)."""
+    refuse_unsupported(body)
+    token_ids = state.engine.text.encode_chat(chat_messages(body.messages))
+    return Prompt(token_ids, chat_generation(body, state.engine.model, len(token_ids)))
+
+
+@dataclass
+class _Collected:
+    """One choice of an answer that is not streamed."""
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    last: Piece | None = None
+
+    def add(self, piece: Piece) -> None:
+        self.texts.append(piece.text)
+        self.logprobs += piece.logprobs
+        self.last = piece
+
+
+async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> ChatCompletion:
+    """The answer when nothing is streamed."""
+    choices = [_Collected() for _ in range(body.n)]
+    async with contextlib.aclosing(session.pieces()) as pieces:
+        async for piece in pieces:
+            choices[piece.choice].add(piece)
+    return ChatCompletion(
+        id=session.id,
+        created=session.created,
+        model=body.model,
+        choices=[_choice(session, body, index, choice) for index, choice in enumerate(choices)],
+        usage=session.usage(),
+        service_tier=session.tier,
+        system_fingerprint=session.fingerprint,
+    )
+
+
+def _choice(
+    session: InferenceSession, body: ChatCompletionRequest, index: int, collected: _Collected
+) -> ChatChoice:
+    if collected.last is None or collected.last.finish_reason is None:
+        raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+    text = session.state.engine.text
+    return ChatChoice(
+        index=index,
+        message=AssistantMessage(content="".join(collected.texts)),
+        logprobs=chat_logprobs(text, collected.logprobs) if body.logprobs else None,
+        finish_reason=collected.last.finish_reason,
+    )
+
+
+async def chat_stream(
+    session: InferenceSession, body: ChatCompletionRequest
+) -> AsyncGenerator[bytes]:
+    """Server-sent events. A failure after the first is an `error` event, as OpenAI's clients expect
+    it; one before the first is raised."""
+    include_usage = body.stream_options is not None and body.stream_options.include_usage
+    begun: set[int] = set()
+    try:
+        async with contextlib.aclosing(session.pieces()) as pieces:
+            async for piece in pieces:
+                if piece.choice not in begun:
+                    begun.add(piece.choice)
+                    role = {"role": "assistant", "content": ""}
+                    choice = _delta(piece.choice, role, None, None)
+                    yield sse(_chunk(session, body, [choice], include_usage))
+                yield sse(_chunk(session, body, [_piece(session, body, piece)], include_usage))
+        if include_usage:
+            usage = session.usage().model_dump()
+            yield sse({**_chunk(session, body, [], include_usage), "usage": usage})
+    except (ApiError, EngineError) as error:
+        if not begun:
+            raise
+        failure = error if isinstance(error, ApiError) else from_engine(error)
+        yield sse(failure.body())
+        return
+    yield DONE
+
+
+def _piece(session: InferenceSession, body: ChatCompletionRequest, piece: Piece) -> dict[str, Any]:
+    delta = {"content": piece.text} if piece.text else {}
+    logprobs = None
+    if body.logprobs and piece.logprobs:
+        logprobs = chat_logprobs(session.state.engine.text, piece.logprobs).model_dump()
+    return _delta(piece.choice, delta, logprobs, piece.finish_reason)
+
+
+def _delta(
+    index: int, delta: dict[str, str], logprobs: dict[str, Any] | None, reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _chunk(
+    session: InferenceSession,
+    body: ChatCompletionRequest,
+    choices: list[dict[str, Any]],
+    include_usage: bool,
+) -> dict[str, Any]:
+    chunk: dict[str, Any] = {
+        "id": session.id,
+        "object": "chat.completion.chunk",
+        "created": session.created,
+        "model": body.model,
+        "choices": choices,
+        "service_tier": session.tier,
+        "system_fingerprint": session.fingerprint,
+    }
+    return {**chunk, "usage": None} if include_usage else chunk

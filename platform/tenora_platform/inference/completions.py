@@ -1,0 +1,145 @@
+"""/v1/completions in OpenAI's shapes: one or several prompts, whole and as a stream, with echo."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from tenora_engine.errors import EngineError
+from tenora_engine.events import TokenLogprob
+from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.inference.generation import Piece
+from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.parameters import completion_generation, completion_prompts
+from tenora_platform.inference.schemas import (
+    Completion,
+    CompletionRequest,
+    TextChoice,
+    TextLogprobs,
+)
+from tenora_platform.inference.session import InferenceSession, Prompt
+from tenora_platform.inference.stream import DONE, sse
+from tenora_platform.state import AppState
+
+
+def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
+    """Token ids and sampling of each prompt. Raises BadRequestError."""
+    prompts = []
+    for prompt in completion_prompts(body, state.engine.model):
+        token_ids = state.engine.text.encode(prompt) if isinstance(prompt, str) else prompt
+        generation = completion_generation(body, state.engine.model, len(token_ids))
+        prompts.append(Prompt(token_ids, generation))
+    return prompts
+
+
+class _Choices:
+    """What has been said of every choice so far: whether it began, and how long its text is."""
+
+    def __init__(self, session: InferenceSession, body: CompletionRequest) -> None:
+        self._session = session
+        self._body = body
+        self._lengths: dict[int, int] = {}
+        self._token_lengths: dict[int, int] = {}
+
+    def text(self, piece: Piece) -> str:
+        """The piece's text, behind the prompt's if it is the first and `echo` was asked for."""
+        text = piece.text
+        if piece.choice not in self._lengths and self._body.echo:
+            text = self._echo(piece.choice) + text
+        self._lengths[piece.choice] = self._lengths.get(piece.choice, 0) + len(text)
+        return text
+
+    def _echo(self, choice: int) -> str:
+        prompt = self._session.prompts[choice // self._body.n]
+        return self._session.state.engine.text.decode(prompt.token_ids)
+
+    def logprobs(self, choice: int, tokens: tuple[TokenLogprob, ...]) -> TextLogprobs | None:
+        if self._body.logprobs is None:
+            return None
+        offset = self._token_lengths.get(choice, 0)
+        shaped = text_logprobs(self._session.state.engine.text, tokens, offset)
+        self._token_lengths[choice] = offset + sum(len(token) for token in shaped.tokens)
+        return shaped
+
+
+async def completion_whole(session: InferenceSession, body: CompletionRequest) -> Completion:
+    """The answer when nothing is streamed. Choices are in the order of prompts, then n."""
+    shaping = _Choices(session, body)
+    count = len(session.prompts) * body.n
+    texts: list[list[str]] = [[] for _ in range(count)]
+    tokens: list[list[TokenLogprob]] = [[] for _ in range(count)]
+    last: dict[int, Piece] = {}
+    async with contextlib.aclosing(session.pieces()) as pieces:
+        async for piece in pieces:
+            texts[piece.choice].append(shaping.text(piece))
+            tokens[piece.choice] += piece.logprobs
+            last[piece.choice] = piece
+    if len(last) < count or any(piece.finish_reason is None for piece in last.values()):
+        raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+    return Completion(
+        id=session.id,
+        created=session.created,
+        model=body.model,
+        choices=[
+            TextChoice(
+                index=index,
+                text="".join(texts[index]),
+                logprobs=shaping.logprobs(index, tuple(tokens[index])),
+                finish_reason=last[index].finish_reason,
+            )
+            for index in range(count)
+        ],
+        usage=session.usage(),
+        service_tier=session.tier,
+        system_fingerprint=session.fingerprint,
+    )
+
+
+async def completion_stream(
+    session: InferenceSession, body: CompletionRequest
+) -> AsyncGenerator[bytes]:
+    """Server-sent events, as `chat_stream`."""
+    include_usage = body.stream_options is not None and body.stream_options.include_usage
+    shaping = _Choices(session, body)
+    begun = False
+    try:
+        async with contextlib.aclosing(session.pieces()) as pieces:
+            async for piece in pieces:
+                begun = True
+                logprobs = shaping.logprobs(piece.choice, piece.logprobs)
+                choice = {
+                    "index": piece.choice,
+                    "text": shaping.text(piece),
+                    "logprobs": logprobs.model_dump() if logprobs else None,
+                    "finish_reason": piece.finish_reason,
+                }
+                yield sse(_chunk(session, body, [choice], include_usage))
+        if include_usage:
+            usage = session.usage().model_dump()
+            yield sse({**_chunk(session, body, [], include_usage), "usage": usage})
+    except (ApiError, EngineError) as error:
+        if not begun:
+            raise
+        failure = error if isinstance(error, ApiError) else from_engine(error)
+        yield sse(failure.body())
+        return
+    yield DONE
+
+
+def _chunk(
+    session: InferenceSession,
+    body: CompletionRequest,
+    choices: list[dict[str, Any]],
+    include_usage: bool,
+) -> dict[str, Any]:
+    chunk: dict[str, Any] = {
+        "id": session.id,
+        "object": "text_completion",
+        "created": session.created,
+        "model": body.model,
+        "choices": choices,
+        "service_tier": session.tier,
+        "system_fingerprint": session.fingerprint,
+    }
+    return {**chunk, "usage": None} if include_usage else chunk

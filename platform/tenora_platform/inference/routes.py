@@ -1,0 +1,145 @@
+"""HTTP routes of inference: /v1/models, /v1/chat/completions, /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.inference.chat import chat_prompt, chat_stream, chat_whole
+from tenora_platform.inference.completions import (
+    completion_stream,
+    completion_whole,
+    text_prompts,
+)
+from tenora_platform.inference.schemas import (
+    ChatCompletion,
+    ChatCompletionRequest,
+    Completion,
+    CompletionRequest,
+    ModelCard,
+    ModelList,
+    SamplingFields,
+)
+from tenora_platform.inference.session import (
+    InferenceSession,
+    Prompt,
+    choose_tier,
+    require_engine,
+)
+from tenora_platform.inference.stream import EventStream, unless_gone
+from tenora_platform.registry import repository
+from tenora_platform.registry.resolver import Resolver, model_not_found
+from tenora_platform.state import AppState, State
+
+router = APIRouter(tags=["inference"])
+InferenceTenant = Annotated[TenantContext, Depends(require_scope("inference"))]
+
+_STREAMS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/v1/models")
+async def list_models(state: State, tenant: InferenceTenant) -> ModelList:
+    """The base model, then every adapter of the tenant that can be used, by name."""
+    return ModelList(data=await _models(state, tenant))
+
+
+@router.get("/v1/models/{model}")
+async def get_model(model: str, state: State, tenant: InferenceTenant) -> ModelCard:
+    for card in await _models(state, tenant):
+        if card.id == model:
+            return card
+    raise model_not_found(model)
+
+
+async def _models(state: AppState, tenant: TenantContext) -> list[ModelCard]:
+    require_engine(state)
+    base = state.engine.model.id
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        versions = await repository.servable_versions(session, tenant.tenant_id)
+    return [
+        ModelCard(id=base, created=0, owned_by="tenora"),
+        *(
+            ModelCard(
+                id=name,
+                created=int(row.created_at.timestamp()),
+                owned_by=tenant.tenant_id,
+                parent=base,
+                version=row.number,
+                digest=row.digest,
+            )
+            for name, row in versions
+        ),
+    ]
+
+
+@router.post("/v1/chat/completions", response_model=ChatCompletion, responses=_STREAMS)
+async def create_chat_completion(
+    body: ChatCompletionRequest, request: Request, state: State, tenant: InferenceTenant
+) -> Response:
+    """OpenAI's chat completions, with the additions of `SamplingFields`."""
+    require_engine(state)
+    open_ended = body.max_tokens is None and body.max_completion_tokens is None
+    prompt = await asyncio.to_thread(chat_prompt, state, body)  # long texts take a while
+    session = await _session(state, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended)
+    if body.stream:
+        return _streamed(session, chat_stream(session, body))
+    return await _whole(session, request, chat_whole(session, body))
+
+
+@router.post("/v1/completions", response_model=Completion, responses=_STREAMS)
+async def create_completion(
+    body: CompletionRequest, request: Request, state: State, tenant: InferenceTenant
+) -> Response:
+    """OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids."""
+    require_engine(state)
+    prompts = await asyncio.to_thread(text_prompts, state, body)
+    session = await _session(state, tenant, body, prompts, kind="cmpl", open_ended=False)
+    if body.stream:
+        return _streamed(session, completion_stream(session, body))
+    return await _whole(session, request, completion_whole(session, body))
+
+
+async def _session(
+    state: AppState,
+    tenant: TenantContext,
+    body: SamplingFields,
+    prompts: list[Prompt],
+    *,
+    kind: str,
+    open_ended: bool,
+) -> InferenceSession:
+    # Who says who is asking stays on one side of a weighted alias; else each prompt does.
+    sticky = body.user or body.prompt_cache_key or repr([prompt.token_ids for prompt in prompts])
+    resolved = await Resolver(state.db, state.redis).resolve(
+        tenant.tenant_id, body.model, state.engine.model.id, sticky=sticky
+    )
+    return InferenceSession(
+        state=state,
+        tenant=tenant,
+        resolved=resolved,
+        prompts=prompts,
+        tier=choose_tier(tenant, body.service_tier),
+        open_ended=open_ended,
+        kind=kind,
+    )
+
+
+def _streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventStream:
+    return EventStream(events, lambda: session.headers)
+
+
+async def _whole(
+    session: InferenceSession,
+    request: Request,
+    work: Coroutine[Any, Any, ChatCompletion] | Coroutine[Any, Any, Completion],
+) -> Response:
+    answer = await unless_gone(request.receive, work)
+    return Response(
+        answer.model_dump_json(), media_type="application/json", headers=session.headers
+    )

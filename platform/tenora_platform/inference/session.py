@@ -1,0 +1,141 @@
+"""One inference request from its resolved model to its settled hold: reserve, run, count, settle.
+It knows the tenant's plan and the engine; the shape of the answer is the API's (chat, completions).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from tenora_engine.request import GenerationRequest
+from tenora_platform.auth import TenantContext
+from tenora_platform.errors import UnavailableError
+from tenora_platform.ids import new_id
+from tenora_platform.inference.generation import Piece, Run, merged
+from tenora_platform.inference.parameters import Generation
+from tenora_platform.inference.schemas import PromptTokensDetails, Usage
+from tenora_platform.registry.resolver import ResolvedModel
+from tenora_platform.state import AppState
+
+OPEN_ENDED_TOKENS = 1024
+"""Output tokens reserved per sequence when the client named no maximum; settled to the actual."""
+
+
+def require_engine(state: AppState) -> None:
+    """Raises UnavailableError until the engine has loaded (or with why it could not)."""
+    if not state.engine_life.started or not state.engine.ready:
+        why = state.engine_life.error or "the base model is still being loaded"
+        raise UnavailableError(f"The engine is not ready: {why}", code="engine_unavailable")
+
+
+def choose_tier(tenant: TenantContext, wanted: str | None) -> str:
+    """The tier that will be used: the wanted one if the plan has it, else the plan's own (the
+    response names it)."""
+    if wanted in tenant.plan.tiers:
+        return str(wanted)
+    return tenant.plan.sla_class
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a request and how to continue it."""
+
+    token_ids: list[int]
+    generation: Generation
+
+
+@dataclass
+class InferenceSession:
+    """Made for one request; `pieces` is iterated once. `headers` are complete when the first piece
+    (or the first error) has come."""
+
+    state: AppState
+    tenant: TenantContext
+    resolved: ResolvedModel
+    prompts: Sequence[Prompt]
+    tier: str
+    open_ended: bool
+    kind: str  # the id's prefix: chatcmpl, cmpl
+    headers: dict[str, str] = field(default_factory=dict)
+    id: str = ""
+    created: int = 0
+    _runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.id = new_id(self.kind)
+        self.created = int(time.time())
+        self.headers["x-tenora-tier"] = self.tier
+        adapter = self.resolved.adapter
+        if adapter is not None:
+            self.headers["x-tenora-adapter"] = adapter.label
+            self.headers["x-tenora-adapter-digest"] = adapter.digest
+        self._runs = [self._run(number, prompt) for number, prompt in enumerate(self.prompts)]
+
+    def _run(self, number: int, prompt: Prompt) -> Run:
+        adapter = self.resolved.adapter
+        tenant = self.tenant
+        request = GenerationRequest(
+            request_id=self.id if len(self.prompts) == 1 else f"{self.id}-{number}",
+            tenant=tenant.to_engine(self.tier),
+            prompt_token_ids=prompt.token_ids,
+            sampling=prompt.generation.sampling,
+            adapter=adapter.ref if adapter else None,
+            arrival_s=time.time(),
+            context={
+                "tenant_id": tenant.tenant_id,
+                "api_key_id": tenant.key_id,
+                "adapter_version_id": adapter.version_id if adapter else "",
+                "model": self.state.engine.model.id,
+                "plan": tenant.plan.name,
+            },
+        )
+        first_choice = number * prompt.generation.sampling.n
+        return Run(self.state.engine, request, prompt.generation, first_choice=first_choice)
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Raises RateLimitedError and the engine's refusals before the first piece; an ApiError
+        later when a sequence fails. However it ends, the hold is settled to what was used."""
+        hold = await self.state.limits.acquire(self.tenant, self._estimated_tokens())
+        self.headers.update(hold.headers)
+        try:
+            adapter = self.resolved.adapter
+            if adapter is not None:
+                self.headers["x-tenora-residency"] = await self.state.engine.residency(adapter.ref)
+            async with contextlib.aclosing(merged(self._runs)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            if any(run.accepted for run in self._runs):
+                await hold.settle(sum(run.count_tokens() for run in self._runs))
+            else:
+                await hold.release()
+
+    def _estimated_tokens(self) -> int:
+        total = 0
+        for prompt in self.prompts:
+            sampling = prompt.generation.sampling
+            most = sampling.max_tokens
+            if self.open_ended:
+                most = min(most, OPEN_ENDED_TOKENS)
+            total += len(prompt.token_ids) + most * sampling.n
+        return total
+
+    def usage(self) -> Usage:
+        """The engine's meters, summed over prompts and n. Call it when `pieces` has ended."""
+        records = [record for run in self._runs for record in run.usage]
+        prompt_tokens = sum(record.prompt_tokens for record in records)
+        output_tokens = sum(record.output_tokens for record in records)
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=output_tokens,
+            total_tokens=prompt_tokens + output_tokens,
+            prompt_tokens_details=PromptTokensDetails(
+                cached_tokens=sum(record.cached_tokens for record in records)
+            ),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        return f"tenora-{self.state.engine.model.id}"

@@ -1,0 +1,203 @@
+"""HTTP routes of the registry: adapters, versions, aliases, resumable uploads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+
+from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.errors import BadRequestError
+from tenora_platform.intake.check import CONFIG_BYTES_MAX
+from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
+from tenora_platform.registry.schemas import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    AliasUpdate,
+    Upload,
+    UploadComplete,
+    UploadCreate,
+    UploadPart,
+)
+from tenora_platform.registry.service import Registry
+from tenora_platform.registry.uploads import PART_BYTES_MAX, Uploads
+from tenora_platform.schemas import After, Deleted, Limit, ListPage, Order
+from tenora_platform.state import State
+
+router = APIRouter(tags=["adapters"])
+AdapterTenant = Annotated[TenantContext, Depends(require_scope("adapters"))]
+
+NAME_BYTES_MAX = 256
+
+
+def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI of a multipart body that is read as it arrives."""
+    schema = {"type": "object", "required": required, "properties": properties}
+    return {
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+    }
+
+
+_BINARY = {"type": "string", "format": "binary"}
+_ADAPTER_FORM = _form(
+    ["name", "adapter_config"],
+    {
+        "name": {"type": "string", "description": "The adapter's name; it gets a new version"},
+        "adapter_config": {**_BINARY, "description": "adapter_config.json"},
+        "weights": {**_BINARY, "description": "adapter_model.safetensors"},
+        "upload_id": {"type": "string", "description": "A completed upload, instead of weights"},
+    },
+)
+_PART_FORM = _form(
+    ["data"],
+    {
+        "data": {**_BINARY, "description": "At most part_bytes_max bytes"},
+        "sha256": {"type": "string", "description": "Of this part, in hex"},
+    },
+)
+
+
+@router.post("/v1/adapters", status_code=202, openapi_extra=_ADAPTER_FORM)
+async def create_adapter(request: Request, state: State, tenant: AdapterTenant) -> AdapterVersion:
+    """Upload a PEFT LoRA adapter as the next version of `name`. It is quarantined until it has
+    been checked: ask for the version until its state is active or rejected."""
+    name = MemorySink("name", NAME_BYTES_MAX)
+    config = MemorySink("adapter_config", CONFIG_BYTES_MAX)
+    upload_id = MemorySink("upload_id", NAME_BYTES_MAX)
+    uploads = Uploads(state, tenant)
+    registry = Registry(state, tenant)
+    with uploads.spool.file(uploads.bytes_max(), "weights") as weights:
+        sinks: dict[str, Sink] = {
+            "name": name,
+            "adapter_config": config,
+            "weights": weights,
+            "upload_id": upload_id,
+        }
+        content_type = request.headers.get("content-type", "")
+        seen = await read_multipart(content_type, request.stream(), sinks)
+        weights.close()
+        _require_parts(seen)
+        label = _text(name)
+        if "upload_id" in seen:
+            async with uploads.taken(_text(upload_id)) as taken:
+                return await registry.add_version(
+                    label, bytes(config.data), taken.path, taken.bytes, taken.sha256
+                )
+        return await registry.add_version(
+            label, bytes(config.data), weights.path, weights.bytes, weights.sha256
+        )
+
+
+def _require_parts(seen: set[str]) -> None:
+    for part in ("name", "adapter_config"):
+        if part not in seen:
+            raise _missing(part)
+    if "weights" not in seen and "upload_id" not in seen:
+        raise _missing("weights")
+    if "weights" in seen and "upload_id" in seen:
+        raise BadRequestError("Send weights or upload_id, not both.", param="upload_id")
+
+
+def _missing(part: str) -> BadRequestError:
+    return BadRequestError(
+        f"The form lacks the part {part}.", param=part, code="missing_required_parameter"
+    )
+
+
+def _text(sink: MemorySink) -> str:
+    return bytes(sink.data).decode("utf-8", errors="replace")
+
+
+@router.get("/v1/adapters")
+async def list_adapters(
+    state: State,
+    tenant: AdapterTenant,
+    limit: Limit = 20,
+    after: After = None,
+    order: Order = "desc",
+) -> ListPage[Adapter]:
+    adapters, has_more = await Registry(state, tenant).page(
+        after=after, limit=limit, descending=order == "desc"
+    )
+    return ListPage[Adapter](
+        data=adapters,
+        first_id=adapters[0].id if adapters else None,
+        last_id=adapters[-1].id if adapters else None,
+        has_more=has_more,
+    )
+
+
+@router.get("/v1/adapters/{name}")
+async def get_adapter(name: str, state: State, tenant: AdapterTenant) -> Adapter:
+    return await Registry(state, tenant).get(name)
+
+
+@router.delete("/v1/adapters/{name}")
+async def delete_adapter(name: str, state: State, tenant: AdapterTenant) -> Deleted:
+    """Running requests finish, new ones get 404; memory and cached KV are given back."""
+    return Deleted(id=await Registry(state, tenant).delete(name), object="adapter")
+
+
+@router.get("/v1/adapters/{name}/versions/{version}")
+async def get_adapter_version(
+    name: str, version: int, state: State, tenant: AdapterTenant
+) -> AdapterVersion:
+    return await Registry(state, tenant).get_version(name, version)
+
+
+@router.delete("/v1/adapters/{name}/versions/{version}")
+async def delete_adapter_version(
+    name: str, version: int, state: State, tenant: AdapterTenant
+) -> Deleted:
+    deleted = await Registry(state, tenant).delete_version(name, version)
+    return Deleted(id=deleted, object="adapter_version")
+
+
+@router.put("/v1/adapters/{name}/aliases/{alias}")
+async def put_adapter_alias(
+    name: str, alias: str, body: AliasUpdate, state: State, tenant: AdapterTenant
+) -> Alias:
+    """Point `name@alias` at one or several versions; `prod` is what `name` alone means."""
+    return await Registry(state, tenant).put_alias(name, alias, body.targets)
+
+
+@router.post("/v1/uploads")
+async def create_upload(body: UploadCreate, state: State, tenant: AdapterTenant) -> Upload:
+    return await Uploads(state, tenant).create(body)
+
+
+@router.get("/v1/uploads/{upload_id}")
+async def get_upload(upload_id: str, state: State, tenant: AdapterTenant) -> Upload:
+    """What has arrived, so that an interrupted upload can go on."""
+    return await Uploads(state, tenant).get(upload_id)
+
+
+@router.post("/v1/uploads/{upload_id}/parts", openapi_extra=_PART_FORM)
+async def add_upload_part(
+    upload_id: str, request: Request, state: State, tenant: AdapterTenant
+) -> UploadPart:
+    uploads = Uploads(state, tenant)
+    await uploads.get(upload_id)  # 404 before the bytes are taken
+    sha256 = MemorySink("sha256", NAME_BYTES_MAX)
+    with uploads.spool.file(PART_BYTES_MAX, "data") as data:
+        seen = await read_multipart(
+            request.headers.get("content-type", ""),
+            request.stream(),
+            {"data": data, "sha256": sha256},
+        )
+        if "data" not in seen:
+            raise _missing("data")
+        return await uploads.add_part(upload_id, data, _text(sha256) or None)
+
+
+@router.post("/v1/uploads/{upload_id}/complete")
+async def complete_upload(
+    upload_id: str, body: UploadComplete, state: State, tenant: AdapterTenant
+) -> Upload:
+    return await Uploads(state, tenant).complete(upload_id, body)
+
+
+@router.post("/v1/uploads/{upload_id}/cancel")
+async def cancel_upload(upload_id: str, state: State, tenant: AdapterTenant) -> Upload:
+    return await Uploads(state, tenant).cancel(upload_id)

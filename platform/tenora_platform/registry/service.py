@@ -1,0 +1,360 @@
+"""What can be done with adapters: add a version, list, point an alias, delete. Each change is one
+transaction with its audit entry, then the hot-adapter cache is told. It knows rows and storage;
+what is inside an adapter is the intake's business."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.auth import TenantContext
+from tenora_platform.errors import (
+    BadRequestError,
+    ConflictError,
+    NotFoundError,
+    QuotaExceededError,
+    TooLargeError,
+)
+from tenora_platform.ids import new_id
+from tenora_platform.registry import repository
+from tenora_platform.registry.repository import PENDING, SERVABLE
+from tenora_platform.registry.resolver import Resolver
+from tenora_platform.registry.schemas import (
+    ADAPTER_NAME,
+    ALIAS_NAME,
+    Adapter,
+    AdapterVersion,
+    Alias,
+    AliasTarget,
+)
+from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
+from tenora_platform.state import AppState
+
+VERSIONS_MAX = 1000  # of one adapter, over its life
+ALIASES_MAX = 64
+
+
+class Registry:
+    """The registry as one tenant's caller sees it."""
+
+    def __init__(self, state: AppState, tenant: TenantContext) -> None:
+        self._state = state
+        self._tenant = tenant
+        self._storage = AdapterStorage(state.objects)
+        self._resolver = Resolver(state.db, state.redis)
+
+    async def add_version(
+        self, name: str, config: bytes, weights: Path, weights_bytes: int, sha256: str
+    ) -> AdapterVersion:
+        """Keep the upload durably, then give it the next number under `name`, quarantined until it
+        has been checked. Raises BadRequestError, TooLargeError, QuotaExceededError."""
+        self._check_name(name)
+        async with self._session() as session:
+            await self._check_quota(session, name, weights_bytes)  # before bytes are moved
+        version_id = new_id("adv")
+        staging_key = f"staging/{version_id}"
+        await self._storage.stage(staging_key, config, weights)
+        try:
+            async with self._session() as session:
+                adapter = await self._adapter_for_version(session, name, weights_bytes)
+                row = AdapterVersionRow(
+                    id=version_id,
+                    tenant_id=self._tenant.tenant_id,
+                    adapter_id=adapter.id,
+                    number=adapter.next_version,
+                    state="quarantined",
+                    bytes=weights_bytes,
+                    staging_key=staging_key,
+                    weights_sha256=sha256,
+                    created_by=self._tenant.key_id,
+                )
+                adapter.next_version += 1
+                session.add(row)
+                await session.flush()
+                await self._audit(session, "adapter_version.create", row.id, adapter.name)
+                await session.refresh(row)
+                return version_view(adapter.name, row)
+        except BaseException:
+            await self._storage.discard_staged(staging_key)
+            raise
+
+    async def _adapter_for_version(
+        self, session: AsyncSession, name: str, weights_bytes: int
+    ) -> AdapterRow:
+        """The adapter of that name, made if it is the first version. Serialised per tenant, so
+        that two uploads cannot both take the last place."""
+        tenant_id = self._tenant.tenant_id
+        await repository.lock(session, f"registry:{tenant_id}")
+        await self._check_quota(session, name, weights_bytes)
+        adapter = await repository.adapter_by_name(session, tenant_id, name, for_update=True)
+        if adapter is None:
+            adapter = AdapterRow(id=new_id("adp"), tenant_id=tenant_id, name=name, next_version=1)
+            session.add(adapter)
+            await session.flush()
+        if adapter.next_version > VERSIONS_MAX:
+            raise ConflictError(
+                f"{name} has had {VERSIONS_MAX} versions; continue under another name.",
+                param="name",
+            )
+        return adapter
+
+    async def _check_quota(self, session: AsyncSession, name: str, weights_bytes: int) -> None:
+        plan, tenant_id = self._tenant.plan, self._tenant.tenant_id
+        stored = await repository.stored_bytes(session, tenant_id)
+        if plan.adapter_bytes is not None and stored + weights_bytes > plan.adapter_bytes:
+            raise TooLargeError(
+                f"The plan '{plan.name}' stores {plan.adapter_bytes} bytes of adapters; {stored} "
+                f"are used and this one has {weights_bytes}. Delete versions you do not need.",
+                param="weights",
+                code="adapter_storage_exceeded",
+            )
+        if plan.adapters is None:
+            return
+        known = await repository.adapter_by_name(session, tenant_id, name) is not None
+        if not known and await repository.adapter_count(session, tenant_id) >= plan.adapters:
+            raise QuotaExceededError(
+                f"The plan '{plan.name}' allows {plan.adapters} adapters. Delete one, or add a "
+                "version to one that exists.",
+                param="name",
+                code="adapter_limit_reached",
+            )
+
+    def _check_name(self, name: str) -> None:
+        if re.fullmatch(ADAPTER_NAME[1:-1], name) is None:
+            raise BadRequestError(
+                "name must have 1 to 63 letters, digits, '.', '_' or '-', the first a letter or "
+                "digit.",
+                param="name",
+                code="invalid_value",
+            )
+        if name == self._base_model():
+            raise BadRequestError(
+                f"{name} is the base model's id; choose another name.",
+                param="name",
+                code="invalid_value",
+            )
+
+    def _base_model(self) -> str | None:
+        return self._state.engine.model.id if self._state.engine_life.started else None
+
+    async def page(
+        self, *, after: str | None, limit: int, descending: bool
+    ) -> tuple[list[Adapter], bool]:
+        """A page of adapters and whether there are more."""
+        async with self._session() as session:
+            rows = await repository.adapters_page(
+                session,
+                self._tenant.tenant_id,
+                after=after,
+                limit=limit,
+                descending=descending,
+            )
+            views = await _adapter_views(session, rows[:limit])
+        return views, len(rows) > limit
+
+    async def get(self, name: str) -> Adapter:
+        """Raises NotFoundError."""
+        async with self._session() as session:
+            views = await _adapter_views(session, [await self._require(session, name)])
+        return views[0]
+
+    async def get_version(self, name: str, number: int) -> AdapterVersion:
+        """Raises NotFoundError. A revoked version can still be looked at."""
+        async with self._session() as session:
+            adapter = await self._require(session, name)
+            return version_view(name, await _require_version(session, adapter, number))
+
+    async def put_alias(self, name: str, alias: str, targets: Sequence[AliasTarget]) -> Alias:
+        """Point an alias, at once for every new request. Raises NotFoundError, BadRequestError."""
+        _check_alias(alias, targets)
+        async with self._session() as session:
+            adapter = await self._require(session, name, for_update=True)
+            versions = await repository.versions_of(session, [adapter.id])
+            servable = {row.number for row in versions if row.state in SERVABLE}
+            for place, target in enumerate(targets):
+                if target.version not in servable:
+                    raise BadRequestError(
+                        f"{name} has no active version {target.version}.",
+                        param=f"targets[{place}].version",
+                        code="invalid_value",
+                    )
+            existing = {row.alias for row in await repository.aliases_of(session, [adapter.id])}
+            if alias not in existing and len(existing) >= ALIASES_MAX:
+                raise ConflictError(f"{name} has {ALIASES_MAX} aliases already.", param="alias")
+            row = await repository.put_alias(
+                session,
+                AdapterAliasRow(
+                    tenant_id=self._tenant.tenant_id,
+                    adapter_id=adapter.id,
+                    alias=alias,
+                    targets=[target.model_dump() for target in targets],
+                ),
+            )
+            await self._audit(session, "adapter_alias.put", adapter.id, f"{name}@{alias}")
+            view = _alias_view(name, row)
+        await self._resolver.invalidate(self._tenant.tenant_id)
+        return view
+
+    async def delete(self, name: str) -> str:
+        """Revoke every version and free the name. Returns the adapter's id."""
+        async with self._session() as session:
+            adapter = await self._require(session, name, for_update=True)
+            versions = await repository.versions_of(session, [adapter.id])
+            for row in versions:
+                await self._revoke(session, row)
+            await repository.drop_aliases(session, adapter.id)
+            adapter.deleted_at = datetime.now(UTC)
+            await self._audit(session, "adapter.delete", adapter.id, name)
+        await self._after_revoking(versions)
+        return adapter.id
+
+    async def delete_version(self, name: str, number: int) -> str:
+        """Revoke one version; aliases pass over it from now on. Returns the version's id."""
+        async with self._session() as session:
+            adapter = await self._require(session, name, for_update=True)
+            row = await _require_version(session, adapter, number)
+            if row.state == "revoked":
+                raise NotFoundError(f"{name}@{number} has been deleted already.", param="version")
+            await self._revoke(session, row)
+            await self._audit(session, "adapter_version.delete", row.id, f"{name}@{number}")
+        await self._after_revoking([row])
+        return row.id
+
+    async def _revoke(self, session: AsyncSession, row: AdapterVersionRow) -> None:
+        states = (*SERVABLE, *PENDING, "rejected")
+        now = datetime.now(UTC)
+        await repository.move_state(session, row.id, "revoked", when=states, revoked_at=now)
+
+    async def _after_revoking(self, versions: Sequence[AdapterVersionRow]) -> None:
+        """New requests get 404 from here on; running ones finish, then the engine gives back
+        memory and cached KV. The stored content goes when nothing refers to it (see worker)."""
+        await self._resolver.invalidate(self._tenant.tenant_id)
+        for row in versions:
+            if row.staging_key is not None:
+                await self._storage.discard_staged(row.staging_key)
+        if not self._state.engine_life.started:
+            return
+        for digest in {row.digest for row in versions if row.digest is not None}:
+            async with self._session() as session:
+                if await repository.digest_in_use(session, digest, self._tenant.tenant_id):
+                    continue  # the same content under another name or number of this tenant
+            await self._state.engine.forget_adapter(self._tenant.namespace, digest)
+
+    async def _require(
+        self, session: AsyncSession, name: str, *, for_update: bool = False
+    ) -> AdapterRow:
+        row = await repository.adapter_by_name(
+            session, self._tenant.tenant_id, name, for_update=for_update
+        )
+        if row is None:
+            raise NotFoundError(f"There is no adapter named {name[:80]!r}.", param="name")
+        return row
+
+    def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
+        return self._state.db.tenant_session(self._tenant.tenant_id)
+
+    async def _audit(self, session: AsyncSession, action: str, target: str, name: str) -> None:
+        await self._state.audit.append(
+            session,
+            actor=self._tenant.key_id,
+            action=action,
+            target=target,
+            tenant_id=self._tenant.tenant_id,
+            details={"name": name},
+        )
+
+
+def _check_alias(alias: str, targets: Sequence[AliasTarget]) -> None:
+    if re.fullmatch(ALIAS_NAME[1:-1], alias) is None:
+        raise BadRequestError(
+            "An alias starts with a letter and has 1 to 63 letters, digits, '.', '_' or '-'.",
+            param="alias",
+            code="invalid_value",
+        )
+    if sum(target.weight for target in targets) != 100:
+        raise BadRequestError(
+            "The weights of the targets must add up to 100.", param="targets", code="invalid_value"
+        )
+    if len({target.version for target in targets}) != len(targets):
+        raise BadRequestError(
+            "A version appears twice among the targets.", param="targets", code="invalid_value"
+        )
+
+
+async def _require_version(
+    session: AsyncSession, adapter: AdapterRow, number: int
+) -> AdapterVersionRow:
+    # Larger numbers cannot exist and would not fit the column.
+    row = await repository.version_of(session, adapter.id, number) if number < 2**31 else None
+    if row is None:
+        raise NotFoundError(f"{adapter.name} has no version {number}.", param="version")
+    return row
+
+
+async def _adapter_views(session: AsyncSession, rows: Sequence[AdapterRow]) -> list[Adapter]:
+    ids = [row.id for row in rows]
+    versions: dict[str, list[AdapterVersionRow]] = defaultdict(list)
+    for version in await repository.versions_of(session, ids):
+        versions[version.adapter_id].append(version)
+    aliases: dict[str, list[AdapterAliasRow]] = defaultdict(list)
+    for alias in await repository.aliases_of(session, ids):
+        aliases[alias.adapter_id].append(alias)
+    return [_adapter_view(row, versions[row.id], aliases[row.id]) for row in rows]
+
+
+def _adapter_view(
+    adapter: AdapterRow,
+    versions: Sequence[AdapterVersionRow],
+    aliases: Sequence[AdapterAliasRow],
+) -> Adapter:
+    views = [version_view(adapter.name, row) for row in versions]
+    newest = next((view for view in views if view.state != "revoked"), views[0])
+    return Adapter(
+        id=adapter.id,
+        name=adapter.name,
+        created_at=adapter.created_at,
+        version=newest.version,
+        state=newest.state,
+        digest=newest.digest,
+        rank=newest.rank,
+        target_modules=newest.target_modules,
+        bytes=newest.bytes,
+        validation=newest.validation,
+        aliases=[_alias_view(adapter.name, row) for row in aliases],
+        versions=views,
+    )
+
+
+def version_view(name: str, row: AdapterVersionRow) -> AdapterVersion:
+    return AdapterVersion.model_validate(
+        {
+            "id": row.id,
+            "adapter_id": row.adapter_id,
+            "name": name,
+            "version": row.number,
+            "state": row.state,
+            "digest": row.digest,
+            "rank": row.rank,
+            "target_modules": row.target_modules,
+            "bytes": row.bytes,
+            "validation": row.report,
+            "created_at": row.created_at,
+            "activated_at": row.activated_at,
+        }
+    )
+
+
+def _alias_view(name: str, row: AdapterAliasRow) -> Alias:
+    return Alias(
+        name=name,
+        alias=row.alias,
+        targets=[AliasTarget(**target) for target in row.targets],
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,219 @@
+"""IntakeWorker: checks uploads in the background and gives back the content of revoked versions.
+All it needs to know is in the database and the store, so a crash costs a check begun anew, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from tenora_platform.intake.check import CheckedAdapter, check_adapter
+from tenora_platform.intake.report import Problem, ValidationReport
+from tenora_platform.registry import repository
+from tenora_platform.registry.repository import PENDING
+from tenora_platform.registry.resolver import Resolver
+from tenora_platform.registry.spool import Spool
+from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.tables import AdapterVersionRow
+from tenora_platform.state import AppState
+
+POLL_S = 0.5
+RETRY_S = 5.0  # after a failure of the database or the store
+RELEASE_AFTER = timedelta(minutes=10)
+"""How long the content of a revoked version stays: running requests may still have to load it."""
+BATCH = 16
+
+_log = structlog.get_logger(__name__)
+
+
+class IntakeWorker:
+    """One of these runs in each process; an advisory lock in the database keeps two of them from
+    the same version."""
+
+    def __init__(self, state: AppState, *, release_after: timedelta = RELEASE_AFTER) -> None:
+        self._state = state
+        self._storage = AdapterStorage(state.objects)
+        self._spool = Spool(state.settings.data_dir / "spool")
+        self._resolver = Resolver(state.db, state.redis)
+        self._release_after = release_after
+
+    async def run(self) -> None:
+        """Works for ever; cancel it to stop."""
+        while True:
+            try:
+                worked = await self.run_once()
+            except Exception as error:
+                # One version that cannot be checked must not end the checks of all others.
+                _log.exception("intake paused", reason=str(error), retry_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not worked:
+                await asyncio.sleep(POLL_S)
+
+    async def run_once(self) -> bool:
+        """Check and release what waits now; says whether there was anything. Nothing is checked
+        before the engine has loaded: only then the base model's shapes are known."""
+        released = await self._release_revoked()
+        if not self._state.engine_life.started:
+            return released
+        async with self._state.db.admin_session() as session:
+            pending = await repository.pending_versions(session, BATCH)
+        checked = [await self._try_check(row) for row in pending]
+        failures = [outcome for outcome in checked if isinstance(outcome, Exception)]
+        if failures:
+            raise failures[0]
+        return released or any(checked)
+
+    async def _try_check(self, row: AdapterVersionRow) -> bool | Exception:
+        """A failure is given back, so that the versions behind this one have their turn first."""
+        try:
+            return await self._check_one(row)
+        except Exception as error:
+            return error
+
+    async def _check_one(self, row: AdapterVersionRow) -> bool:
+        async with self._claimed(row.id) as claimed:
+            if not claimed:
+                return False
+            async with self._state.db.admin_session() as session:
+                if not await repository.move_state(session, row.id, "validating", when=PENDING):
+                    return False  # deleted meanwhile
+            await self._examine(row)
+        return True
+
+    @asynccontextmanager
+    async def _claimed(self, version_id: str) -> AsyncIterator[bool]:
+        """Whether this worker may have the version. The lock goes with the connection, so that a
+        crashed worker's versions are free at once."""
+        async with self._state.db.admin_session() as session:
+            yield await repository.try_lock(session, f"intake:{version_id}")
+
+    async def _examine(self, row: AdapterVersionRow) -> None:
+        assert row.staging_key is not None  # pending versions have one
+        with self._spool.place() as weights:
+            try:
+                config = await self._storage.fetch_staged(row.staging_key, weights)
+            except FileNotFoundError:
+                await self._reject(row, _lost())
+                return
+            checked = await asyncio.to_thread(
+                check_adapter,
+                config,
+                weights,
+                self._state.engine.model,
+                self._state.settings.max_rank,
+            )
+            if not checked.report.accepted:
+                await self._reject(row, checked.report)
+            elif checked.weights_sha256 != row.weights_sha256:
+                await self._reject(row, _damaged())
+            else:
+                assert checked.digest is not None
+                assert checked.config is not None
+                # The object is durable before any row refers to it.
+                await self._storage.publish(checked.digest, checked.config, weights)
+                await self._activate(row, checked, checked.digest, checked.config)
+        await self._storage.discard_staged(row.staging_key)
+
+    async def _activate(
+        self, row: AdapterVersionRow, checked: CheckedAdapter, digest: str, config: bytes
+    ) -> None:
+        async with self._state.db.admin_session() as session:
+            # The same lock as in `_release`: content cannot be withdrawn between look and commit.
+            await repository.lock(session, f"content:{digest}")
+            if not await self._storage.published(digest):
+                raise OSError(f"the content {digest} was withdrawn while it was being activated")
+            moved = await repository.move_state(
+                session,
+                row.id,
+                "active",
+                when=("validating",),
+                digest=digest,
+                rank=checked.rank,
+                target_modules=list(checked.target_modules),
+                report=checked.report.model_dump(mode="json"),
+                activated_at=datetime.now(UTC),
+                staging_key=None,
+            )
+            if moved:
+                await self._state.audit.append(
+                    session,
+                    actor="intake",
+                    action="adapter_version.activate",
+                    target=row.id,
+                    tenant_id=row.tenant_id,
+                    details={"digest": digest},
+                )
+        if moved:
+            await self._resolver.invalidate(row.tenant_id)
+        _log.info("adapter checked", version=row.id, state="active", digest=digest)
+
+    async def _reject(self, row: AdapterVersionRow, report: ValidationReport) -> None:
+        async with self._state.db.admin_session() as session:
+            moved = await repository.move_state(
+                session,
+                row.id,
+                "rejected",
+                when=("validating",),
+                report=report.model_dump(mode="json"),
+                staging_key=None,
+            )
+            if moved:
+                await self._state.audit.append(
+                    session,
+                    actor="intake",
+                    action="adapter_version.reject",
+                    target=row.id,
+                    tenant_id=row.tenant_id,
+                    details={"codes": sorted({problem.code for problem in report.problems})},
+                )
+        codes = [problem.code for problem in report.problems]
+        _log.info("adapter checked", version=row.id, state="rejected", codes=codes)
+
+    async def _release_revoked(self) -> bool:
+        before = datetime.now(UTC) - self._release_after
+        async with self._state.db.admin_session() as session:
+            revoked = await repository.unreleased_versions(session, before, BATCH)
+        for row in revoked:
+            await self._release(row)
+        return bool(revoked)
+
+    async def _release(self, row: AdapterVersionRow) -> None:
+        """Delete the content unless a version of any tenant refers to it."""
+        async with self._state.db.admin_session() as session:
+            if row.digest is not None:
+                await repository.lock(session, f"content:{row.digest}")
+                if not await repository.digest_in_use(session, row.digest):
+                    await self._storage.withdraw(row.digest)
+            now = datetime.now(UTC)
+            await repository.move_state(
+                session, row.id, "revoked", when=("revoked",), released_at=now
+            )
+
+
+def _lost() -> ValidationReport:
+    return ValidationReport(
+        problems=[
+            Problem(
+                field="weights",
+                code="upload_lost",
+                message="the upload is no longer in the store; please upload it again",
+            )
+        ]
+    )
+
+
+def _damaged() -> ValidationReport:
+    return ValidationReport(
+        problems=[
+            Problem(
+                field="weights",
+                code="checksum_mismatch",
+                message="the stored bytes are not those that were uploaded; please upload again",
+            )
+        ]
+    )
