@@ -1,0 +1,258 @@
+"""RemoteEngineClient: an engine process reached through its socket. It neither starts nor ends that
+process; `process` adds this."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from tenora_engine.client import AbortReason
+from tenora_engine.config import ModelInfo
+from tenora_engine.errors import EngineError, EngineUnavailableError
+from tenora_engine.events import EngineStats, Residency, UsageRecord
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.text.processor import TextProcessor
+from tenora_engine.transport import messages as m
+from tenora_engine.transport.routing import RoutedClient, stopped_error
+from tenora_engine.transport.wire import (
+    PING_S,
+    QUEUED_MESSAGES_MAX,
+    decode_from_engine,
+    encode,
+)
+
+_CALL_TIMEOUT_S = 30.0
+_CALLS_MAX = 10_000
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class RemoteEngineClient(RoutedClient):
+    """An EngineClient over one DEALER socket. Several may serve one engine process."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        token: str,
+        model_folder: str,
+        text_factory: Callable[[str], TextProcessor] = TextProcessor,
+        start_timeout_s: float = 600.0,
+    ) -> None:
+        super().__init__()
+        self._endpoint = endpoint
+        self._token = token
+        self._model_folder = model_folder
+        self._text_factory = text_factory
+        self._start_timeout_s = start_timeout_s
+        self._text: TextProcessor | None = None
+        self._model: ModelInfo | None = None
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._outgoing: asyncio.Queue[m.ToEngine] = asyncio.Queue(QUEUED_MESSAGES_MAX)
+        self._calls: dict[int, asyncio.Future[object]] = {}
+        self._call_numbers = itertools.count()
+        self._is_ready = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    @property
+    def model(self) -> ModelInfo:
+        if self._model is None:
+            raise EngineUnavailableError("the engine has not been started")
+        return self._model
+
+    @property
+    def text(self) -> TextProcessor:
+        if self._text is None:
+            raise EngineUnavailableError("the engine has not been started")
+        return self._text
+
+    @property
+    def ready(self) -> bool:
+        return self._is_ready.is_set()
+
+    async def start(self) -> None:
+        self._connect(self._endpoint)
+        try:
+            self._text = await asyncio.to_thread(self._text_factory, self._model_folder)
+            async with asyncio.timeout(self._start_timeout_s):
+                await self._is_ready.wait()
+        except TimeoutError:
+            await self.stop()
+            raise EngineUnavailableError(f"no engine answered at {self._endpoint}") from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Leave the engine; what this client still runs there is aborted."""
+        if self._socket is not None and not self._stopped.is_set():
+            self._socket.send(encode(m.Bye()))
+        self._stopped.set()
+        await self._disconnect(stopped_error())
+
+    async def forget_adapter(self, namespace: str, digest: str) -> None:
+        """See `EngineClient`. An engine that is away holds nothing to forget."""
+        self._send(m.Forget(namespace, digest))
+
+    async def residency(self, adapter: AdapterRef) -> Residency:
+        answer = await self._call(lambda call: m.AskResidency(call, adapter))
+        return cast(Residency, answer)
+
+    async def stats(self) -> EngineStats:
+        return cast(EngineStats, await self._call(m.AskStats))
+
+    async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
+        """See `EngineClient`; waits through restarts of the engine. Raises EngineUnavailableError
+        once this client has been stopped."""
+        while not self._stopped.is_set():
+            await self._ready_or_stopped()
+            try:
+                answer = await self._call(m.AskUsage, timeout_s=None)
+            except EngineUnavailableError:
+                continue
+            return cast(list[UsageRecord], answer)
+        raise stopped_error()
+
+    async def acknowledge_usage(self, event_ids: Sequence[str]) -> None:
+        """See `EngineClient`. When the engine is away this is lost, and the records come again."""
+        self._send(m.AcknowledgeUsage(list(event_ids)))
+
+    async def _ready_or_stopped(self) -> None:
+        waits = [asyncio.ensure_future(e.wait()) for e in (self._is_ready, self._stopped)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _call(
+        self, message: Callable[[int], m.ToEngine], timeout_s: float | None = _CALL_TIMEOUT_S
+    ) -> object:
+        """Send a question and wait for its answer. Raises EngineUnavailableError."""
+        self._check_ready()
+        if len(self._calls) >= _CALLS_MAX:
+            raise EngineUnavailableError(f"{_CALLS_MAX} questions to the engine wait already")
+        number = next(self._call_numbers)
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._calls[number] = future
+        try:
+            self._send(message(number))
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise EngineUnavailableError(f"the engine did not answer in {timeout_s} s") from None
+        finally:
+            self._calls.pop(number, None)
+
+    def _check_ready(self) -> None:
+        if self._stopped.is_set():
+            raise stopped_error()
+        if not self.ready:
+            raise EngineUnavailableError("the engine is not ready; try again later")
+
+    def _send_submit(self, request: GenerationRequest) -> None:
+        self._send(m.Submit(request))
+
+    def _send_abort(
+        self,
+        request_id: str,
+        index: int | None,
+        reason: AbortReason,
+        output_tokens: int | None,
+    ) -> None:
+        self._send(m.Abort(request_id, index, reason, output_tokens))
+
+    def _send(self, message: m.ToEngine) -> None:
+        """Queue for sending; dropped when the engine is away, which has told all who wait."""
+        if not self.ready:
+            return
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            self._lost(EngineUnavailableError("the engine does not take messages any more"))
+
+    def _connect(self, endpoint: str) -> None:
+        self._context = zmq.asyncio.Context()
+        socket = self._context.socket(zmq.DEALER)
+        socket.set_hwm(QUEUED_MESSAGES_MAX)
+        socket.setsockopt(zmq.LINGER, 200)
+        socket.connect(endpoint)
+        self._socket = socket
+        self._outgoing = asyncio.Queue(QUEUED_MESSAGES_MAX)
+        self._tasks = [
+            asyncio.create_task(self._read(socket)),
+            asyncio.create_task(self._write(socket)),
+            asyncio.create_task(self._ping(socket)),
+        ]
+
+    async def _disconnect(self, error: EngineError) -> None:
+        self._lost(error)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._socket is not None and self._context is not None:
+            self._socket.close()
+            self._context.term()
+        self._socket = self._context = None
+
+    async def _read(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            data = await socket.recv()
+            try:
+                message = decode_from_engine(data)
+            except msgspec.MsgspecError as error:
+                _log.error("a message from the engine cannot be read: %s", error)
+                continue
+            self._take(message)
+
+    async def _write(self, socket: zmq.asyncio.Socket) -> None:
+        await socket.send(encode(m.Hello(self._token)))
+        while True:
+            await socket.send(encode(await self._outgoing.get()))
+
+    async def _ping(self, socket: zmq.asyncio.Socket) -> None:
+        """Say Hello until the engine answers, then Ping, which it answers with Unknown when it does
+        not know this client any more."""
+        while True:
+            await asyncio.sleep(PING_S)
+            await socket.send(encode(m.Ping() if self.ready else m.Hello(self._token)))
+
+    def _take(self, message: m.FromEngine) -> None:
+        if isinstance(message, m.Events):
+            self._router.dispatch(message.events)
+        elif isinstance(message, m.Refused):
+            self._router.refuse(message.request_id, m.to_error(message.error))
+        elif isinstance(message, m.Ready):
+            self._model = message.model
+            self._is_ready.set()
+        elif isinstance(message, m.Unknown):
+            self._lost(EngineUnavailableError("the engine does not know this client any more"))
+        else:
+            self._answer(message)
+
+    def _answer(self, message: m.ResidencyIs | m.StatsAre | m.UsageIs | m.CallFailed) -> None:
+        future = self._calls.get(message.call)
+        if future is None or future.done():
+            return
+        if isinstance(message, m.CallFailed):
+            future.set_exception(m.to_error(message.error))
+        else:
+            future.set_result(message.value)
+
+    def _lost(self, error: EngineError) -> None:
+        """The engine, or its knowledge of this client, is gone: all that waited for it fails."""
+        self._is_ready.clear()
+        self._router.fail_all(error)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,146 @@
+"""An append-only log in numbered segment files, where each frame is whole or absent after a crash.
+Knows frames, not what they mean."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tenora_engine.errors import EngineUnavailableError
+
+RECORD = 1
+ACK = 2
+_HEADER = struct.Struct("<IIB")  # payload bytes, CRC-32 of length, kind and payload, kind
+_SEGMENT_BYTES = 4 * 1024**2
+_SUFFIX = ".segment"
+
+
+@dataclass(frozen=True)
+class Position:
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    kind: int
+    payload: bytes
+    offset: int  # where it begins in its segment
+
+
+class SegmentLog:
+    """The segments of one directory, held by one process at a time. Frames are only ever added;
+    opening begins a new segment, so a torn tail stays where it is and hides nothing after it."""
+
+    def __init__(self, directory: Path, segment_bytes: int = _SEGMENT_BYTES) -> None:
+        """Raises EngineUnavailableError when another process holds the directory."""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._lock_fd = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock_fd)
+            raise EngineUnavailableError(
+                f"another engine uses the outbox in {directory}; stop it or set another outbox_dir"
+            ) from error
+        numbers = (path.stem for path in directory.glob(f"*{_SUFFIX}"))
+        self._segments = sorted(int(number) for number in numbers if number.isdigit())
+        self._next = self._segments[-1] + 1 if self._segments else 1
+        self._fd: int | None = None  # the open segment, which is the last one
+        self._size = 0
+
+    def segments(self) -> list[int]:
+        """Oldest first."""
+        return list(self._segments)
+
+    def append(self, frames: Sequence[tuple[int, bytes]], sync: bool) -> Position:
+        """Write all frames into one segment and, if asked, wait until the disk has them. Raises
+        OSError, after which the segment is left and the next call begins another."""
+        data = b"".join(_frame(kind, payload) for kind, payload in frames)
+        try:
+            descriptor = self._open_segment()
+            position = Position(self._segments[-1], self._size)
+            written = 0
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+            if sync:
+                os.fdatasync(descriptor)
+        except OSError:
+            self._leave_segment()
+            raise
+        self._size += len(data)
+        return position
+
+    def read(self, start: Position) -> Iterator[Frame]:
+        """The whole frames of one segment from `start` on, up to its end or its torn tail."""
+        try:
+            data = self._path(start.segment).read_bytes()
+        except FileNotFoundError:
+            return
+        offset = start.offset
+        while offset + _HEADER.size <= len(data):
+            length, checksum, kind = _HEADER.unpack_from(data, offset)
+            end = offset + _HEADER.size + length
+            payload = data[offset + _HEADER.size : end]
+            if end > len(data) or checksum != _checksum(kind, payload):
+                return
+            yield Frame(kind, payload, offset)
+            offset = end
+
+    def may_delete(self, segment: int) -> bool:
+        """Whether the segment is done with: not the open one, or that one grown to a fair size."""
+        is_open = self._fd is not None and segment == self._segments[-1]
+        return not is_open or self._size * 4 > self._segment_bytes
+
+    def delete(self, segment: int) -> None:
+        if self._fd is not None and segment == self._segments[-1]:
+            self._leave_segment()
+        self._path(segment).unlink(missing_ok=True)
+        self._segments.remove(segment)
+
+    def close(self) -> None:
+        self._leave_segment()
+        os.close(self._lock_fd)
+
+    def _path(self, segment: int) -> Path:
+        return self._directory / f"{segment:010d}{_SUFFIX}"
+
+    def _open_segment(self) -> int:
+        if self._fd is not None and self._size >= self._segment_bytes:
+            self._leave_segment()
+        if self._fd is None:
+            path = self._path(self._next)
+            self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
+            self._segments.append(self._next)
+            self._next += 1
+            self._size = 0
+            self._sync_directory()
+        return self._fd
+
+    def _leave_segment(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _sync_directory(self) -> None:
+        """So that the new file's name survives a power cut."""
+        descriptor = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return _HEADER.pack(len(payload), _checksum(kind, payload), kind) + payload
+
+
+def _checksum(kind: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(struct.pack("<IB", len(payload), kind)))

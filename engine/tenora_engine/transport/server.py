@@ -1,0 +1,118 @@
+"""The engine process: builds the engine its owner asks for and lets `serving` serve it. Run as
+`python -m tenora_engine.transport.server` by `process`; ends when its owner does."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import zmq
+
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import Engine
+from tenora_engine.errors import EngineError, ModelLoadError
+from tenora_engine.transport import messages as m
+from tenora_engine.transport.outbox import UsageOutbox
+from tenora_engine.transport.serving import EngineServer
+from tenora_engine.transport.wire import QUEUED_MESSAGES_MAX
+
+_EXIT_S = 10.0  # after which a process whose owner is gone ends, whatever it is doing
+
+_log = logging.getLogger("tenora_engine")
+
+
+class _OwnerWatch:
+    """Ends this process when its owner has: the owner holds the other end of standard input."""
+
+    def __init__(self) -> None:
+        self._server: EngineServer | None = None
+        threading.Thread(target=self._wait, name="tenora-owner-watch", daemon=True).start()
+
+    def serving(self, server: EngineServer) -> None:
+        self._server = server
+
+    def _wait(self) -> None:
+        while os.read(0, 4096):
+            continue
+        if self._server is not None:
+            self._server.stop()
+            time.sleep(_EXIT_S)
+        os._exit(1)
+
+
+def main() -> int:
+    """Exit status 0 after a clean stop, 1 when the engine could not be built or has failed."""
+    report_fd = os.dup(1)
+    os.dup2(2, 1)  # what libraries print must not get between the report's lines
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's affair
+    logging.basicConfig(level=logging.INFO, format="tenora-engine %(levelname)s %(message)s")
+    comm = Path("/proc/self/comm")
+    if comm.exists():
+        comm.write_text("tenora-engine")
+    boot = msgspec.json.decode(_read_line(0), type=m.Boot)
+    watch = _OwnerWatch()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.set_hwm(QUEUED_MESSAGES_MAX)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.LINGER, 1000)
+        try:
+            socket.bind(boot.endpoint)
+            _report(report_fd, m.Listening(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
+            engine = _build(boot)
+            directory = boot.config.outbox_dir
+            outbox = UsageOutbox(Path(directory) if directory is not None else None)
+        except Exception as error:
+            if not isinstance(error, EngineError):
+                _log.exception("the engine could not be built")
+            _report(report_fd, m.LoadFailed(m.error_info(error)))
+            return 1
+        server = EngineServer(socket, boot.token, outbox)
+        signal.signal(signal.SIGTERM, lambda *_: server.stop())
+        watch.serving(server)
+        _report(report_fd, m.Loaded())
+        failure = server.serve(engine)
+    if failure is not None:
+        _log.error("the engine failed", exc_info=failure)
+    return 0 if failure is None else 1
+
+
+def _build(boot: m.Boot) -> Engine:
+    """Raises what the factory raises: ModelLoadError, MemoryBudgetError."""
+    module, _, name = boot.factory.partition(":")
+    factory = cast(Callable[[EngineConfig], Engine], getattr(importlib.import_module(module), name))
+    if boot.config.threads is not None:
+        import torch
+
+        torch.set_num_threads(boot.config.threads)
+    try:
+        return factory(boot.config)
+    except MemoryError as error:
+        raise ModelLoadError("this machine has too little memory for the model") from error
+
+
+def _read_line(descriptor: int) -> bytes:
+    """One line, byte by byte is fine: nothing after it must be taken from the owner watch."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            break
+        line += byte
+    return bytes(line)
+
+
+def _report(descriptor: int, report: m.Report) -> None:
+    os.write(descriptor, msgspec.json.encode(report) + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

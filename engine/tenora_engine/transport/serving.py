@@ -1,0 +1,320 @@
+"""EngineServer: carries messages between any number of clients and one EngineLoop. Knows no text,
+no HTTP and nothing of how the process came to be (`server`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import zmq
+
+from tenora_engine.engine import Engine
+from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
+from tenora_engine.events import Event, FinishEvent
+from tenora_engine.loop import EngineLoop
+from tenora_engine.transport import messages as m
+from tenora_engine.transport.outbox import UsageOutbox, usage_of
+from tenora_engine.transport.routing import ActiveRequests
+from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
+
+_DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
+_POLL_MS = 1000
+_MESSAGES_A_TURN = 1000
+
+_log = logging.getLogger(__name__)
+
+
+class EngineServer:
+    """Carries messages between clients and an EngineLoop. All of it runs on one thread, save
+    `stop` and what the loop hands over, which go through `_later`."""
+
+    def __init__(self, socket: zmq.Socket[bytes], token: str, outbox: UsageOutbox) -> None:
+        self._socket = socket
+        self._token = token
+        self._outbox = outbox
+        self._active = ActiveRequests()
+        self._clients: dict[bytes, float] = {}  # identity -> when it was last heard of
+        self._usage_calls: deque[tuple[bytes, int]] = deque()
+        self._handed: deque[Callable[[], None]] = deque()
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
+        self._loop: EngineLoop | None = None
+        self._stop_by_s: float | None = None
+        self._ended = False
+        self._failure: BaseException | None = None
+
+    def serve(self, engine: Engine) -> BaseException | None:
+        """Serve until `stop` is called or the engine fails; returns what it failed with."""
+        self._loop = EngineLoop(engine, self._hand_over, self._hand_over_end)
+        self._loop.start()
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake_out, zmq.POLLIN)
+        while not self._is_over():
+            poller.poll(_POLL_MS)
+            self._run_handed()
+            self._receive()
+            self._drop_silent_clients()
+        self._loop.stop()
+        self._run_handed()
+        self._outbox.close()
+        return self._failure
+
+    def stop(self) -> None:
+        """Abort what runs, meter it, then end. From any thread or a signal handler."""
+        self._later(self._begin_stop)
+
+    def _begin_stop(self) -> None:
+        if self._stop_by_s is None:
+            self._stop_by_s = time.monotonic() + _DRAIN_S
+            for request_id in self._active.all():
+                self._abort(request_id)
+
+    def _is_over(self) -> bool:
+        if self._ended or self._stop_by_s is None:
+            return self._ended
+        return not len(self._active) or time.monotonic() > self._stop_by_s
+
+    # From other threads.
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._handed.append(call)
+        try:
+            os.write(self._wake_in, b"\0")
+        except BlockingIOError:
+            return  # the pipe is full of wake-ups already
+
+    def _hand_over(self, events: list[Event]) -> None:
+        self._later(lambda: self._send_events(events))
+
+    def _hand_over_end(self, failure: BaseException | None) -> None:
+        self._later(lambda: self._note_end(failure))
+
+    def _run_handed(self) -> None:
+        try:
+            while os.read(self._wake_out, 4096):
+                continue
+        except BlockingIOError:
+            pass  # drained
+        while self._handed:
+            self._handed.popleft()()
+
+    # Towards the clients.
+
+    def _send_events(self, events: list[Event]) -> None:
+        """One message a client. The usage of what has finished is on the disk before."""
+        try:
+            self._outbox.append(usage_of(events))
+        except EngineError:
+            _log.exception("usage records are lost")
+        by_client: dict[bytes, list[Event]] = {}
+        for event in events:
+            owner = self._active.owner(event.request_id)
+            if owner is not None:
+                by_client.setdefault(owner, []).append(event)
+            if isinstance(event, FinishEvent):
+                self._active.note_finish(event)
+        for client, its_events in by_client.items():
+            self._send(client, m.Events(its_events))
+        self._answer_usage()
+
+    def _answer_usage(self) -> None:
+        if not self._usage_calls:
+            return
+        records = self._outbox.oldest()
+        while records and self._usage_calls:
+            client, call = self._usage_calls.popleft()
+            self._send(client, m.UsageIs(call, records))
+
+    def _note_end(self, failure: BaseException | None) -> None:
+        self._ended, self._failure = True, failure
+
+    def _send(self, client: bytes, message: m.FromEngine) -> None:
+        if client not in self._clients:
+            return
+        try:
+            self._socket.send_multipart([client, encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:  # it has left, or does not read
+            _log.warning("client %s is dropped: %s", client.hex(), error)
+            self._drop(client)
+
+    # From the clients.
+
+    def _receive(self) -> None:
+        for _ in range(_MESSAGES_A_TURN):
+            try:
+                client, data = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except ValueError:
+                continue  # not of our two parts
+            try:
+                message = decode_to_engine(data)
+            except msgspec.MsgspecError as error:
+                _log.warning("a message of %s cannot be read: %s", client.hex(), error)
+                continue
+            self._take(client, message)
+
+    def _take(self, client: bytes, message: m.ToEngine) -> None:
+        if isinstance(message, m.Hello):
+            self._hello(client, message)
+        elif client not in self._clients:
+            self._clients[client] = 0.0
+            self._send(client, m.Unknown())
+            self._clients.pop(client, None)
+        else:
+            self._clients[client] = time.monotonic()
+            self._HANDLERS[type(message)](self, client, message)
+
+    def _hello(self, client: bytes, message: m.Hello) -> None:
+        if not secrets.compare_digest(message.token.encode(), self._token.encode()):
+            _log.warning("a client with a wrong token was turned away")
+            return
+        self._clients[client] = time.monotonic()
+        self._send(client, m.Ready(self._running_loop().engine.config.model))
+
+    def _submit(self, client: bytes, message: m.Submit) -> None:
+        request = message.request
+        if self._stop_by_s is not None:
+            self._refuse(client, request.request_id, EngineUnavailableError("it is stopping"))
+        elif request.request_id in self._active:
+            error = InvalidRequestError(f"{request.request_id!r} is in flight", "request_id")
+            self._refuse(client, request.request_id, error)
+        else:
+            self._active.add(request, client)
+            try:
+                future = self._running_loop().submit(request)
+            except EngineError as error:
+                self._note_refused(client, request.request_id, error)
+                return
+            future.add_done_callback(
+                lambda done: self._note_submitted(client, request.request_id, done)
+            )
+
+    def _note_submitted(self, client: bytes, request_id: str, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._later(lambda: self._note_refused(client, request_id, error))
+
+    def _note_refused(self, client: bytes, request_id: str, error: BaseException) -> None:
+        self._active.remove(request_id)
+        self._refuse(client, request_id, error)
+
+    def _refuse(self, client: bytes, request_id: str, error: BaseException) -> None:
+        self._send(client, m.Refused(request_id, m.error_info(error)))
+
+    def _abort_asked(self, client: bytes, message: m.Abort) -> None:
+        if self._active.owner(message.request_id) == client:
+            self._command(
+                lambda loop: loop.abort(
+                    message.request_id, message.index, message.reason, message.output_tokens
+                )
+            )
+
+    def _abort(self, request_id: str) -> None:
+        self._command(lambda loop: loop.abort(request_id))
+
+    def _forget(self, client: bytes, message: m.Forget) -> None:
+        self._command(lambda loop: loop.forget_adapter(message.namespace, message.digest))
+
+    def _command(self, command: Callable[[EngineLoop], Future[None]]) -> None:
+        """A command without an answer; what it fails with is logged."""
+        try:
+            future = command(self._running_loop())
+        except EngineError as error:
+            _log.warning("a command was not taken: %s", error)
+            return
+        future.add_done_callback(_log_failure)
+
+    def _residency(self, client: bytes, message: m.AskResidency) -> None:
+        self._question(
+            client,
+            message.call,
+            lambda loop: loop.residency(message.adapter),
+            lambda value: m.ResidencyIs(message.call, value),
+        )
+
+    def _stats(self, client: bytes, message: m.AskStats) -> None:
+        self._question(
+            client,
+            message.call,
+            lambda loop: loop.stats(),
+            lambda value: m.StatsAre(message.call, value),
+        )
+
+    def _question(
+        self,
+        client: bytes,
+        call: int,
+        question: Callable[[EngineLoop], Future[Any]],
+        answer: Callable[[Any], m.FromEngine],
+    ) -> None:
+        def answered(done: Future[Any]) -> None:
+            error = done.exception()
+            message = answer(done.result()) if error is None else failed(error)
+            self._later(lambda: self._send(client, message))
+
+        def failed(error: BaseException) -> m.CallFailed:
+            return m.CallFailed(call, m.error_info(error))
+
+        try:
+            question(self._running_loop()).add_done_callback(answered)
+        except EngineError as error:
+            self._send(client, failed(error))
+
+    def _usage(self, client: bytes, message: m.AskUsage) -> None:
+        self._usage_calls.append((client, message.call))
+        self._answer_usage()
+
+    def _acknowledge(self, client: bytes, message: m.AcknowledgeUsage) -> None:
+        self._outbox.acknowledge(message.event_ids)
+
+    def _ping(self, client: bytes, message: m.Ping) -> None:
+        """Having been heard of is all."""
+
+    def _bye(self, client: bytes, message: m.Bye) -> None:
+        self._drop(client)
+
+    _HANDLERS: dict[type, Callable[..., None]] = {  # noqa: RUF012  # a constant table
+        m.Submit: _submit,
+        m.Abort: _abort_asked,
+        m.Forget: _forget,
+        m.AskResidency: _residency,
+        m.AskStats: _stats,
+        m.AskUsage: _usage,
+        m.AcknowledgeUsage: _acknowledge,
+        m.Ping: _ping,
+        m.Bye: _bye,
+    }
+
+    def _drop_silent_clients(self) -> None:
+        deadline = time.monotonic() - SILENCE_MAX_S
+        for client in [c for c, heard_s in self._clients.items() if heard_s < deadline]:
+            _log.warning("client %s has been silent for %d s", client.hex(), SILENCE_MAX_S)
+            self._drop(client)
+
+    def _drop(self, client: bytes) -> None:
+        """Forget a client and abort what it runs; the usage is metered all the same."""
+        self._clients.pop(client, None)
+        self._usage_calls = deque(call for call in self._usage_calls if call[0] != client)
+        for request_id in self._active.of(client):
+            self._abort(request_id)
+
+    def _running_loop(self) -> EngineLoop:
+        if self._loop is None:
+            raise EngineUnavailableError("the engine is not running yet")
+        return self._loop
+
+
+def _log_failure(done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None:
+        _log.warning("a command failed: %s", error)
