@@ -179,7 +179,7 @@ def build_segments(
     starts, lengths, slots = find_runs(host_slots)
     num_rows, num_slots = row_slot.shape[0], table.rank.shape[0]
     any_adapter = slots.shape[0] > 0
-    if any_adapter and not (0 <= int(slots.min()) and int(slots.max()) < num_slots):
+    if any_adapter and not (int(slots.min()) >= 0 and int(slots.max()) < num_slots):
         raise KernelInputError(f"row_slot has slots outside 0..{num_slots - 1} and {BASE_SLOT}")
     row_tiles: RowTiles | None = None
     blocks: tuple[RowBlock, ...] = ()
