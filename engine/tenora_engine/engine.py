@@ -51,6 +51,7 @@ class Engine:
         self._loader = loader
         self._memory = memory
         self._scheduler = Scheduler(config, memory, loader, clock)
+        self._book = self._scheduler.book
         self._last_step_ms = 0.0
         loader.on_complete = self._load_ended
 
@@ -76,16 +77,16 @@ class Engine:
         metered at `output_tokens`. "client_gone" meters what was generated. An unknown id is no
         error: the sequence may have ended meanwhile.
         """
-        self._scheduler.abort(request_id, index, reason, output_tokens)
+        self._book.abort(request_id, index, reason, output_tokens)
 
     def forget_adapter(self, namespace: str, digest: str) -> None:
         """Give back the namespace's cached KV under the adapter and the adapter's pages and packed
         copies, as soon as the sequences which hold them have ended."""
-        self._scheduler.forget_adapter(namespace, digest)
+        self._book.forget_adapter(namespace, digest)
 
     def residency(self, ref: AdapterRef) -> Residency:
         """Where the adapter is now: "device", or the tier from which it would come."""
-        return self._scheduler.residency(ref)
+        return self._book.residency(ref)
 
     @property
     def has_work(self) -> bool:
@@ -110,21 +111,21 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot. O(pages)."""
-        scheduler = self._scheduler
+        book = self._book
         return EngineStats(
-            running=len(scheduler.running),
-            waiting=scheduler.num_waiting,
-            waiting_by_tenant=scheduler.waiting_by_tenant(),
-            pool=self._memory.pool_stats(scheduler.running),
-            adapters=self._memory.adapters.residencies() + scheduler.loads.residencies(),
-            counters=scheduler.counters(),
+            running=len(book.running),
+            waiting=book.num_waiting,
+            waiting_by_tenant=book.waiting_by_tenant(),
+            pool=self._memory.pool_stats(book.running),
+            adapters=self._memory.adapters.residencies() + book.loads.residencies(),
+            counters=self._scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
         )
 
     def check_integrity(self) -> None:
         """Walk all of the memory. Raises IntegrityError when a page is lost or counted twice."""
-        self._memory.check_integrity(self._scheduler.running)
+        self._memory.check_integrity(self._book.running)
 
     def close(self) -> None:
         """Stop the adapter loader. Sequences in flight are dropped without events."""

@@ -31,6 +31,8 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
             f"{config.engine.max_rank}",
             param="model",
         )
+    if request.adapter is not None and config.engine.max_adapters < 1:
+        raise InvalidRequestError("this engine has no adapter slots (max_adapters)", param="model")
     arena = config.num_pages * config.engine.block_tokens
     context = min(config.model.context_tokens, arena)
     if len(prompt) + sampling.max_tokens > context:

@@ -1,0 +1,230 @@
+"""RequestBook: every request in flight, from `submit` to the one FinishEvent of each sequence. It
+keeps what waits and what runs, and moves sequences between them; it plans no step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tenora_engine.client import AbortReason
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.errors import AdapterLoadError, InvalidRequestError
+from tenora_engine.events import Event, FinishReason, Residency
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.scheduling.admission import check_request, make_sequences
+from tenora_engine.scheduling.flights import Flight, finish_event
+from tenora_engine.scheduling.loads import AdapterLoads, Loader
+from tenora_engine.scheduling.meters import Counters
+from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.sequence import Sequence, SequenceState
+
+
+class RequestBook:
+    """Owns all sequences. One that waits is in `queue` (or held for its sibling), and its adapter
+    is wanted; one that runs is in `running` (in order of admission), and holds pages."""
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        memory: MemoryManager,
+        loader: Loader,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._loader = loader
+        self._clock = clock
+        self._flights: dict[str, Flight] = {}
+        self._doomed: set[str] = set()  # digests to forget once nobody uses them
+        self._num_sequences = 0
+        self._num_held = 0  # siblings that wait for their first sequence's prefill
+        self.loads = AdapterLoads(loader, memory.adapters, memory.costs, clock)
+        self.queue = FairQueue(config.engine.max_waiting)
+        self.running: dict[Sequence, None] = {}
+        self.events: list[Event] = []
+        self.counters = Counters()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.queue) + self._num_held
+
+    def waiting_by_tenant(self) -> dict[str, int]:
+        waiting = self.queue.waiting_by_tenant()
+        for flight in self._flights.values():
+            if flight.held:
+                key = flight.request.tenant.key
+                waiting[key] = waiting.get(key, 0) + len(flight.held)
+        return waiting
+
+    def residency(self, ref: AdapterRef) -> Residency:
+        if self._memory.adapters.get(ref.digest) is not None:
+            return "device"
+        return self._loader.residency(ref)
+
+    def submit(self, request: GenerationRequest) -> None:
+        """See `Engine.submit`."""
+        check_request(self._config, request)
+        if request.request_id in self._flights:
+            raise InvalidRequestError(
+                f"request {request.request_id} is already in flight; use a new id", "request_id"
+            )
+        self.queue.check_room(request.sampling.n, self._num_held)
+        adapter = request.adapter
+        residency = None if adapter is None else self.residency(adapter)
+        now_s = self._clock()
+        sequences = make_sequences(self._config, request, self._num_sequences, residency, now_s)
+        self._num_sequences += len(sequences)
+        held = sequences[1:] if self._config.engine.prefix_caching else []
+        self._flights[request.request_id] = Flight(request, list(sequences), held)
+        self._num_held += len(held)
+        for sequence in sequences:
+            self._memory.enter(sequence)
+            if adapter is not None:
+                self._memory.adapters.want(adapter.digest)
+        for sequence in sequences[: len(sequences) - len(held)]:
+            self.queue.push(sequence)
+        if adapter is not None and residency != "device":
+            self.loads.request(adapter)
+
+    def abort(
+        self,
+        request_id: str,
+        index: int | None,
+        reason: AbortReason,
+        output_tokens: int | None,
+    ) -> None:
+        """See `Engine.abort`."""
+        flight = self._flights.get(request_id)
+        if flight is None:
+            return
+        finish: FinishReason = "stop" if reason == "stop" else "abort"
+        for sequence in list(flight.sequences):
+            if index is None or sequence.index == index:
+                self.finish(sequence, finish, output_tokens=output_tokens)
+
+    def forget_adapter(self, namespace: str, digest: str) -> None:
+        """See `Engine.forget_adapter`."""
+        self._memory.tree.purge(namespace, digest)
+        self._doomed.add(digest)
+        self._bury(digest)
+
+    def started(self, sequence: Sequence) -> None:
+        """A waiting sequence has been given its pages and runs from now on."""
+        request = sequence.request
+        self.queue.remove(sequence)
+        self.running[sequence] = None
+        sequence.state = SequenceState.RUNNING
+        sequence.encoded = b""
+        sequence.slot_waits = 0
+        if request.adapter is not None:
+            self.loads.discard(request.adapter.digest)
+            self._memory.adapters.unwant(request.adapter.digest)
+        if sequence.admitted_s is None:  # else it was preempted: all this is metered once
+            self._meter_start(sequence)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Back to the head of its tenant's queue; its full blocks stay cached, so that computing
+        it again costs little as long as they are."""
+        del self.running[sequence]
+        self._memory.release(sequence)
+        sequence.state = SequenceState.WAITING
+        if sequence.request.adapter is not None:
+            self._memory.adapters.want(sequence.request.adapter.digest)
+        self.queue.push_front(sequence)
+        self.counters.preemptions += 1
+
+    def finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        output_tokens: int | None = None,
+        error: str | None = None,
+        stop_token_id: int | None = None,
+    ) -> None:
+        """End a sequence, wherever it is, give back what it holds and make its last event."""
+        flight = self._flights[sequence.request.request_id]
+        self._take_out(flight, sequence)
+        sequence.state = SequenceState.FINISHED
+        self._memory.leave(sequence)
+        self.events.append(
+            finish_event(
+                flight,
+                sequence,
+                reason,
+                self._clock(),
+                output_tokens=output_tokens,
+                error=error,
+                stop_token_id=stop_token_id,
+            )
+        )
+        flight.sequences.remove(sequence)
+        if sequence.index == 0:
+            self._release_held(flight)
+        if not flight.sequences:
+            del self._flights[sequence.request.request_id]
+            self.counters.requests_finished += 1
+            self.counters.requests_aborted += reason == "abort"
+        if sequence.request.adapter is not None:
+            self._bury(sequence.request.adapter.digest)
+
+    def prompt_computed(self, sequence: Sequence) -> None:
+        """A sequence has its first token: if it is a sequence 0, its siblings may queue."""
+        if sequence.index == 0 and self._num_held:
+            flight = self._flights.get(sequence.request.request_id)
+            if flight is not None:
+                self._release_held(flight)
+
+    def take_loads(self) -> None:
+        """Take in finished loads; what failed ends the sequences that wait for it, only those."""
+        for digest, error in self.loads.poll():
+            self._fail_waiting(digest, error)
+
+    def _take_out(self, flight: Flight, sequence: Sequence) -> None:
+        if sequence.state is SequenceState.RUNNING:
+            del self.running[sequence]
+            self._memory.release(sequence)
+            return
+        if sequence in flight.held:
+            flight.held.remove(sequence)
+            self._num_held -= 1
+        else:
+            self.queue.remove(sequence)
+        if sequence.request.adapter is not None:
+            self._memory.adapters.unwant(sequence.request.adapter.digest)
+
+    def _meter_start(self, sequence: Sequence) -> None:
+        request = sequence.request
+        sequence.admitted_s = self._clock()
+        self.queue.charge_prefill(request.tenant, sequence.num_uncomputed)
+        if request.adapter is not None and sequence.residency != "device":
+            resident = self._memory.adapters.get(request.adapter.digest)
+            sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
+        if sequence.index == 0:
+            sequence.cached_tokens = sequence.num_computed
+            self.counters.prompt_tokens += sequence.num_prompt
+            self.counters.cached_tokens += sequence.cached_tokens
+
+    def _release_held(self, flight: Flight) -> None:
+        """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
+        for sequence in reversed(flight.held):
+            self.queue.push_front(sequence)
+        self._num_held -= len(flight.held)
+        flight.held.clear()
+
+    def _fail_waiting(self, digest: str, error: AdapterLoadError) -> None:
+        for flight in list(self._flights.values()):
+            adapter = flight.request.adapter
+            if adapter is None or adapter.digest != digest:
+                continue
+            for sequence in list(flight.sequences):
+                if sequence.state is SequenceState.WAITING:
+                    self.finish(sequence, "error", error=str(error))
+
+    def _bury(self, digest: str) -> None:
+        """Drop a forgotten adapter from every tier once nobody uses it."""
+        if digest in self._doomed and not self._memory.adapters.is_used(digest):
+            self._doomed.discard(digest)
+            self._memory.drop_adapter(digest)
+            self.loads.discard(digest)
+            self._loader.forget(digest)
