@@ -1,0 +1,121 @@
+"""Queries over prices, rated lines and events that wait for a price. No decisions, no commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import delete, or_, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing.rating import Billable, PriceList, RatedLine
+from tenora_platform.billing.tables import (
+    PriceRow,
+    PriceVersionRow,
+    RatedLineRow,
+    UnratedEventRow,
+)
+from tenora_platform.usage.tables import UsageEventRow
+
+_LOCK = "tenora:prices"
+
+
+async def lock_prices(session: AsyncSession, *, to_change: bool) -> None:
+    """Until the transaction ends: many may rate, or one may change prices. So no event is left
+    unrated beside a price list that was being added."""
+    function = "pg_advisory_xact_lock" if to_change else "pg_advisory_xact_lock_shared"
+    statement = text(f"select {function}(hashtextextended(:name, 0))")
+    await session.execute(statement, {"name": _LOCK})
+
+
+async def price_lists(
+    session: AsyncSession, first: datetime | None = None, last: datetime | None = None
+) -> list[PriceList]:
+    """All price lists, or those in force at some time from `first` to `last`; oldest first."""
+    query = select(PriceVersionRow).order_by(PriceVersionRow.effective_from, PriceVersionRow.id)
+    if last is not None:
+        query = query.where(PriceVersionRow.effective_from <= last)
+    if first is not None:
+        query = query.where(
+            or_(PriceVersionRow.effective_to.is_(None), PriceVersionRow.effective_to > first)
+        )
+    versions = (await session.scalars(query)).all()
+    ids = [version.id for version in versions]
+    prices = await session.scalars(select(PriceRow).where(PriceRow.price_version_id.in_(ids)))
+    by_version: dict[str, dict[str, PriceRow]] = {version_id: {} for version_id in ids}
+    for price in prices:
+        by_version[price.price_version_id][price.meter] = price
+    return [
+        PriceList(
+            id=row.id,
+            model=row.model,
+            plan=row.plan,
+            currency=row.currency,
+            effective_from=row.effective_from,
+            effective_to=row.effective_to,
+            per_million={m: price.per_million for m, price in by_version[row.id].items()},
+        )
+        for row in versions
+    ]
+
+
+async def add_lines(session: AsyncSession, lines: Sequence[RatedLine]) -> None:
+    if not lines:
+        return
+    values = [
+        {
+            "event_id": line.event_id,
+            "tenant_id": line.tenant_id,
+            "meter": line.meter,
+            "quantity": line.quantity,
+            "per_million": line.per_million,
+            "price_version_id": line.price_version_id,
+            "currency": line.currency,
+            "amount": line.amount,
+        }
+        for line in lines
+    ]
+    await session.execute(insert(RatedLineRow), values)
+
+
+async def add_unrated(session: AsyncSession, unrated: Sequence[tuple[Billable, str]]) -> None:
+    """(event, why) of events without a price."""
+    if not unrated:
+        return
+    values = [
+        {"event_id": event.event_id, "tenant_id": event.tenant_id, "reason": reason}
+        for event, reason in unrated
+    ]
+    await session.execute(insert(UnratedEventRow), values)
+
+
+async def take_unrated(session: AsyncSession, after: str, limit: int) -> list[Billable]:
+    """Events that wait for a price, by id, locked until the transaction ends; those that another
+    worker has are left out."""
+    query = (
+        select(UsageEventRow)
+        .join(UnratedEventRow, UnratedEventRow.event_id == UsageEventRow.event_id)
+        .where(UnratedEventRow.event_id > after)
+        .order_by(UnratedEventRow.event_id)
+        .limit(limit)
+        .with_for_update(of=UnratedEventRow, skip_locked=True)
+    )
+    return [billable(row) for row in await session.scalars(query)]
+
+
+async def drop_unrated(session: AsyncSession, event_ids: Sequence[str]) -> None:
+    await session.execute(delete(UnratedEventRow).where(UnratedEventRow.event_id.in_(event_ids)))
+
+
+def billable(row: UsageEventRow) -> Billable:
+    return Billable(
+        event_id=row.event_id,
+        tenant_id=row.tenant_id,
+        model=row.model,
+        plan=row.plan,
+        event_time=row.event_time,
+        prompt_tokens=row.prompt_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+    )

@@ -1,0 +1,58 @@
+"""HTTP routes of billing: price lists (admin). Costs over them are in `usage.routes`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tenora_platform.auth import CurrentAdmin
+from tenora_platform.billing import repository, service
+from tenora_platform.billing.rating import PriceList
+from tenora_platform.billing.schemas import (
+    PriceVersion,
+    PriceVersionCreate,
+    PriceVersionList,
+)
+from tenora_platform.state import AdminSession, State
+
+router = APIRouter(tags=["billing"])
+
+
+@router.get("/admin/v1/prices")
+async def list_prices(session: AdminSession) -> PriceVersionList:
+    """Every price list there was, is and will be, oldest first."""
+    prices = await repository.price_lists(session)
+    return PriceVersionList(data=[_view(price) for price in prices])
+
+
+@router.post("/admin/v1/prices", status_code=201)
+async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdmin) -> PriceVersion:
+    """Add a price list. Events that waited for a price are rated at once; what has been rated
+    before is never changed."""
+    async with state.db.admin_session() as session:
+        price = await service.add_price_version(
+            session,
+            model=body.model,
+            plan=body.plan,
+            currency=body.currency,
+            effective_from=body.effective_from,
+            per_million=body.per_million.model_dump(),
+        )
+        await state.audit.append(
+            session, actor=admin.actor, action="price_version.create", target=price.id
+        )
+    await service.rate_waiting(state.db)
+    return _view(price)
+
+
+def _view(price: PriceList) -> PriceVersion:
+    return PriceVersion.model_validate(
+        {
+            "id": price.id,
+            "model": price.model,
+            "plan": price.plan,
+            "currency": price.currency,
+            "effective_from": price.effective_from,
+            "effective_to": price.effective_to,
+            "per_million": dict(price.per_million),
+        }
+    )

@@ -1,0 +1,136 @@
+"""HTTP routes of usage and costs, for a tenant and for the operator."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.state import AdminSession, State
+from tenora_platform.usage.schemas import Bucket, CostPage, UsagePage
+from tenora_platform.usage.service import (
+    ADMIN_GROUPS,
+    TENANT_GROUPS,
+    cost_page,
+    make_query,
+    usage_page,
+)
+
+router = APIRouter(tags=["usage"])
+UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
+
+Start = Annotated[
+    datetime | None, Query(description="From here on; default: the current month's first day")
+]
+End = Annotated[datetime | None, Query(description="Before this; default: now")]
+Buckets = Annotated[Bucket, Query(description="The length of a bucket, in UTC")]
+GroupBy = Annotated[
+    str | None,
+    Query(description="Any of adapter, adapter_version, api_key, model (tenant), by commas"),
+]
+BucketLimit = Annotated[int, Query(ge=1, le=744, description="How many buckets at most")]
+Page = Annotated[str | None, Query(description="`next_page` of the answer before")]
+
+
+@router.get("/v1/usage")
+async def get_usage(
+    state: State,
+    tenant: UsageTenant,
+    start: Start = None,
+    end: End = None,
+    bucket: Buckets = "1d",
+    group_by: GroupBy = None,
+    limit: BucketLimit = 31,
+    page: Page = None,
+) -> UsagePage:
+    """Tokens of finished sequences by time bucket, cached and uncached prompt apart."""
+    query = make_query(
+        start=start,
+        end=end,
+        bucket=bucket,
+        group_by=group_by,
+        limit=limit,
+        page=page,
+        groups=TENANT_GROUPS,
+        tenant_id=tenant.tenant_id,
+    )
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        return await usage_page(session, query)
+
+
+@router.get("/v1/costs")
+async def get_costs(
+    state: State,
+    tenant: UsageTenant,
+    start: Start = None,
+    end: End = None,
+    bucket: Buckets = "1d",
+    group_by: GroupBy = None,
+    limit: BucketLimit = 31,
+    page: Page = None,
+) -> CostPage:
+    """What the usage costs, as exact decimal strings. Events without a price are counted apart."""
+    query = make_query(
+        start=start,
+        end=end,
+        bucket=bucket,
+        group_by=group_by,
+        limit=limit,
+        page=page,
+        groups=TENANT_GROUPS,
+        tenant_id=tenant.tenant_id,
+    )
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        return await cost_page(session, query)
+
+
+@router.get("/admin/v1/usage")
+async def get_all_usage(
+    session: AdminSession,
+    start: Start = None,
+    end: End = None,
+    bucket: Buckets = "1d",
+    group_by: GroupBy = None,
+    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    limit: BucketLimit = 31,
+    page: Page = None,
+) -> UsagePage:
+    """As /v1/usage, over all tenants; `group_by` may name `tenant` too."""
+    query = make_query(
+        start=start,
+        end=end,
+        bucket=bucket,
+        group_by=group_by,
+        limit=limit,
+        page=page,
+        groups=ADMIN_GROUPS,
+        tenant_id=tenant,
+    )
+    return await usage_page(session, query)
+
+
+@router.get("/admin/v1/costs")
+async def get_all_costs(
+    session: AdminSession,
+    start: Start = None,
+    end: End = None,
+    bucket: Buckets = "1d",
+    group_by: GroupBy = None,
+    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    limit: BucketLimit = 31,
+    page: Page = None,
+) -> CostPage:
+    """As /v1/costs, over all tenants; `group_by` may name `tenant` too."""
+    query = make_query(
+        start=start,
+        end=end,
+        bucket=bucket,
+        group_by=group_by,
+        limit=limit,
+        page=page,
+        groups=ADMIN_GROUPS,
+        tenant_id=tenant,
+    )
+    return await cost_page(session, query)
