@@ -4,9 +4,11 @@ for as long as the process does. It decides nothing itself."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import obstore.store
 import structlog
@@ -17,6 +19,7 @@ from redis.asyncio import Redis
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
+from tenora_platform.admin_key import admin_key_hashes
 from tenora_platform.audit import routes as audit_routes
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator
@@ -24,18 +27,21 @@ from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
 from tenora_platform.errors import install_error_handlers
 from tenora_platform.http import BodyLimit, RequestEdge
-from tenora_platform.keys import hash_key, make_key
+from tenora_platform.inference import routes as inference_routes
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.portal import Portal
-from tenora_platform.secret import ServerSecret, load_secret, write_private
+from tenora_platform.registry import routes as registry_routes
+from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
 from tenora_platform.tenants import routes as tenants_routes
 
 _log = structlog.get_logger(__name__)
+_RETRY_S = 5.0
 
 
 def create_app(
@@ -55,34 +61,52 @@ def create_app(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
-            await stack.enter_async_context(_beside(state.limits.keep_leases()))
+            for name, work in background_work(state).items():
+                await stack.enter_async_context(_beside(name, work))
             await stack.enter_async_context(_running_engine(state, on_engine_failure))
             yield
 
+    app = application(lifespan)
+    app.state.tenora = state
+    portal = Portal(settings.portal_dir or portal_folder())
+    app.router.default = portal.instead_of(app.router.default)
+    app.add_middleware(BodyLimit, json_bytes=settings.max_body, upload_bytes=settings.max_upload)
+    app.add_middleware(RequestEdge, metrics=metrics)
+    return app
+
+
+def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """Routes and error handlers, without any state: enough for the OpenAPI document."""
     app = FastAPI(
         title="Tenora",
-        version="0.1.0",
+        version=version("tenora"),
         summary="Multi-tenant LoRA serving",
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
-        docs_url="/docs",
         redoc_url=None,
     )
-    app.state.tenora = state
     install_error_handlers(app)
     for router in (
         operations_routes.router,
         tenants_routes.router,
         limits_routes.router,
         audit_routes.router,
+        inference_routes.router,
+        registry_routes.router,
     ):
         app.include_router(router)
-    portal = Portal(settings.portal_dir or portal_folder())
-    app.router.default = portal.instead_of(app.router.default)
-    app.add_middleware(BodyLimit, json_bytes=settings.max_body, upload_bytes=settings.max_upload)
-    app.add_middleware(RequestEdge, metrics=metrics)
     return app
+
+
+def openapi_document() -> dict[str, Any]:
+    """The description of the API, as /openapi.json gives it."""
+
+    @asynccontextmanager
+    async def nothing(_: FastAPI) -> AsyncIterator[None]:
+        yield
+
+    return application(nothing).openapi()
 
 
 def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> AppState:
@@ -106,7 +130,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
             db=db,
             redis=redis,
             secret=secret,
-            admin_key_hash=admin_key_hash(settings, secret),
+            admin_key_hashes=admin_key_hashes(settings, secret),
             cache_s=settings.auth_cache_s,
         ),
         limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
@@ -119,7 +143,9 @@ def process_engine(settings: Settings) -> EngineClient:
     """The engine as a local process; it is started by the application's lifespan."""
     from tenora_engine.transport.process import ProcessEngineClient
 
-    return ProcessEngineClient(settings.to_engine_config())
+    return ProcessEngineClient(
+        settings.to_engine_config(), socket_dir=settings.data_dir.resolve() / "engine"
+    )
 
 
 def open_object_store(location: str) -> ObjectStore:
@@ -129,41 +155,29 @@ def open_object_store(location: str) -> ObjectStore:
     return obstore.store.LocalStore(prefix=Path(location), mkdir=True)
 
 
-def admin_key_file(settings: Settings) -> Path:
-    """Where the hash of a generated admin key is kept."""
-    return settings.data_dir / "admin_key.hash"
-
-
-def generate_admin_key(settings: Settings, secret: ServerSecret) -> str | None:
-    """A new admin key, to be shown now and never again; None if there is one already."""
-    path = admin_key_file(settings)
-    if settings.admin_key is not None or path.exists():
-        return None
-    key = make_key("tna").text
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    write_private(path, hash_key(key, secret) + "\n")
-    return key
-
-
-def admin_key_hash(settings: Settings, secret: ServerSecret) -> str:
-    """The hash to compare with. Raises ValueError when there is no admin key at all."""
-    if settings.admin_key is not None:
-        return hash_key(settings.admin_key.get_secret_value(), secret)
-    path = admin_key_file(settings)
-    if not path.exists():
-        raise ValueError("there is no admin key: set TENORA_ADMIN_KEY or generate one first")
-    return path.read_text().strip()
-
-
 def portal_folder() -> Path:
     """Where the checkout builds the portal."""
     return Path(__file__).resolve().parents[2] / "admin_ui" / "dist"
 
 
+def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What runs for as long as the process does; each would run for ever."""
+    return {"leases": state.limits.keep_leases, "intake": IntakeWorker(state).run}
+
+
 @asynccontextmanager
-async def _beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Run `work` for as long as the block does."""
-    task = asyncio.create_task(work)
+async def _beside(name: str, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run `work` for as long as the block does. Should it fail, say so and begin it again."""
+
+    async def keep_working() -> None:
+        while True:
+            try:
+                await work()
+            except Exception:
+                _log.exception("background work failed", work=name, again_in_s=_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
+
+    task = asyncio.create_task(keep_working(), name=name)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ and plans as rows; what a caller may do with them is for each route to say (`req
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args
@@ -103,19 +103,19 @@ class Authenticator:
         db: Database,
         redis: Redis,
         secret: ServerSecret,
-        admin_key_hash: str,
+        admin_key_hashes: Sequence[str],
         cache_s: int,
     ) -> None:
         self._db = db
         self._redis = redis
         self._secret = secret
-        self._admin_key_hash = admin_key_hash
+        self._admin_key_hashes = tuple(admin_key_hashes)
         self._cache_s = cache_s
 
     def admin(self, token: str) -> AdminContext | None:
         """The operator, if this is the admin key."""
         digest = hash_key(token, self._secret)
-        if not hmac.compare_digest(digest, self._admin_key_hash):
+        if not any(hmac.compare_digest(digest, known) for known in self._admin_key_hashes):
             return None
         return AdminContext(actor=f"admin_key:{digest[:12]}")
 

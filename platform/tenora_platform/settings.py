@@ -1,5 +1,6 @@
 """What the operator chooses: every option of `tenora serve`, each also as `TENORA_*` in the
-environment. It knows how these become an engine's configuration, not how anything runs."""
+environment. The text under a field is its help. It knows how the fields become an engine's
+configuration, not how anything runs."""
 
 from __future__ import annotations
 
@@ -34,50 +35,81 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 class Settings(BaseSettings):
     """One platform process and its engine. Frozen; `with_urls` returns a changed copy."""
 
-    model_config = SettingsConfigDict(env_prefix="TENORA_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="TENORA_", frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
 
-    # the HTTP edge
+    # The HTTP edge
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = Field(default=8000, ge=1, le=65535)
-    admin_key: SecretStr | None = None  # generated and printed once when absent
-    secret: SecretStr | None = None  # shared by all workers; else kept in the data directory
-    max_body: Size = 4 * 1024**2  # of a JSON request
-    max_upload: Size = 1024**3  # of one multipart upload
+    """Port to listen on."""
+    admin_key: SecretStr | None = None
+    """The first admin key; made and shown once when absent."""
+    secret: SecretStr | None = None
+    """Server secret, the same for all workers; kept in the data directory when absent."""
+    max_body: Size = 4 * 1024**2
+    """Largest JSON body."""
+    max_upload: Size = 1024**3
+    """Largest multipart upload."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much is logged."""
+    lease_s: float = Field(default=30.0, gt=0)
+    """Seconds after which a crashed worker's parallel requests are free again."""
+    auth_cache_s: int = Field(default=10, ge=0)
+    """Seconds for which a key may be believed without asking the database; 0 is never."""
 
-    # where state lives
+    # Where state lives
     data_dir: Path = Path(".data")
-    database_url: str | None = None  # None = embedded PostgreSQL under the data directory
-    redis_url: str | None = None  # None = embedded Valkey under the data directory
-    object_store: str | None = None  # path or URL; None = <data-dir>/objects
-    portal_dir: Path | None = None  # None = admin_ui/dist of this checkout
+    """Everything that Tenora writes."""
+    database_url: str | None = None
+    """PostgreSQL; an embedded one under the data directory when absent."""
+    redis_url: str | None = None
+    """Redis or Valkey; an embedded one under the data directory when absent."""
+    object_store: str | None = None
+    """A path, s3://, gs:// or az://; <data-dir>/objects when absent."""
+    portal_dir: Path | None = None
+    """The built portal; admin_ui/dist of the checkout when absent."""
 
-    # the engine
-    model: str | None = None  # a Hugging Face folder; None = the default base model
-    served_name: str | None = None  # its id in the API; None = the folder's name
+    # The engine
+    model: str | None = None
+    """A Hugging Face folder of the Llama family; SmolLM2-135M-Instruct when absent."""
+    served_name: str | None = None
+    """The base model's id in the API; the folder's name when absent."""
     load_format: Literal["auto", "dummy"] = "auto"
+    """dummy: the model's config only, with random weights, for measurements."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of weights, KV and adapters."""
     threads: int | None = Field(default=None, ge=1)
-    memory: Size = 1024**3  # weights + workspace + arena
-    arena: Size | None = None  # the arena alone; None = what the budget leaves
+    """Compute threads of the engine; all cores when absent."""
+    memory: Size = 1024**3
+    """Weights, workspace and arena together."""
+    arena: Size | None = None
+    """The page arena alone; what the budget leaves when absent."""
     block_tokens: int = Field(default=16, ge=1)
+    """Tokens of a KV page."""
     max_context_tokens: int | None = Field(default=None, ge=1)
+    """Longest prompt and answer together; the model's own when absent."""
     max_running: int = Field(default=64, ge=1)
+    """Sequences in one step."""
     max_step_tokens: int = Field(default=512, ge=1)
+    """Tokens of one step, decode and prefill together."""
     max_prefill_chunk: int = Field(default=256, ge=1)
+    """Tokens of one prompt in one step."""
     max_waiting: int = Field(default=1024, ge=1)
+    """Sequences in the queue; more are refused."""
     max_adapters: int = Field(default=256, ge=1)
+    """Adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
+    """Largest rank accepted."""
     host_adapter_memory: Size = 256 * 1024**2
+    """Packed adapters kept in host memory."""
     prefix_caching: bool = True
+    """Reuse the KV of equal prefixes, within one tenant and adapter."""
     seed: int = 0
-
-    # limits of the edge, per process
-    lease_s: float = Field(
-        default=30.0, gt=0
-    )  # a crashed worker's parallel requests free themselves
-    auth_cache_s: int = Field(default=10, ge=0)  # how long a key may be believed without asking
+    """For requests that name no seed."""
 
     @property
     def object_store_url(self) -> str:

@@ -26,13 +26,13 @@ def running_servers(settings: Settings, secret: ServerSecret) -> Iterator[Settin
         database_url, redis_url = settings.database_url, settings.redis_url
         if database_url is None:
             postgres = EmbeddedPostgres(data_dir / "postgres", secret)
+            stack.callback(postgres.stop)  # first: a start that is broken off is ended too
             postgres.start()
-            stack.callback(postgres.stop)
             database_url = postgres.url
         if redis_url is None:
             valkey = EmbeddedValkey(data_dir / "valkey", secret)
-            valkey.start()
             stack.callback(valkey.stop)
+            valkey.start()
             redis_url = valkey.url
         yield settings.with_urls(database_url=database_url, redis_url=redis_url)
 

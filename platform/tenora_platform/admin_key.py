@@ -1,0 +1,43 @@
+"""The admin key: the operator's own, or one made here and shown once. Only hashes of a made one are
+kept, in the data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tenora_platform.keys import hash_key, make_key
+from tenora_platform.secret import ServerSecret, write_private
+from tenora_platform.settings import Settings
+
+
+def admin_key_hashes(settings: Settings, secret: ServerSecret) -> tuple[str, ...]:
+    """The hashes of the keys that are valid: TENORA_ADMIN_KEY alone if set, else those made.
+    Raises ValueError when there is none at all."""
+    if settings.admin_key is not None:
+        return (hash_key(settings.admin_key.get_secret_value(), secret),)
+    hashes = _read(settings)
+    if not hashes:
+        raise ValueError("there is no admin key: set TENORA_ADMIN_KEY or make one first")
+    return hashes
+
+
+def has_admin_key(settings: Settings) -> bool:
+    return settings.admin_key is not None or bool(_read(settings))
+
+
+def make_admin_key(settings: Settings, secret: ServerSecret) -> str:
+    """One more admin key, valid from the next start. Show it now: it cannot be had again."""
+    key = make_key("tna").text
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    hashes = (*_read(settings), hash_key(key, secret))
+    write_private(_file(settings), "".join(f"{each}\n" for each in hashes))
+    return key
+
+
+def _file(settings: Settings) -> Path:
+    return settings.data_dir / "admin_keys"
+
+
+def _read(settings: Settings) -> tuple[str, ...]:
+    path = _file(settings)
+    return tuple(path.read_text().split()) if path.exists() else ()

@@ -1,0 +1,188 @@
+"""`tenora adapter`: upload a PEFT folder and look after what was uploaded."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, cast
+
+import httpx
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TransferSpeedColumn,
+)
+
+from tenora_platform.cli.client import (
+    DEFAULT_URL,
+    ApiClient,
+    AsJson,
+    TenantKey,
+    Url,
+    connected,
+    show,
+)
+from tenora_platform.cli.errors import CliError
+
+app = typer.Typer(no_args_is_help=True)
+_KEY = "a tenant's API key"
+_CHECK_S = 300
+_COLUMNS = {
+    "name": "name",
+    "version": "version",
+    "state": "state",
+    "rank": "rank",
+    "bytes": "bytes",
+}
+
+
+@app.command("list")
+def list_adapters(url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = False) -> None:
+    """The tenant's adapters."""
+    with connected(url, key, what=_KEY) as api:
+        show(api.all_of("/v1/adapters"), _COLUMNS, as_json=as_json)
+
+
+@app.command("show")
+def show_adapter(
+    name: str, url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = False
+) -> None:
+    """One adapter with its versions and reports."""
+    with connected(url, key, what=_KEY) as api:
+        found = api.call("GET", f"/v1/adapters/{name}")
+    show(found, _COLUMNS, as_json=as_json, rows=[found, *found.get("versions", [])])
+
+
+@app.command("push")
+def push(
+    folder: Annotated[Path, typer.Argument(help="What peft's save_pretrained wrote.")],
+    name: Annotated[str, typer.Option(help="The adapter's name; a new version if it exists.")],
+    url: Url = DEFAULT_URL,
+    key: TenantKey = None,
+) -> None:
+    """Upload a PEFT folder and wait until it has been checked."""
+    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    for file in (config, weights):
+        if not file.is_file():
+            raise CliError(
+                f"{file} does not exist.",
+                "A PEFT folder holds adapter_config.json and adapter_model.safetensors.",
+            )
+    with connected(url, key, what=_KEY) as api:
+        made = _upload(api, name, config, weights)
+        version = _await_check(api, name, int(made["version"]))
+    if version["state"] == "rejected":
+        raise CliError(f"{name}@{version['version']} was rejected: {reasons(version)}")
+    Console(highlight=False).print(
+        f"{name}@{version['version']} is {version['state']} ({version.get('digest')})"
+    )
+
+
+@app.command("delete")
+def delete(
+    name: str,
+    version: Annotated[int | None, typer.Option(help="Only this version.")] = None,
+    url: Url = DEFAULT_URL,
+    key: TenantKey = None,
+) -> None:
+    """Delete an adapter or one version; running requests finish."""
+    path = f"/v1/adapters/{name}" + ("" if version is None else f"/versions/{version}")
+    with connected(url, key, what=_KEY) as api:
+        api.call("DELETE", path)
+    typer.echo(f"deleted {name}" + ("" if version is None else f"@{version}"))
+
+
+@app.command("alias")
+def alias(
+    name: str,
+    alias_name: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as prod.")],
+    target: Annotated[list[str], typer.Argument(help="VERSION or VERSION=WEIGHT, adding to 100.")],
+    url: Url = DEFAULT_URL,
+    key: TenantKey = None,
+) -> None:
+    """Point an alias at a version, or at several by weight."""
+    targets = [parse_target(word) for word in target]
+    with connected(url, key, what=_KEY) as api:
+        api.call("PUT", f"/v1/adapters/{name}/aliases/{alias_name}", json={"targets": targets})
+    typer.echo(f"{name}@{alias_name} -> {' '.join(target)}")
+
+
+def parse_target(word: str) -> dict[str, int]:
+    """`3` or `3=90`. Raises CliError."""
+    version, _, weight = word.partition("=")
+    if not version.isdigit() or not (weight or "100").isdigit():
+        raise CliError(f"{word!r} is not VERSION or VERSION=WEIGHT, such as 3=90.")
+    return {"version": int(version), "weight": int(weight or 100)}
+
+
+def reasons(version: dict[str, Any]) -> str:
+    """Why an upload was rejected, field by field."""
+    report = version.get("validation") or {}
+    problems = report.get("problems", [])
+    return (
+        "; ".join(f"{each['field']}: {each['message']}" for each in problems) or "no reason given"
+    )
+
+
+class _Counted:
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, file: BinaryIO, progress: Progress, size: int) -> None:
+        self._file = file
+        self._progress = progress
+        self._task = progress.add_task("uploading", total=size)
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._progress.advance(self._task, len(data))
+        return data
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> bytes:
+        if data := self.read(1 << 20):
+            return data
+        raise StopIteration
+
+
+def _upload(api: ApiClient, name: str, config: Path, weights: Path) -> dict[str, Any]:
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+    )
+    with bar, weights.open("rb") as file:
+        counted = cast(BinaryIO, _Counted(file, bar, weights.stat().st_size))
+        files = {
+            "adapter_config": ("adapter_config.json", config.read_bytes(), "application/json"),
+            "weights": ("adapter_model.safetensors", counted, "application/octet-stream"),
+        }
+        timeout = httpx.Timeout(60, write=600, read=600)
+        made: dict[str, Any] = api.call(
+            "POST", "/v1/adapters", data={"name": name}, files=files, timeout=timeout
+        )
+        return made
+
+
+def _await_check(api: ApiClient, name: str, number: int) -> dict[str, Any]:
+    deadline = time.monotonic() + _CHECK_S
+    while True:
+        found: dict[str, Any] = api.call("GET", f"/v1/adapters/{name}/versions/{number}")
+        if found["state"] not in ("quarantined", "validating"):
+            return found
+        if time.monotonic() > deadline:
+            raise CliError(
+                f"{name}@{number} is still being checked after {_CHECK_S} s.",
+                f"Look again later: tenora adapter show {name}",
+            )
+        time.sleep(0.2)

@@ -1,0 +1,108 @@
+"""The management API from a shell: where the server is, which key to send, how errors read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tenora_platform.cli.errors import CliError
+
+Url = Annotated[str, typer.Option("--url", envvar="TENORA_URL", help="Address of the server.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", help="Key to send; else TENORA_API_KEY or TENORA_ADMIN_KEY.", show_default=False
+    ),
+]
+TenantKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key", envvar="TENORA_API_KEY", help="The tenant's API key.", show_default=False
+    ),
+]
+AdminKey = Annotated[
+    str | None,
+    typer.Option("--key", envvar="TENORA_ADMIN_KEY", help="The admin key.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The server's own answer, as JSON.")]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class ApiClient:
+    """Calls with a key; refusals become CliError with the server's words."""
+
+    http: httpx.Client
+
+    def call(self, method: str, path: str, **more: Any) -> Any:
+        answer = self.http.request(method, path, **more)
+        if answer.is_error:
+            raise refusal(answer)
+        return answer.json()
+
+    def all_of(self, path: str, **query: Any) -> list[dict[str, Any]]:
+        """Every item of a paged list."""
+        items: list[dict[str, Any]] = []
+        while True:
+            page = self.call("GET", path, params={**query, "limit": 100})
+            items += page["data"]
+            if not page.get("has_more") or not page["data"]:
+                return items
+            query["after"] = page.get("last_id") or page["data"][-1]["id"]
+
+
+def refusal(answer: httpx.Response) -> CliError:
+    """An error answer in words."""
+    try:
+        error = answer.json()["error"]
+        message = str(error["message"])
+        param = f" (field {error['param']})" if error.get("param") else ""
+    except (ValueError, KeyError, TypeError):
+        message, param = answer.text[:300], ""
+    hint = {
+        401: "Give the key with --key, TENORA_API_KEY or TENORA_ADMIN_KEY.",
+        403: "Is this the right kind of key? Tenants and operators have different ones.",
+    }.get(answer.status_code)
+    return CliError(f"{message}{param} [{answer.status_code}]", hint)
+
+
+@contextmanager
+def connected(url: str, key: str | None, *, what: str) -> Iterator[ApiClient]:
+    """A client for one command. Raises CliError without a key."""
+    if not key:
+        raise CliError(f"This needs {what}.", "Give it with --key or in the environment.")
+    headers = {"authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+        yield ApiClient(http)
+
+
+def show(
+    data: Any, columns: dict[str, str], *, as_json: bool, rows: list[dict[str, Any]] | None = None
+) -> None:
+    """Print a list of objects as a table of `columns` (heading -> field), or `data` as JSON."""
+    if as_json:
+        typer.echo(json.dumps(data, indent=2))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in columns:
+        table.add_column(heading, overflow="fold")
+    for row in rows if rows is not None else data:
+        table.add_row(*(_cell(row.get(field)) for field in columns.values()))
+    Console(highlight=False).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

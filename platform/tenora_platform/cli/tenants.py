@@ -1,0 +1,131 @@
+"""`tenora tenant` and `tenora key`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from tenora_platform.cli.client import (
+    DEFAULT_URL,
+    AdminKey,
+    AsJson,
+    Key,
+    Url,
+    connected,
+    show,
+)
+
+tenant = typer.Typer(no_args_is_help=True)
+key = typer.Typer(no_args_is_help=True)
+
+TenantId = Annotated[str, typer.Argument(help="The tenant's id.")]
+_TENANT = {"id": "id", "name": "name", "plan": "plan", "status": "status", "since": "created_at"}
+_KEY = {
+    "id": "id",
+    "name": "name",
+    "prefix": "prefix",
+    "scopes": "scopes",
+    "expires": "expires_at",
+    "revoked": "revoked_at",
+    "last used": "last_used_at",
+}
+_ADMIN = "the admin key"
+
+
+@tenant.command("list")
+def list_tenants(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """Every tenant, newest first."""
+    with connected(url, key, what=_ADMIN) as api:
+        show(api.all_of("/admin/v1/tenants"), _TENANT, as_json=as_json)
+
+
+@tenant.command("create")
+def create_tenant(
+    name: Annotated[str, typer.Argument(help="A label for people.")],
+    plan: Annotated[str, typer.Option(help="One of the plans.")] = "standard",
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a tenant and its first API key, which is shown this once."""
+    with connected(url, key, what=_ADMIN) as api:
+        made = api.call("POST", "/admin/v1/tenants", json={"name": name, "plan": plan})
+        new = api.call("POST", f"/admin/v1/tenants/{made['id']}/api_keys", json={"name": "first"})
+    row = made | {"key": new["key"]}
+    show(row, {"id": "id", "plan": "plan", "key": "key"}, as_json=as_json, rows=[row])
+
+
+@tenant.command("update")
+def update_tenant(
+    tenant_id: TenantId,
+    plan: Annotated[str | None, typer.Option(help="Put it on another plan.")] = None,
+    name: Annotated[str | None, typer.Option(help="Call it something else.")] = None,
+    status: Annotated[str | None, typer.Option(help="active or suspended.")] = None,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a tenant; what is not given stays as it is."""
+    given = {"plan": plan, "name": name, "status": status}
+    body = {field: value for field, value in given.items() if value is not None}
+    with connected(url, key, what=_ADMIN) as api:
+        made = api.call("PATCH", f"/admin/v1/tenants/{tenant_id}", json=body)
+    show(made, _TENANT, as_json=as_json, rows=[made])
+
+
+@key.command("list")
+def list_keys(
+    tenant_id: Annotated[str | None, typer.Option("--tenant", help="With the admin key.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """A tenant's keys: its own, or with the admin key those of --tenant."""
+    with connected(url, _either(key, tenant_id), what="a key") as api:
+        show(api.all_of(_keys_path(tenant_id)), _KEY, as_json=as_json)
+
+
+@key.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="A label for people.")],
+    tenant_id: Annotated[str | None, typer.Option("--tenant", help="With the admin key.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="May be repeated; all if absent.")] = None,
+    expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an API key; its secret is shown this once."""
+    body: dict[str, Any] = {"name": name}
+    if scope:
+        body["scopes"] = scope
+    if expires_at:
+        body["expires_at"] = expires_at
+    with connected(url, _either(key, tenant_id), what="a key") as api:
+        made = api.call("POST", _keys_path(tenant_id), json=body)
+    columns = {"id": "id", "scopes": "scopes", "key": "key"}
+    show(made, columns, as_json=as_json, rows=[made])
+
+
+@key.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="The key's id.")],
+    tenant_id: Annotated[str | None, typer.Option("--tenant", help="With the admin key.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """End a key, at once."""
+    with connected(url, _either(key, tenant_id), what="a key") as api:
+        api.call("DELETE", f"{_keys_path(tenant_id)}/{key_id}")
+    typer.echo(f"revoked {key_id}")
+
+
+def _keys_path(tenant_id: str | None) -> str:
+    return "/v1/api_keys" if tenant_id is None else f"/admin/v1/tenants/{tenant_id}/api_keys"
+
+
+def _either(key: str | None, tenant_id: str | None) -> str | None:
+    """Another tenant's keys are the operator's business."""
+    return key or os.environ.get("TENORA_API_KEY" if tenant_id is None else "TENORA_ADMIN_KEY")
