@@ -1,0 +1,340 @@
+"""A runner and a loader for engine tests, without a model: the runner keeps token ids where KV
+would be and reads every context back through the block table, so that any mistake in paging, prefix
+sharing, preemption or adapter slots shows as a wrong token at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tenora_engine.adapters.loader import LoadResult
+from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
+from tenora_engine.engine import Engine
+from tenora_engine.errors import AdapterLoadError
+from tenora_engine.events import Residency
+from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.policy import EvictionPolicy
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.sequence import Sequence
+from tenora_kernels.segments import BASE_SLOT, AdapterTable
+
+VOCAB = 97
+EOS = 96
+_TAG_VALUES = 1 << 20  # exact in float32
+
+
+def tag(text: str) -> int:
+    """A small number that stands for a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % _TAG_VALUES
+
+
+def next_token(token_ids: list[int], adapter_tag: int, index: int, eos_every: int) -> int:
+    """What the "model" says after a context. One token in `eos_every` is EOS."""
+    value = tag(f"{token_ids}/{adapter_tag}/{index}")
+    return EOS if value % eos_every == 0 else value % EOS
+
+
+def expected_output(
+    request: GenerationRequest, index: int, context_tokens: int, eos_every: int
+) -> tuple[list[int], str]:
+    """What one sequence of a request must generate, and why it must end: run alone, by a loop
+    without pages. The stopping token is included."""
+    sampling = request.sampling
+    adapter_tag = 0 if request.adapter is None else tag(request.adapter.digest)
+    token_ids = list(request.prompt_token_ids)
+    output: list[int] = []
+    stops = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else (EOS,))}
+    while True:
+        token = next_token(token_ids, adapter_tag, index, eos_every)
+        token_ids.append(token)
+        output.append(token)
+        if token in stops:
+            return output, "stop"
+        if len(output) == sampling.max_tokens or len(token_ids) == context_tokens:
+            return output, "length"
+
+
+def make_config(
+    *,
+    num_pages: int = 32,
+    block_tokens: int = 4,
+    max_running: int = 8,
+    max_step_tokens: int = 16,
+    max_prefill_chunk: int = 7,
+    max_waiting: int = 64,
+    max_adapters: int = 4,
+    max_rank: int = 8,
+    context_tokens: int = 64,
+    prefix_caching: bool = True,
+) -> ResolvedConfig:
+    """A model of one layer with pages of `8 * block_tokens` float32 elements."""
+    engine = EngineConfig(
+        model="fake",
+        served_name="fake",
+        dtype="float32",
+        block_tokens=block_tokens,
+        max_running=max_running,
+        max_step_tokens=max_step_tokens,
+        max_prefill_chunk=max_prefill_chunk,
+        max_waiting=max_waiting,
+        max_adapters=max_adapters,
+        max_rank=max_rank,
+        prefix_caching=prefix_caching,
+    )
+    model = ModelInfo(
+        id="fake",
+        architecture="LlamaForCausalLM",
+        num_layers=1,
+        hidden=4,
+        intermediate=8,
+        heads=1,
+        kv_heads=1,
+        head_dim=4,
+        vocab=VOCAB,
+        context_tokens=context_tokens,
+        dtype="float32",
+        weight_bytes=4000,
+        modules=dict.fromkeys(LORA_MODULES, (4, 4)),
+        eos_token_ids=(EOS,),
+    )
+    page_elements = 8 * block_tokens
+    return ResolvedConfig(
+        engine=engine,
+        model=model,
+        page_elements=page_elements,
+        page_bytes=4 * page_elements,
+        num_pages=num_pages,
+        workspace_bytes=0,
+    )
+
+
+@dataclass(frozen=True)
+class FakeBatch:
+    plan: StepPlan
+
+
+class FakeRunner:
+    """Writes `(token id, tag of what computed it)` into each token's place in its page; to sample,
+    reads all of the context back and refuses any difference."""
+
+    def __init__(
+        self, config: ResolvedConfig, pool: Tensor, table: AdapterTable, eos_every: int = 11
+    ) -> None:
+        self.config = config
+        self.pool = pool
+        self.table = table
+        self.eos_every = eos_every
+        self.fail_next: Exception | None = None
+        self.plans: list[StepPlan] = []
+        self.computed_tokens = 0
+
+    def build_batch(self, plan: StepPlan) -> FakeBatch:
+        engine = self.config.engine
+        slots = [item.sequence.adapter_slot for item in plan.scheduled]
+        assert slots == sorted(slots), "sequences of one adapter slot must stand together"
+        assert plan.num_tokens <= engine.max_step_tokens
+        assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
+        for item in plan.scheduled:
+            sequence = item.sequence
+            assert 1 <= item.num_tokens <= max(engine.max_prefill_chunk, 1)
+            assert item.samples == (item.num_tokens == sequence.num_uncomputed)
+            end = sequence.num_computed + item.num_tokens
+            assert len(sequence.block_table) * engine.block_tokens >= end
+            assert len(set(sequence.block_table)) == len(sequence.block_table)
+        return FakeBatch(plan)
+
+    def run(self, batch: FakeBatch) -> StepResult:
+        self.plans.append(batch.plan)
+        for item in batch.plan.scheduled:
+            self._write(item.sequence, item.num_tokens)
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        tokens = [
+            [self._sample(item.sequence)] if item.samples else [] for item in batch.plan.scheduled
+        ]
+        return StepResult(token_ids=tokens, logprobs=[None] * len(tokens))
+
+    def _write(self, sequence: Sequence, num_tokens: int) -> None:
+        size = self.config.engine.block_tokens
+        start = sequence.num_computed
+        owner = _owner(sequence)
+        for position in range(start, start + num_tokens):
+            page, place = sequence.block_table[position // size], position % size
+            self.pool[page, 2 * place] = sequence.token_ids[position]
+            self.pool[page, 2 * place + 1] = owner
+        self.computed_tokens += num_tokens
+
+    def _sample(self, sequence: Sequence) -> int:
+        size, length = self.config.engine.block_tokens, len(sequence.token_ids)
+        kv = self.pool[sequence.block_table].reshape(len(sequence.block_table), -1)
+        rows = kv[:, : 2 * size].reshape(-1, 2)[:length]
+        assert [int(value) for value in rows[:, 0]] == sequence.token_ids, "KV of other tokens"
+        owner = _owner(sequence)
+        assert all(int(value) == owner for value in rows[:, 1]), "KV of another tenant or adapter"
+        return next_token(
+            sequence.token_ids, self._adapter_tag(sequence), sequence.index, self.eos_every
+        )
+
+    def _adapter_tag(self, sequence: Sequence) -> int:
+        """Read from the arena, through the slot's table, in all rank rows."""
+        slot = sequence.adapter_slot
+        adapter = sequence.request.adapter
+        if slot == BASE_SLOT:
+            assert adapter is None
+            return 0
+        assert adapter is not None
+        rank = int(self.table.rank[slot].max())
+        assert rank == adapter.rank
+        flat = self.pool.view(-1)
+        values = {int(flat[offset]) for offset in self.table.granule_offset[slot, 0, :rank]}
+        assert len(values) == 1, "an adapter's pages were overwritten"
+        return values.pop()
+
+
+def _owner(sequence: Sequence) -> int:
+    request = sequence.request
+    digest = "BASE" if request.adapter is None else request.adapter.digest
+    return tag(f"{request.tenant.namespace}/{digest}")
+
+
+def pack(config: ResolvedConfig, ref: AdapterRef) -> PackedAdapter:
+    """An adapter whose every granule is two elements: its tag, twice. Five granules a page."""
+    per_page = 5
+    num_pages = -(-ref.rank // per_page)
+    rows = torch.arange(ref.rank, dtype=torch.int32)
+    ones = torch.ones((1, len(LORA_MODULES)), dtype=torch.int32)
+    return PackedAdapter(
+        digest=ref.digest,
+        layout_key="fake",
+        pages=torch.full((num_pages, config.page_elements), float(tag(ref.digest))),
+        granule_page=(rows // per_page).unsqueeze(0),
+        granule_start=(rows % per_page * 2).unsqueeze(0),
+        rank=ones * ref.rank,
+        a_offset=ones * 0,
+        b_offset=ones,
+        scale=ones.float(),
+    )
+
+
+class FakeLoader:
+    """Loads end when the test says so (`finish`), or at once if `instant`."""
+
+    def __init__(self, config: ResolvedConfig, instant: bool = True) -> None:
+        self.config = config
+        self.instant = instant
+        self.on_complete: Callable[[], None] | None = None
+        self.in_flight: dict[str, AdapterRef] = {}
+        self.started: list[str] = []
+        self.forgotten: list[str] = []
+        self.bad: set[str] = set()  # digests that cannot be loaded
+        self.closed = False
+        self._completed: list[LoadResult] = []
+
+    def start(self, ref: AdapterRef) -> None:
+        if ref.digest in self.in_flight:
+            return
+        self.started.append(ref.digest)
+        self.in_flight[ref.digest] = ref
+        if self.instant:
+            self.finish(ref.digest)
+
+    def finish(self, digest: str) -> None:
+        ref = self.in_flight.pop(digest)
+        error = AdapterLoadError(f"{digest} is broken") if digest in self.bad else None
+        packed = pack(self.config, ref) if error is None else None
+        self._completed.append(LoadResult(ref, packed, error, "store", 5.0))
+        if self.on_complete is not None:
+            self.on_complete()
+
+    def take_completed(self) -> list[LoadResult]:
+        completed, self._completed = self._completed, []
+        return completed
+
+    def residency(self, ref: AdapterRef) -> Residency:
+        return "host" if ref.digest in self.started else "store"
+
+    def forget(self, digest: str) -> None:
+        self.forgotten.append(digest)
+
+    def counters(self) -> dict[str, float]:
+        return {"starts": float(len(self.started))}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Rig:
+    """An engine on fakes. `clock` is set by the test."""
+
+    config: ResolvedConfig
+    engine: Engine
+    runner: FakeRunner
+    loader: FakeLoader
+    memory: MemoryManager
+    now_s: float = 1000.0
+
+    @classmethod
+    def build(
+        cls,
+        config: ResolvedConfig,
+        *,
+        instant: bool = True,
+        eos_every: int = 11,
+        policy: EvictionPolicy | None = None,
+    ) -> Rig:
+        arena = Arena.allocate(config)
+        rig: Rig
+
+        def clock() -> float:
+            return rig.now_s
+
+        memory = MemoryManager(config, arena, policy, clock)
+        runner = FakeRunner(config, arena.pool, memory.adapters.table, eos_every)
+        loader = FakeLoader(config, instant)
+        engine = Engine(config, runner, loader, memory, clock)
+        rig = cls(config, engine, runner, loader, memory)
+        return rig
+
+
+def make_tenant(name: str = "t0", weight: float = 1.0, tpot_ms: float | None = None) -> Tenant:
+    return Tenant(key=name, namespace=f"ns-{name}", weight=weight, tpot_ms=tpot_ms)
+
+
+def make_ref(name: str, rank: int = 8) -> AdapterRef:
+    return AdapterRef(digest=f"sha256:{name}", rank=rank)
+
+
+def make_request(
+    request_id: str,
+    prompt: list[int],
+    *,
+    tenant: Tenant | None = None,
+    adapter: AdapterRef | None = None,
+    max_tokens: int = 8,
+    n: int = 1,
+    stop_token_ids: tuple[int, ...] = (),
+    ignore_eos: bool = False,
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        tenant=tenant or make_tenant(),
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            n=n,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+        ),
+        adapter=adapter,
+        arrival_s=1000.0,
+    )
