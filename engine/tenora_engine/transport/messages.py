@@ -133,6 +133,10 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
     is another one than before. The client must begin anew with Hello."""
 
 
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """The engine has been stopped; nothing comes after this."""
+
+
 class Events(msgspec.Struct, frozen=True, tag="events"):
     """All events of one step for one client, in order."""
 
@@ -164,7 +168,9 @@ class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
     error: ErrorInfo
 
 
-FromEngine = Ready | Unknown | Events | Refused | ResidencyIs | StatsAre | UsageIs | CallFailed
+FromEngine = (
+    Ready | Unknown | Goodbye | Events | Refused | ResidencyIs | StatsAre | UsageIs | CallFailed
+)
 
 
 class Boot(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from tenora_engine.transport.wire import choose_endpoint
 
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 30.0
+_FAREWELL_S = 2.0
 _HEALTHY_S = 60.0  # a child that lived so long is restarted without delay
 
 _decode_report = msgspec.json.Decoder(m.Report).decode
@@ -92,8 +93,22 @@ class ProcessEngineClient(RemoteEngineClient):
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
-        await self._end_child()
+        if await self._end_child() == 0:
+            await self._farewell()
         await self._disconnect(stopped_error())
+        self._remove_socket()
+
+    async def _farewell(self) -> None:
+        """Read what a child that ended well has sent to the last."""
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._said_goodbye.wait()
+        except TimeoutError:
+            _log.warning("the engine's last events did not arrive")
+
+    def _remove_socket(self) -> None:
+        if self._endpoint.startswith("ipc://"):  # a killed child leaves it behind
+            Path(self._endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
         if self._made_dir is not None:
             shutil.rmtree(self._made_dir, ignore_errors=True)
             self._made_dir = None
@@ -109,6 +124,7 @@ class ProcessEngineClient(RemoteEngineClient):
                 if not isinstance(listening, m.Listening) or not isinstance(loaded, m.Loaded):
                     raise EngineUnavailableError("the engine process speaks another language")
                 await self._disconnect(stopped_error())  # from the child before
+                self._endpoint = listening.endpoint
                 self._connect(listening.endpoint)
                 await self._greeted(child)
         except TimeoutError:
@@ -184,10 +200,11 @@ class ProcessEngineClient(RemoteEngineClient):
         self._last_error = error
         self._lost(error)
 
-    async def _end_child(self) -> None:
+    async def _end_child(self) -> int | None:
+        """The child's exit status, if there was one."""
         child, self._child = self._child, None
         if child is None:
-            return
+            return None
         if child.returncode is None:
             child.send_signal(signal.SIGTERM)
             try:
@@ -199,6 +216,7 @@ class ProcessEngineClient(RemoteEngineClient):
                 await child.wait()
         if child.stdin is not None:
             child.stdin.close()
+        return child.returncode
 
 
 def _how(status: int) -> str:

@@ -62,6 +62,16 @@ class RemoteEngineClient(RoutedClient):
         self._call_numbers = itertools.count()
         self._is_ready = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._said_goodbye = asyncio.Event()
+
+    @property
+    def endpoint(self) -> str:
+        """Where the engine listens; with `token`, what another process needs to share it."""
+        return self._endpoint
+
+    @property
+    def token(self) -> str:
+        return self._token
 
     @property
     def model(self) -> ModelInfo:
@@ -186,6 +196,7 @@ class RemoteEngineClient(RoutedClient):
         socket.set_hwm(QUEUED_MESSAGES_MAX)
         socket.setsockopt(zmq.LINGER, 200)
         socket.connect(endpoint)
+        self._said_goodbye.clear()
         self._socket = socket
         self._outgoing = asyncio.Queue(QUEUED_MESSAGES_MAX)
         self._tasks = [
@@ -235,6 +246,9 @@ class RemoteEngineClient(RoutedClient):
         elif isinstance(message, m.Ready):
             self._model = message.model
             self._is_ready.set()
+        elif isinstance(message, m.Goodbye):
+            self._lost(stopped_error())
+            self._said_goodbye.set()
         elif isinstance(message, m.Unknown):
             self._lost(EngineUnavailableError("the engine does not know this client any more"))
         else:

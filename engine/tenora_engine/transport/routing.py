@@ -44,10 +44,10 @@ class EventStream:
         """The next event, None after the last. Raises what `fail` was given, after the events that
         came before it."""
         while not self._events:
-            if self._error is not None:
-                raise self._error
             if self.unfinished == 0:
                 return None
+            if self._error is not None:
+                raise self._error
             self._changed.clear()
             await self._changed.wait()
         return self._events.popleft()

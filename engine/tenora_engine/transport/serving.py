@@ -65,6 +65,9 @@ class EngineServer:
             self._drop_silent_clients()
         self._loop.stop()
         self._run_handed()
+        if self._failure is None:
+            for client in list(self._clients):
+                self._send(client, m.Goodbye())
         self._outbox.close()
         return self._failure
 

@@ -1,0 +1,175 @@
+"""An Engine without a model, for tests of what carries messages to and from one, in this process or
+in a child (`fake_step_engine:build`). Some prompts and model names make it misbehave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import cast
+
+from tenora_engine.client import AbortReason
+from tenora_engine.config import EngineConfig, ModelInfo, ResolvedConfig
+from tenora_engine.engine import Engine
+from tenora_engine.errors import ContextLengthError, MemoryBudgetError, ModelLoadError
+from tenora_engine.events import (
+    EngineStats,
+    Event,
+    FinishEvent,
+    FinishReason,
+    PoolStats,
+    Residency,
+    TokenEvent,
+    UsageRecord,
+)
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+
+TOO_LONG, EXITS, RAISES = 901, 902, 903  # first prompt tokens with a meaning
+
+
+def request(
+    request_id: str, first_token: int = 1, max_tokens: int = 3, n: int = 1
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        tenant=Tenant(key="t", namespace="ns"),
+        prompt_token_ids=[first_token, 2],
+        sampling=SamplingParams(max_tokens=max_tokens, n=n),
+        context={"adapter": "a"},
+    )
+
+
+def usage_record(
+    request_id: str, index: int = 0, output_tokens: int = 0, reason: FinishReason = "length"
+) -> UsageRecord:
+    return UsageRecord(
+        event_id=f"{request_id}:{index}",
+        request_id=request_id,
+        index=index,
+        tenant="t",
+        adapter_digest=None,
+        context={"adapter": "a"},
+        prompt_tokens=2,
+        cached_tokens=0,
+        output_tokens=output_tokens,
+        arrival_s=1.0,
+        first_token_s=None,
+        finished_s=2.0,
+        queue_ms=0.0,
+        adapter_load_ms=0.0,
+        residency=None,
+        tier="default",
+        finish_reason=reason,
+    )
+
+
+class FakeStepEngine:
+    """One token a step for every sequence: 100, 101, 102, ..."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        model = ModelInfo(
+            id=config.served_name,
+            architecture="llama",
+            num_layers=1,
+            hidden=8,
+            intermediate=8,
+            heads=1,
+            kv_heads=1,
+            head_dim=8,
+            vocab=1000,
+            context_tokens=512,
+            dtype="float32",
+            weight_bytes=0,
+            modules={"q_proj": (8, 8)},
+            eos_token_ids=(0,),
+        )
+        self.config = ResolvedConfig(
+            engine=config,
+            model=model,
+            page_elements=64,
+            page_bytes=256,
+            num_pages=4,
+            workspace_bytes=0,
+        )
+        self.on_wake: Callable[[], None] | None = None
+        self._outputs: dict[tuple[str, int], int] = {}
+        self._requests: dict[str, GenerationRequest] = {}
+        self._ended: list[Event] = []
+        self._forgotten = 0
+
+    def submit(self, request: GenerationRequest) -> None:
+        if request.prompt_token_ids[0] == TOO_LONG:
+            raise ContextLengthError("2000 tokens do not fit 512", "messages")
+        self._requests[request.request_id] = request
+        for index in range(request.sampling.n):
+            self._outputs[request.request_id, index] = 0
+
+    def abort(
+        self,
+        request_id: str,
+        index: int | None = None,
+        reason: AbortReason = "client_gone",
+        output_tokens: int | None = None,
+    ) -> None:
+        for key in [k for k in self._outputs if k[0] == request_id and index in (None, k[1])]:
+            tokens = self._outputs[key] if output_tokens is None else output_tokens
+            self._end(key, "stop" if reason == "stop" else "abort", tokens)
+
+    def _end(self, key: tuple[str, int], reason: FinishReason, output_tokens: int) -> None:
+        del self._outputs[key]
+        usage = usage_record(*key, output_tokens=output_tokens, reason=reason)
+        self._ended.append(FinishEvent(*key, reason=reason, usage=usage))
+
+    def forget_adapter(self, namespace: str, digest: str) -> None:
+        self._forgotten += 1
+
+    def residency(self, ref: AdapterRef) -> Residency:
+        return "host" if ref.rank == 1 else "store"
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._outputs or self._ended)
+
+    def step(self) -> list[Event]:
+        time.sleep(0.001)
+        events: list[Event] = []
+        for key in list(self._outputs):
+            asked = self._requests[key[0]]
+            if asked.prompt_token_ids[0] == EXITS:
+                os._exit(9)
+            if asked.prompt_token_ids[0] == RAISES:
+                raise RuntimeError("a defect")
+            events.append(TokenEvent(*key, token_ids=[100 + self._outputs[key]]))
+            self._outputs[key] += 1
+            if self._outputs[key] == asked.sampling.max_tokens:
+                self._end(key, "length", self._outputs[key])
+        events, self._ended = events + self._ended, []
+        return events
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=len(self._outputs),
+            waiting=0,
+            waiting_by_tenant={},
+            pool=PoolStats(4, 256, 4, 0, 0, 0, {}, "...."),
+            adapters=[],
+            counters={"forgotten": self._forgotten},
+            last_step_ms=1.0,
+            resident_bytes=1,
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def build(config: EngineConfig) -> Engine:
+    """The engine factory. The model's name says what shall go wrong."""
+    if config.model == "missing":
+        raise ModelLoadError("the folder 'missing' has no config.json")
+    if config.model == "large":
+        raise MemoryBudgetError("weights take 9 GB, the budget is 2 GB")
+    if config.model == "defect":
+        raise RuntimeError("a defect while loading")
+    if config.model == "exits":
+        os._exit(5)
+    return cast(Engine, FakeStepEngine(config))
