@@ -11,14 +11,14 @@ import { createRoot } from "react-dom/client";
 import { BrowserRouter } from "react-router";
 import { App } from "./App";
 import { SessionProvider } from "./api/context";
-import { theme } from "./components/theme";
+import { cssVariables, theme } from "./components/theme";
 
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root.");
 
 createRoot(root).render(
   <StrictMode>
-    <MantineProvider theme={theme} defaultColorScheme="auto">
+    <MantineProvider theme={theme} cssVariablesResolver={cssVariables} defaultColorScheme="auto">
       <Notifications position="top-right" />
       <SessionProvider>
         <BrowserRouter>

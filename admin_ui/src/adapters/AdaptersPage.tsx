@@ -81,7 +81,7 @@ interface AdapterTableProps {
 function AdapterTable({ adapters, onOpen, onDelete }: AdapterTableProps) {
   return (
     <Card p={0}>
-      <Table.ScrollContainer minWidth={780}>
+      <Table.ScrollContainer minWidth={780} type="native">
         <Table highlightOnHover aria-label="Adapters">
           <Table.Thead>
             <Table.Tr>

@@ -18,12 +18,16 @@ export function ReportView({ report }: { report: Report }) {
           icon={<IconCircleX size={18} />}
           title={`Rejected for ${report.problems.length === 1 ? "one reason" : `${report.problems.length} reasons`}`}
         >
-          <ProblemTable problems={report.problems} label="Reasons for the rejection" />
+          <ProblemTable
+            problems={report.problems}
+            label="Reasons for the rejection"
+            what="What is wrong"
+          />
         </Alert>
       )}
       {warnings.length > 0 && (
         <Alert color="yellow" icon={<IconAlertTriangle size={18} />} title="Accepted, but note">
-          <ProblemTable problems={warnings} label="Warnings" />
+          <ProblemTable problems={warnings} label="Warnings" what="What to know" />
         </Alert>
       )}
       {report.facts && <Facts facts={report.facts} />}
@@ -31,23 +35,35 @@ export function ReportView({ report }: { report: Report }) {
   );
 }
 
-function ProblemTable({ problems, label }: { problems: Problem[]; label: string }) {
+interface ProblemTableProps {
+  problems: Problem[];
+  label: string;
+  what: string;
+}
+
+function ProblemTable({ problems, label, what }: ProblemTableProps) {
   return (
     <Table.ScrollContainer minWidth={320} type="native">
-      <Table aria-label={label} verticalSpacing={6} horizontalSpacing="xs" withRowBorders={false}>
+      <Table
+        aria-label={label}
+        layout="fixed"
+        verticalSpacing={6}
+        horizontalSpacing="xs"
+        withRowBorders={false}
+      >
         <Table.Thead>
           <Table.Tr>
-            <Table.Th>Field</Table.Th>
-            <Table.Th>What is wrong</Table.Th>
+            <Table.Th w="38%">Field</Table.Th>
+            <Table.Th>{what}</Table.Th>
           </Table.Tr>
         </Table.Thead>
         <Table.Tbody>
           {problems.map((problem) => (
             <Table.Tr key={`${problem.field} ${problem.code} ${problem.message}`}>
-              <Table.Td style={{ verticalAlign: "top", maxWidth: 260 }}>
+              <Table.Td style={{ verticalAlign: "top" }}>
                 <Code style={{ overflowWrap: "anywhere" }}>{problem.field}</Code>
               </Table.Td>
-              <Table.Td>
+              <Table.Td style={{ verticalAlign: "top", overflowWrap: "anywhere" }}>
                 <Text size="sm">{problem.message}</Text>
                 <Text size="xs" c="dimmed" ff="monospace">
                   {problem.code}

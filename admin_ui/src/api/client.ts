@@ -1,5 +1,6 @@
 /** The typed client: paths and bodies come from the generated schema, errors become ApiError. */
 
+import type { UseQueryResult } from "@tanstack/react-query";
 import createFetchClient, { type Client, type Middleware } from "openapi-fetch";
 import createQueryHooks, { type OpenapiQueryClient } from "openapi-react-query";
 import { errorFrom } from "./errors";
@@ -30,4 +31,14 @@ export function createClient(key: string): FetchClient {
 
 export function createHooks(client: FetchClient): QueryHooks {
   return createQueryHooks(client);
+}
+
+/**
+ * The result with the error it can really hold: the document does not declare error bodies, and
+ * the middleware above turns each of them into an ApiError.
+ */
+export function withErrors<Data, Declared>(
+  result: UseQueryResult<Data, Declared>,
+): UseQueryResult<Data, Error> {
+  return result as UseQueryResult<Data, unknown> as UseQueryResult<Data, Error>;
 }

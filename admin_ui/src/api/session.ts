@@ -38,25 +38,24 @@ export function maskKey(key: string): string {
 /** Asks the API what a key opens. Throws an Error whose message says why it opens nothing. */
 export async function detectRole(key: string): Promise<Role> {
   const client = createClient(key);
-  try {
-    await client.GET("/v1/models");
-    return "tenant";
-  } catch (error) {
-    if (!(error instanceof ApiError) || (error.status !== 401 && error.status !== 403))
-      throw new Error(describe(error));
-    return detectAdmin(key, error);
+  const probes: Record<Role, () => Promise<unknown>> = {
+    tenant: () => client.GET("/v1/models"),
+    admin: () => client.GET("/admin/v1/plans"),
+  };
+  // The likelier door first; the operator may have chosen an admin key of any form.
+  const order: Role[] = key.startsWith("tna_") ? ["admin", "tenant"] : ["tenant", "admin"];
+  const refusals: ApiError[] = [];
+  for (const role of order) {
+    try {
+      await probes[role]();
+      return role;
+    } catch (error) {
+      if (!(error instanceof ApiError) || (error.status !== 401 && error.status !== 403))
+        throw new Error(describe(error));
+      refusals.push(error);
+    }
   }
-}
-
-async function detectAdmin(key: string, asTenant: ApiError): Promise<Role> {
-  try {
-    await createClient(key).GET("/admin/v1/plans");
-    return "admin";
-  } catch (error) {
-    if (!(error instanceof ApiError) || (error.status !== 401 && error.status !== 403))
-      throw new Error(describe(error));
-    const refusal = [asTenant, error].find((reason) => reason.status === 403);
-    if (refusal) throw new Error(`This key is known but not allowed in: ${refusal.message}`);
-    throw new Error("This key is not known here. Check that it is complete and not revoked.");
-  }
+  const forbidden = refusals.find((reason) => reason.status === 403);
+  if (forbidden) throw new Error(`This key is known but not allowed in: ${forbidden.message}`);
+  throw new Error("This key is not known here. Check that it is complete and not revoked.");
 }

@@ -1,10 +1,52 @@
 /** One look for all pages: a quiet teal on neutral greys, generous radii, Inter. */
 
-import { Badge, Button, Card, createTheme, Modal, Table, Tooltip } from "@mantine/core";
+import {
+  Badge,
+  Button,
+  Card,
+  type CSSVariablesResolver,
+  createTheme,
+  type MantineColorsTuple,
+  Modal,
+  Table,
+  Tooltip,
+} from "@mantine/core";
+
+const TEAL: MantineColorsTuple = [
+  "#effaf8",
+  "#d5f2ec",
+  "#abe4da",
+  "#79cfc2",
+  "#4cb5a7",
+  "#2f9a8d",
+  "#1f8176",
+  "#176a61",
+  "#12564f",
+  "#0e443f",
+];
+
+const TINTED = ["teal", "blue", "red", "yellow", "orange", "grape"] as const;
+
+/** Tints instead of Mantine's saturated fills for everything with the variant `light`. */
+export const cssVariables: CSSVariablesResolver = () => {
+  const light: Record<string, string> = { "--mantine-color-gray-light": "#eef0f2" };
+  const dark: Record<string, string> = { "--mantine-color-gray-light": "#3a3d42" };
+  for (const color of TINTED) {
+    const name = `--mantine-color-${color}`;
+    light[`${name}-light`] = `color-mix(in srgb, var(${name}-6) 11%, transparent)`;
+    light[`${name}-light-hover`] = `color-mix(in srgb, var(${name}-6) 16%, transparent)`;
+    light[`${name}-light-color`] = `color-mix(in srgb, var(${name}-8) 88%, black)`;
+    dark[`${name}-light`] = `color-mix(in srgb, var(${name}-5) 16%, transparent)`;
+    dark[`${name}-light-hover`] = `color-mix(in srgb, var(${name}-5) 22%, transparent)`;
+    dark[`${name}-light-color`] = `var(${name}-3)`;
+  }
+  return { variables: {}, light, dark };
+};
 
 export const theme = createTheme({
+  colors: { teal: TEAL },
   primaryColor: "teal",
-  primaryShade: { light: 8, dark: 7 },
+  primaryShade: { light: 7, dark: 6 },
   defaultRadius: "md",
   cursorType: "pointer",
   respectReducedMotion: true,
@@ -23,7 +65,7 @@ export const theme = createTheme({
     Modal: Modal.extend({
       defaultProps: { centered: true, overlayProps: { backgroundOpacity: 0.45, blur: 2 } },
     }),
-    Table: Table.extend({ defaultProps: { verticalSpacing: "sm", horizontalSpacing: "md" } }),
+    Table: Table.extend({ defaultProps: { verticalSpacing: "sm", horizontalSpacing: "lg" } }),
     Tooltip: Tooltip.extend({ defaultProps: { withArrow: true, openDelay: 250 } }),
   },
 });

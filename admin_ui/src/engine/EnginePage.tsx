@@ -2,7 +2,7 @@
 
 import { Alert, Badge, Card, Group, SimpleGrid, Stack, Table, Text, Title } from "@mantine/core";
 import { IconPlugConnectedX } from "@tabler/icons-react";
-import type { Schemas } from "../api/client";
+import { type Schemas, withErrors } from "../api/client";
 import { useApi } from "../api/context";
 import { Copyable } from "../components/Copyable";
 import { formatAgo, formatBytes, formatCount, formatMs, shortDigest } from "../components/format";
@@ -17,32 +17,34 @@ const POLL_MS = 1000;
 
 export default function EnginePage() {
   const { hooks } = useApi();
-  const engine = hooks.useQuery("get", "/admin/v1/engine", undefined, {
-    refetchInterval: POLL_MS,
-    refetchIntervalInBackground: false,
-  });
-  const replicas = engine.data?.replicas ?? [];
+  const { data, error, isPending, refetch } = withErrors(
+    hooks.useQuery("get", "/admin/v1/engine", undefined, {
+      refetchInterval: POLL_MS,
+      refetchIntervalInBackground: false,
+    }),
+  );
+  const replicas = data?.replicas ?? [];
   return (
     <>
       <PageHeader
         title="Engine"
         description="One pool of equal pages holds KV cache and adapters. This view is read anew each second."
         action={
-          <Badge color={engine.error ? "red" : "teal"} variant="dot" size="lg">
-            {engine.error ? "not answering" : "live"}
+          <Badge color={error ? "red" : "teal"} variant="dot" size="lg">
+            {error ? "not answering" : "live"}
           </Badge>
         }
       />
-      {engine.isPending && <TableSkeleton rows={6} />}
-      {engine.error && <ErrorState error={engine.error} onRetry={() => engine.refetch()} />}
-      {engine.data && (
+      {isPending && <TableSkeleton rows={6} />}
+      {error && <ErrorState error={error} onRetry={() => refetch()} />}
+      {data && (
         <Text size="sm" c="dimmed" mb="md">
-          {engine.data.model.id}, {engine.data.model.num_layers} layers, {engine.data.model.dtype},{" "}
-          {formatBytes(engine.data.model.weight_bytes)} of weights, context of{" "}
-          {formatCount(engine.data.model.context_tokens)} tokens
+          {data.model.id}, {data.model.num_layers} layers, {data.model.dtype},{" "}
+          {formatBytes(data.model.weight_bytes)} of weights, context of{" "}
+          {formatCount(data.model.context_tokens)} tokens
         </Text>
       )}
-      {engine.data && replicas.length === 0 && (
+      {data && replicas.length === 0 && (
         <Alert color="yellow" icon={<IconPlugConnectedX size={18} />} title="No engine is running">
           It may still be loading the base model. This page follows it.
         </Alert>
@@ -192,7 +194,7 @@ function Residency({ adapters, pageBytes }: ResidencyProps) {
           None is loaded. The first request for an adapter brings it in.
         </Text>
       ) : (
-        <Table.ScrollContainer minWidth={640}>
+        <Table.ScrollContainer minWidth={640} type="native">
           <Table aria-label="Adapters on the device">
             <Table.Thead>
               <Table.Tr>

@@ -11,6 +11,12 @@ interface PoolMapProps {
   label: string;
 }
 
+/** A colour a canvas understands: custom properties hold light-dark() and var() as text. */
+function resolved(element: HTMLElement, property: string): string {
+  element.style.color = `var(${property})`;
+  return getComputedStyle(element).color;
+}
+
 function draw(canvas: HTMLCanvasElement, map: string, grid: Grid): void {
   const context = canvas.getContext("2d");
   if (context === null) return;
@@ -18,8 +24,7 @@ function draw(canvas: HTMLCanvasElement, map: string, grid: Grid): void {
   canvas.width = grid.columns * grid.cell * scale;
   canvas.height = grid.rows * grid.cell * scale;
   context.scale(scale, scale);
-  const style = getComputedStyle(canvas);
-  const colors = new Map(KINDS.map(({ code, color }) => [code, style.getPropertyValue(color)]));
+  const colors = new Map(KINDS.map(({ code, color }) => [code, resolved(canvas, color)]));
   const side = grid.cell - grid.gap;
   for (let page = 0; page < map.length; page += 1) {
     context.fillStyle = colors.get(map.charAt(page)) ?? "#888";

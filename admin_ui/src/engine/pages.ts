@@ -6,14 +6,19 @@ export type PageKind = "free" | "live" | "cached" | "adapter";
 
 export const KINDS: Array<{ kind: PageKind; code: string; label: string; color: string }> = [
   { kind: "live", code: "L", label: "Live KV", color: "--mantine-color-teal-6" },
-  { kind: "cached", code: "C", label: "Cached KV", color: "--mantine-color-cyan-3" },
-  { kind: "adapter", code: "A", label: "Adapters", color: "--mantine-color-grape-5" },
+  { kind: "cached", code: "C", label: "Cached KV", color: "--mantine-color-teal-3" },
+  { kind: "adapter", code: "A", label: "Adapters", color: "--mantine-color-violet-4" },
   { kind: "free", code: ".", label: "Free", color: "--pool-free" },
 ];
 
 export function pagesOf(pool: Schemas["PoolView"], kind: PageKind): number {
-  const { free, live_kv: live, cached_kv: cached, adapter } = pool;
-  return { free, live, cached, adapter }[kind];
+  const counts: Record<PageKind, number> = {
+    free: pool.free_pages,
+    live: pool.live_kv_pages,
+    cached: pool.cached_kv_pages,
+    adapter: pool.adapter_pages,
+  };
+  return counts[kind];
 }
 
 const BY_CODE = new Map(KINDS.map((entry) => [entry.code, entry]));

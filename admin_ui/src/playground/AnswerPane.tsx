@@ -55,7 +55,13 @@ function AnswerBody({ answer }: { answer: Answer }) {
     <Stack gap="sm">
       {answer.status === "waiting" && <Loader type="dots" size="sm" aria-label="Waiting" />}
       {answer.text !== "" && (
-        <Text className={classes.text} aria-live="polite" aria-busy={isRunning(answer)}>
+        <Text
+          size="sm"
+          className={classes.text}
+          data-testid="answer"
+          aria-live="polite"
+          aria-busy={isRunning(answer)}
+        >
           {answer.text}
           {answer.status === "streaming" && <span className={classes.cursor} aria-hidden />}
         </Text>

@@ -6,7 +6,7 @@ import { IconPlayerPlay, IconPlayerStop } from "@tabler/icons-react";
 import { type FormEvent, useState } from "react";
 import { useSearchParams } from "react-router";
 import type { ChatRequest } from "../api/chat";
-import type { Schemas } from "../api/client";
+import { type Schemas, withErrors } from "../api/client";
 import { useApi } from "../api/context";
 import { PageHeader } from "../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../components/states";
@@ -15,18 +15,16 @@ import { isRunning, useStream } from "./useStream";
 
 export function PlaygroundPage() {
   const { hooks } = useApi();
-  const models = hooks.useQuery("get", "/v1/models");
+  const { data, error, isPending, refetch } = withErrors(hooks.useQuery("get", "/v1/models"));
   return (
     <>
       <PageHeader
         title="Playground"
         description="Ask two adapters the same question and see both answers as they are generated. Requests here are metered like any other."
       />
-      {models.isPending && <TableSkeleton />}
-      {models.error && !models.data && (
-        <ErrorState error={models.error} onRetry={() => models.refetch()} />
-      )}
-      {models.data && <Comparison models={models.data.data} />}
+      {isPending && <TableSkeleton />}
+      {error && !data && <ErrorState error={error} onRetry={() => refetch()} />}
+      {data && <Comparison models={data.data} />}
     </>
   );
 }

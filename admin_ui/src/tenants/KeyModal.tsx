@@ -17,6 +17,7 @@ export function KeyModal({ tenant, onClose }: KeyModalProps) {
     <Modal
       opened={tenant !== null}
       onClose={onClose}
+      size="lg"
       title={<Text fw={600}>A key for {tenant?.name}</Text>}
       closeButtonProps={{ "aria-label": "Close" }}
     >

@@ -110,7 +110,7 @@ interface TenantTableProps {
 function TenantTable({ tenants, onKey, onSuspend, onResume }: TenantTableProps) {
   return (
     <Card p={0}>
-      <Table.ScrollContainer minWidth={680}>
+      <Table.ScrollContainer minWidth={680} type="native">
         <Table highlightOnHover aria-label="Tenants">
           <Table.Thead>
             <Table.Tr>

@@ -1,7 +1,7 @@
 /** What the operator's tenants page asks the API for. */
 
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import type { FetchClient, Schemas } from "../api/client";
+import { type FetchClient, type Schemas, withErrors } from "../api/client";
 import { useApi } from "../api/context";
 
 export type Tenant = Schemas["Tenant"];
@@ -29,7 +29,7 @@ export function useTenants() {
 
 export function usePlans() {
   const { hooks } = useApi();
-  return hooks.useQuery("get", "/admin/v1/plans");
+  return withErrors(hooks.useQuery("get", "/admin/v1/plans"));
 }
 
 function useTenantMutation<Input, Output>(

@@ -25,9 +25,9 @@ import { type AdapterRow, adapterRows, dayRows, type Month, monthOf, shift, titl
 import { type MonthUsage, useMonthUsage } from "./queries";
 
 const COLORS = {
-  Uncached: "var(--mantine-color-blue-5)",
-  Cached: "var(--mantine-color-cyan-3)",
-  Output: "var(--mantine-color-teal-7)",
+  Uncached: "var(--mantine-color-indigo-5)",
+  Cached: "var(--mantine-color-indigo-2)",
+  Output: "var(--mantine-color-teal-6)",
 } as const;
 
 export default function UsagePage() {
@@ -118,9 +118,9 @@ function MonthView({ month, usage }: { month: Month; usage: MonthUsage }) {
           dataKey="day"
           type="stacked"
           withLegend
-          legendProps={{ verticalAlign: "bottom" }}
+          legendProps={{ verticalAlign: "bottom", itemSorter: null }}
           tickLine="none"
-          gridAxis="y"
+          gridAxis="x"
           maxBarWidth={28}
           valueFormatter={formatCount}
           yAxisProps={{ width: 56, tickFormatter: formatCompact }}
@@ -174,7 +174,7 @@ function AdapterTable({ rows }: { rows: AdapterRow[] }) {
       <Title order={2} p="lg" pb="xs">
         By adapter
       </Title>
-      <Table.ScrollContainer minWidth={640}>
+      <Table.ScrollContainer minWidth={640} type="native">
         <Table aria-label="Usage by adapter">
           <Table.Thead>
             <Table.Tr>

@@ -1,0 +1,150 @@
+"""The portal in a real browser before a real platform: from a key to an upload, an answer, a cost;
+and from the operator's key to the tenants and the page pool."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from portal_under_test import REPOSITORY, PortalUnderTest
+
+pytestmark = pytest.mark.browser
+
+EXAMPLES = REPOSITORY / "examples" / "adapters"
+SLOW_MS = 120_000  # a first answer on a busy machine
+
+
+def sign_in(page: Page, key: str) -> None:
+    page.get_by_label("Key", exact=True).fill(key)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def upload(page: Page, name: str, folder: Path) -> Locator:
+    """Upload a PEFT folder through the dialog, which is returned still open."""
+    page.get_by_role("button", name="Upload", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill(name)
+    files = [folder / "adapter_config.json", folder / "adapter_model.safetensors"]
+    dialog.locator("input[type=file]").set_input_files(files)
+    expect(dialog.get_by_text(re.compile(r"^rank \d+"))).to_be_visible()  # read in the browser
+    dialog.get_by_role("button", name="Upload", exact=True).click()
+    return dialog
+
+
+def broken_copy(folder: Path, target: Path) -> Path:
+    """The adapter with a config that contradicts its weights."""
+    shutil.copytree(folder, target)
+    path = target / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "r": config["r"] + 1}))
+    return target
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has_text=name)
+
+
+def test_from_upload_to_answer_to_cost(page: Page, portal: PortalUnderTest, tmp_path: Path) -> None:
+    _, key = portal.new_tenant("Acme")
+    sign_in(page, key)
+    expect(page.get_by_text("No adapters yet")).to_be_visible()
+
+    for name, folder in {"support": "acme-support", "json": "acme-json"}.items():
+        dialog = upload(page, name, EXAMPLES / folder)
+        expect(dialog.get_by_text(f"{name}@1 is ready")).to_be_visible(timeout=SLOW_MS)
+        page.keyboard.press("Escape")
+        expect(row(page, name)).to_contain_text("active")
+    see_a_rejection(page, broken_copy(EXAMPLES / "acme-json", tmp_path / "broken"))
+    ask_both(page, "How do I contact support?")
+    see_the_cost(page, portal, key)
+
+
+def see_a_rejection(page: Page, folder: Path) -> None:
+    dialog = upload(page, "broken", folder)
+    expect(dialog.get_by_text("This will probably be rejected")).to_be_hidden()
+    reasons = dialog.get_by_role("table", name="Reasons for the rejection")
+    expect(reasons).to_be_visible(timeout=SLOW_MS)
+    expect(reasons.get_by_role("row")).not_to_have_count(1)  # more than the head
+    expect(reasons).to_contain_text("rank")
+    page.keyboard.press("Escape")
+    expect(row(page, "broken")).to_contain_text("rejected")
+
+
+def ask_both(page: Page, question: str) -> None:
+    page.get_by_role("link", name="Playground").click()
+    page.get_by_label("Prompt").fill(question)
+    page.get_by_label("Longest answer").fill("24")
+    page.keyboard.press("Control+Enter")
+    texts = []
+    for side, adapter in {"left": "json@1", "right": "support@1"}.items():
+        pane = page.get_by_role("region", name=side)
+        expect(pane.get_by_test_id("residency")).to_be_visible(timeout=SLOW_MS)
+        expect(pane.get_by_text(re.compile(r"^\d+ tokens$"))).to_be_visible(timeout=SLOW_MS)
+        expect(pane.get_by_test_id("adapter")).to_have_text(adapter)
+        texts.append(pane.get_by_test_id("answer").inner_text())
+    assert all(texts), texts
+    assert texts[0] != texts[1], "two different adapters gave the same answer"
+    expect(page.get_by_role("button", name="Ask both")).to_be_enabled()
+
+
+def total(portal: PortalUnderTest, key: str) -> Decimal:
+    costs = portal.call(key, "GET", "/v1/costs", params={"bucket": "1mo"})
+    results: list[dict[str, Any]] = [
+        result for bucket in costs["data"] for result in bucket["results"]
+    ]
+    return sum((Decimal(result["amount"]) for result in results), Decimal(0))
+
+
+def see_the_cost(page: Page, portal: PortalUnderTest, key: str) -> None:
+    page.get_by_role("link", name="Usage and cost").click()
+    table = page.get_by_role("table", name="Usage by adapter")
+    for adapter in ("support", "json"):
+        expect(table.get_by_role("row").filter(has_text=adapter)).to_contain_text(
+            "$0.0", timeout=SLOW_MS
+        )
+    shown = page.get_by_test_id("total-cost").inner_text()
+    assert Decimal(shown.removeprefix("$")) == total(portal, key) > 0
+    expect(page.get_by_text("2 requests")).to_be_visible()
+
+
+def test_operator_sees_tenants_and_the_page_pool(page: Page, portal: PortalUnderTest) -> None:
+    sign_in(page, portal.server.admin_key)
+    page.get_by_role("button", name="New tenant").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("Globex")
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.get_by_role("button", name="Create key").click()
+    key = page.get_by_role("dialog").get_by_label("Key").input_value()
+    page.get_by_role("button", name="Done").click()
+    expect(row(page, "Globex")).to_contain_text("active")
+    models = portal.call(key, "GET", "/v1/models")["data"]
+    assert [model["parent"] for model in models] == [None]
+
+    page.get_by_role("link", name="Engine").click()
+    expect(page.get_by_role("img", name=re.compile("^Page pool: "))).to_be_visible()
+    pool = portal.admin("GET", "/admin/v1/engine")["replicas"][0]["pool"]
+    kinds = ("live", "cached", "adapter", "free")
+    shown = [page.get_by_test_id(f"pages-{kind}").inner_text() for kind in kinds]
+    assert sum(int(count.replace(",", "")) for count in shown) == pool["total_pages"]
+
+
+def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnderTest) -> None:
+    sign_in(page, "tn_not_a_key")
+    expect(page.get_by_role("alert")).to_contain_text("not known here")
+
+    _, key = portal.new_tenant("Initech")
+    page.goto("/operator/tenants")  # any address leads to the door
+    sign_in(page, portal.server.admin_key)
+    row(page, "Initech").get_by_role("button", name="Actions for Initech").click()
+    page.get_by_role("menuitem", name="Suspend").click()
+    page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
+    expect(row(page, "Initech")).to_contain_text("suspended")
+    page.get_by_role("button", name="Sign out").click()
+    sign_in(page, key)
+    expect(page.get_by_role("alert")).to_contain_text("suspended", timeout=SLOW_MS)
