@@ -14,10 +14,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tenora_engine.config import LORA_MODULES, EngineConfig
+from tenora_engine.config import LORA_MODULES, DType, EngineConfig
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.inputs import Arena, ForwardInputs
-from tenora_engine.model.loader import LoadedModel, load_model, read_model_info
+from tenora_engine.model.loader import DTYPES, LoadedModel, load_model, read_model_info
 from tenora_kernels import build_attention_layout, build_segments
 from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
 
@@ -83,11 +83,11 @@ class Harness:
     computed: int = 0
 
     @classmethod
-    def of(cls, folder: Path) -> Harness:
-        model = load_model(EngineConfig(model=str(folder), served_name="m", dtype="float32"))
+    def of(cls, folder: Path, dtype: DType = "float32") -> Harness:
+        model = load_model(EngineConfig(model=str(folder), served_name="m", dtype=dtype))
         info = model.info
         kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
-        pool = torch.full((NUM_PAGES, kv.page_elements), float("nan"))
+        pool = torch.full((NUM_PAGES, kv.page_elements), float("nan"), dtype=DTYPES[dtype])
         order = torch.randperm(NUM_PAGES // 2, generator=torch.Generator().manual_seed(1)).tolist()
         arena = Arena(pool=pool, flat=pool.view(-1), kv=kv, table=empty_table(info.num_layers))
         return cls(model, arena, order[:32])
@@ -212,14 +212,28 @@ def test_shards_equal_one_file(tmp_path: Path) -> None:
 
 def test_model_info(tmp_path: Path) -> None:
     reference = save_random_model(tmp_path, CONFIGS["qwen3"]())
-    config = EngineConfig(model=str(tmp_path), served_name="m", max_context_tokens=64)
+    config = EngineConfig(
+        model=str(tmp_path), served_name="m", max_context_tokens=64, dtype="float32"
+    )
     info = read_model_info(config)
     assert (info.id, info.architecture) == ("m", "Qwen3ForCausalLM")
     assert info.modules["q_proj"] == (48, 96)
     assert info.modules["v_proj"] == (48, 32)
     assert info.modules["down_proj"] == (80, 48)
     assert info.context_tokens == 64
-    assert info.weight_bytes == 2 * sum(weight.numel() for weight in reference.parameters())
+    assert info.weight_bytes == 4 * sum(weight.numel() for weight in reference.parameters())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_bfloat16_is_as_near_as_transformers(tmp_path: Path, name: str) -> None:
+    """Both round; ours may be at most twice as far from float32 as theirs."""
+    reference = save_random_model(tmp_path, CONFIGS[name]())
+    with torch.inference_mode():
+        exact = reference(torch.tensor([TOKENS])).logits[0]
+        theirs = reference.bfloat16()(torch.tensor([TOKENS])).logits[0].float()
+    harness = Harness.of(tmp_path, "bfloat16")
+    ours = torch.cat([harness.run(TOKENS[:30]), harness.run(TOKENS[30:])]).float()
+    assert (ours - exact).square().mean() < 4 * (theirs - exact).square().mean()
 
 
 def test_dummy_weights_need_a_config_only(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ class Decoder:
     ) -> Tensor:
         spec = self._spec
         qkv = layer.qkv.adapted(x, inputs.segments, arena, layer.index)
-        heads = qkv.view(x.shape[0], -1, spec.head_dim)  # [num_tokens, heads + 2 kv_heads, head_dim]
+        heads = qkv.view(
+            x.shape[0], -1, spec.head_dim
+        )  # [num_tokens, heads + 2 kv_heads, head_dim]
         query = heads[:, : spec.heads]
         key = heads[:, spec.heads : spec.heads + spec.kv_heads]
         value = heads[:, spec.heads + spec.kv_heads :]

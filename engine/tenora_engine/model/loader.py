@@ -11,6 +11,7 @@ import torch
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.linear import can_block
 from tenora_engine.model.spec import DecoderSpec, read_spec
 from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
 
@@ -85,7 +86,15 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         vocab=spec.vocab,
         context_tokens=context,
         dtype=config.dtype,
-        weight_bytes=spec.num_parameters * (2 if config.dtype == "bfloat16" else 4),
+        weight_bytes=_weight_bytes(config, spec),
         modules={name: spec.module_shape(name) for name in LORA_MODULES},
         eos_token_ids=spec.eos_token_ids,
     )
+
+
+def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
+    dtype = DTYPES[config.dtype]
+    elements = spec.num_parameters
+    if spec.tied_embeddings and can_block(torch.device(config.device), dtype):
+        elements += spec.vocab * spec.hidden  # the LM head's own, blocked copy of the embedding
+    return elements * dtype.itemsize
