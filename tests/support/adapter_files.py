@@ -47,7 +47,7 @@ def adapter_tensors(
 def encode(values: Any, dtype: str) -> bytes:
     """float32 values in a safetensors dtype."""
     if dtype == "BF16":
-        return (values.view("<u4") >> 16).astype("<u2").tobytes()
+        return bytes((values.view("<u4") >> 16).astype("<u2").tobytes())
     return bytes(values.astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes())
 
 

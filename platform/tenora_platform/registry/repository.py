@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, func, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
@@ -139,10 +139,10 @@ async def servable_versions(
             AdapterRow.deleted_at.is_(None),
             AdapterVersionRow.state == "active",
         )
-        .distinct(AdapterRow.name)
+        .ext(distinct_on(AdapterRow.name))
         .order_by(AdapterRow.name, AdapterVersionRow.number.desc())
     )
-    return [(name, version) for name, version in (await session.execute(query)).tuples()]
+    return [(name, version) for name, version in await session.execute(query)]
 
 
 async def pending_versions(session: AsyncSession, limit: int) -> Sequence[AdapterVersionRow]:
