@@ -111,9 +111,10 @@ def _check_page(config: EngineConfig, model: ModelInfo, page_elements: int) -> N
 
 def _too_small(resolved: ResolvedConfig, left: int, arena: int, min_pages: int) -> str:
     config, model = resolved.engine, resolved.model
-    fixed = config.memory_bytes - left
     needed = max(min_pages * resolved.page_bytes, arena if config.arena_bytes is not None else 0)
-    advice = f"set memory_bytes to at least {fixed + needed} ({_mib(fixed + needed)})"
+    total = model.weight_bytes + resolved.workspace_bytes + resolved.table_bytes + needed
+    total = max(total + HEADROOM_BYTES_MIN, int(total / (1 - HEADROOM_FRACTION)) + 1)
+    advice = f"set memory_bytes to at least {total} ({_mib(total)})"
     if config.arena_bytes is not None:
         pages = min_pages * resolved.page_bytes
         advice += f", or arena_bytes to between {pages} and {max(left, 0)}"

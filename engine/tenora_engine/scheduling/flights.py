@@ -14,11 +14,13 @@ from tenora_engine.sequence import Sequence
 @dataclass
 class Flight:
     """`sequences` have not ended; of these `held` wait until the blocks of their common prompt,
-    which sequence 0 computes, are in the prefix tree."""
+    which sequence 0 computes, are in the prefix tree. When several end together sequence 0 goes
+    last, so that it knows whether the prompt was ever computed."""
 
     request: GenerationRequest
     sequences: list[Sequence]
     held: list[Sequence]
+    ran: bool = False  # whether any of them was ever admitted
 
 
 def finish_event(
@@ -36,7 +38,7 @@ def finish_event(
     having run at all."""
     generated = sequence.num_output
     metered = generated if output_tokens is None else max(min(output_tokens, generated), 0)
-    ran = sequence.admitted_s is not None or len(flight.sequences) > 1
+    ran = flight.ran or len(flight.sequences) > 1
     usage = usage_record(
         sequence,
         reason,

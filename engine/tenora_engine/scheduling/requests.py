@@ -98,7 +98,7 @@ class RequestBook:
         if flight is None:
             return
         finish: FinishReason = "stop" if reason == "stop" else "abort"
-        for sequence in list(flight.sequences):
+        for sequence in reversed(flight.sequences.copy()):
             if index is None or sequence.index == index:
                 self.finish(sequence, finish, output_tokens=output_tokens)
 
@@ -196,6 +196,7 @@ class RequestBook:
     def _meter_start(self, sequence: Sequence) -> None:
         request = sequence.request
         sequence.admitted_s = self._clock()
+        self._flights[request.request_id].ran = True
         self.queue.charge_prefill(request.tenant, sequence.num_uncomputed)
         if request.adapter is not None and sequence.residency != "device":
             resident = self._memory.adapters.get(request.adapter.digest)
@@ -217,7 +218,7 @@ class RequestBook:
             adapter = flight.request.adapter
             if adapter is None or adapter.digest != digest:
                 continue
-            for sequence in list(flight.sequences):
+            for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
                     self.finish(sequence, "error", error=str(error))
 

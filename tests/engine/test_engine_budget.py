@@ -1,0 +1,121 @@
+"""The memory budget: sizes before allocation, and refusals that give the numbers."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from engine_fakes import make_config
+from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
+from tenora_engine.errors import MemoryBudgetError
+from tenora_engine.memory.adapter_cache import allocate_table
+from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.budget import describe, plan_memory, table_bytes
+
+MODEL = ModelInfo(
+    id="smol",
+    architecture="LlamaForCausalLM",
+    num_layers=30,
+    hidden=576,
+    intermediate=1536,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    vocab=49152,
+    context_tokens=8192,
+    dtype="bfloat16",
+    weight_bytes=269_000_000,
+    modules={
+        "q_proj": (576, 576),
+        "k_proj": (576, 192),
+        "v_proj": (576, 192),
+        "o_proj": (576, 576),
+        "gate_proj": (576, 1536),
+        "up_proj": (576, 1536),
+        "down_proj": (1536, 576),
+    },
+    eos_token_ids=(2,),
+)
+CONFIG = EngineConfig(model="m", served_name="smol")
+
+
+def test_all_parts_fit_into_the_budget_and_leave_less_than_a_page() -> None:
+    resolved = plan_memory(CONFIG, MODEL)
+    assert resolved.page_elements == resolved.kv_layout.page_elements == 30 * 2 * 16 * 3 * 64
+    assert resolved.page_bytes == 2 * resolved.page_elements
+    used = (
+        MODEL.weight_bytes
+        + resolved.workspace_bytes
+        + resolved.table_bytes
+        + resolved.headroom_bytes
+        + resolved.num_pages * resolved.page_bytes
+    )
+    assert 0 <= CONFIG.memory_bytes - used < resolved.page_bytes
+    assert resolved.model.context_tokens == 8192
+    text = describe(resolved)
+    for word in ("weights", "workspace", "slot tables", "headroom", "page arena", "budget"):
+        assert word in text
+    assert str(resolved.num_pages) in text
+
+
+def test_the_table_takes_what_was_planned() -> None:
+    config = make_config()
+    table = allocate_table(config)
+    tensors = [table.granule_offset, table.rank, table.a_offset, table.b_offset, table.scale]
+    assert sum(t.numel() * t.element_size() for t in tensors) == (
+        table_bytes(config.engine, config.model)
+    )
+    assert table.granule_offset.shape == (4, 1, 8)
+    assert table.rank.shape == (4, 1, len(LORA_MODULES))
+
+
+def test_an_arena_of_a_given_size() -> None:
+    config = msgspec.structs.replace(CONFIG, arena_bytes=100 * 368_640 + 1)
+    resolved = plan_memory(config, MODEL)
+    assert resolved.num_pages == 100
+    assert resolved.model.context_tokens == 1600, "a sequence cannot be longer than the arena"
+
+
+def test_context_is_the_operators_where_that_is_less() -> None:
+    config = msgspec.structs.replace(CONFIG, max_context_tokens=1000)
+    assert plan_memory(config, MODEL).model.context_tokens == 1000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"memory_bytes": 300 * 1024**2}, {"arena_bytes": 3 * 1024**3}, {"arena_bytes": 368_640}],
+)
+def test_too_small_says_by_how_much(changes: dict[str, int]) -> None:
+    config = msgspec.structs.replace(CONFIG, **changes)
+    with pytest.raises(MemoryBudgetError) as caught:
+        plan_memory(config, MODEL)
+    message = str(caught.value)
+    assert "weights 256.5 MiB" in message
+    assert "set memory_bytes to at least" in message
+
+
+@pytest.mark.parametrize("arena_bytes", [None, 3 * 1024**3])
+def test_the_advice_of_a_refusal_is_enough(arena_bytes: int | None) -> None:
+    small = msgspec.structs.replace(CONFIG, memory_bytes=300 * 1024**2, arena_bytes=arena_bytes)
+    with pytest.raises(MemoryBudgetError) as caught:
+        plan_memory(small, MODEL)
+    advised = int(str(caught.value).split("set memory_bytes to at least ")[1].split()[0])
+    assert plan_memory(msgspec.structs.replace(small, memory_bytes=advised), MODEL).num_pages >= 4
+
+
+def test_a_page_must_hold_one_rank_row() -> None:
+    config = msgspec.structs.replace(CONFIG, block_tokens=1)
+    model = msgspec.structs.replace(MODEL, num_layers=2)
+    with pytest.raises(MemoryBudgetError, match="set block_tokens to at least 14"):
+        plan_memory(config, model)
+
+
+def test_the_arena_is_zeroed_aligned_and_one_memory() -> None:
+    arena = Arena.allocate(make_config(num_pages=5))
+    assert arena.pool.shape == (5, 32)
+    assert arena.pool.data_ptr() % 64 == 0
+    assert not arena.pool.any()
+    arena.flat[33] = 7
+    assert arena.pool[1, 1] == 7
+    assert arena.pool.dtype == torch.float32

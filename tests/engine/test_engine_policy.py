@@ -1,0 +1,132 @@
+"""Eviction: the queue of candidates, and what each policy gives up first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_fakes import make_config
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.policy import (
+    FADE_S,
+    Candidate,
+    EvictionQueue,
+    JointPolicy,
+    UnifiedLRUPolicy,
+)
+
+
+def candidate(kind: Literal["kv", "adapter"] = "kv", **changes: float | bool) -> Candidate:
+    base = Candidate(kind=kind, num_bytes=1000, last_used_s=100.0, heat=1.0, reload_s=0.1)
+    return replace(base, **changes)  # type: ignore[arg-type]  # floats and a bool by their names
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        (candidate(heat=1.0), candidate(heat=2.0)),
+        (candidate(last_used_s=90.0), candidate(last_used_s=100.0)),
+        (candidate(reload_s=0.01), candidate(reload_s=0.1)),
+        (candidate(num_bytes=2000), candidate(num_bytes=1000)),
+        (candidate("kv", heat=9.0), candidate("adapter", heat=0.1, wanted=True)),
+        # a cheap adapter before dear KV of the same use, and the other way round
+        (candidate("adapter", reload_s=0.01), candidate("kv", reload_s=0.1)),
+        (candidate("kv", reload_s=0.01), candidate("adapter", reload_s=0.1)),
+        # often used long ago against once used now: 20 uses fade below one within 3 time constants
+        (candidate(heat=20.0, last_used_s=100.0 - 3.1 * FADE_S), candidate()),
+        (candidate(), candidate(heat=20.0, last_used_s=100.0 - 2.9 * FADE_S)),
+    ],
+)
+def test_joint_gives_up_the_least_loss_per_byte(less: Candidate, more: Candidate) -> None:
+    policy = JointPolicy()
+    assert policy.value(less) < policy.value(more)
+
+
+@given(st.lists(st.tuples(*[st.floats(0.01, 100.0)] * 3), min_size=2, max_size=6))
+def test_joint_orders_by_the_loss_of_any_later_moment(
+    items: list[tuple[float, float, float]],
+) -> None:
+    """The value is the logarithm of heat x fade x reload / bytes up to a term common to all."""
+    policy = JointPolicy()
+    candidates = [
+        candidate(heat=heat, last_used_s=last, reload_s=reload) for heat, last, reload in items
+    ]
+    for now in (100.0, 160.0, 400.0):
+        logs = [
+            math.log(c.heat * math.exp(-(now - c.last_used_s) / FADE_S) * c.reload_s / 1000)
+            for c in candidates
+        ]
+        for c, log in zip(candidates, logs, strict=True):
+            assert policy.value(c) - now / FADE_S == pytest.approx(log, abs=1e-6)
+
+
+def test_lru_looks_at_the_time_alone() -> None:
+    policy = UnifiedLRUPolicy()
+    old = candidate(last_used_s=1.0, heat=99.0, reload_s=9.0)
+    assert policy.value(old) < policy.value(candidate(last_used_s=2.0))
+
+
+class Item:
+    def __init__(self) -> None:
+        self.ticket = 0
+
+
+def test_queue_pops_the_least_of_the_current_values() -> None:
+    queue: EvictionQueue[Item] = EvictionQueue()
+    a, b, c = Item(), Item(), Item()
+    queue.offer(a, 1.0)
+    queue.offer(b, 2.0)
+    queue.offer(c, 3.0)
+    queue.offer(a, 9.0)  # valued anew
+    queue.withdraw(b)
+    queue.withdraw(b)
+    assert len(queue) == 2
+    assert [queue.pop(), queue.pop()] == [c, a]
+    with pytest.raises(IndexError):
+        queue.pop()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ow"), st.integers(0, 9))))
+def test_queue_against_a_dictionary(actions: list[tuple[int, str, int]]) -> None:
+    queue: EvictionQueue[Item] = EvictionQueue()
+    items = [Item() for _ in range(6)]
+    values: dict[Item, float] = {}
+    for number, action, value in actions:
+        item = items[number]
+        if action == "o":
+            values[item] = value
+            queue.offer(item, value)
+        else:
+            values.pop(item, None)
+            queue.withdraw(item)
+        assert len(queue) == len(values)
+    popped = [values.pop(queue.pop()) for _ in range(len(values))]
+    assert popped == sorted(popped)
+
+
+def test_queue_does_not_keep_outdated_entries() -> None:
+    queue: EvictionQueue[Item] = EvictionQueue()
+    item = Item()
+    for number in range(10_000):
+        queue.offer(item, float(number))
+        queue.withdraw(item)
+    assert len(queue._heap) < 200
+
+
+def test_costs_follow_what_was_measured() -> None:
+    costs = CostModel(make_config())
+    assert costs.block_s(100) > costs.block_s(0) > 0
+    before, decode = costs.block_s(3), costs.adapter_s(1000)
+    costs.observe_step(num_tokens=8, num_sequences=8, step_s=10.0)  # decode says nothing
+    assert costs.block_s(3) == before
+    for _ in range(200):
+        costs.observe_step(num_tokens=100, num_sequences=1, step_s=2.0)
+        costs.observe_load(num_bytes=1000, load_s=0.5)
+    assert costs.block_s(3) == pytest.approx(before * 0.02 / 1e-3, rel=1e-3)
+    assert costs.adapter_s(1000) == pytest.approx(0.5, rel=1e-3)
+    assert costs.adapter_s(1000) > decode
