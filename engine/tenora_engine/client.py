@@ -45,7 +45,8 @@ class EngineClient(Protocol):
     def submit(self, request: GenerationRequest) -> AsyncIterator[Event]:
         """Events of all n sequences, ending after the last FinishEvent. Closing the iterator
         early aborts what still runs. Raises InvalidRequestError, ContextLengthError,
-        QueueFullError or EngineUnavailableError on the first `anext`."""
+        QueueFullError or EngineUnavailableError on the first `anext`, and EngineUnavailableError
+        later too, when the engine dies: then there is no FinishEvent and no usage."""
         ...
 
     async def abort(
@@ -70,7 +71,8 @@ class EngineClient(Protocol):
 
     async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
         """Wait for usage records that no one has acknowledged, oldest first (at most 256). A
-        record is given again, after a restart too, until `acknowledge_usage` names it."""
+        record is given again, after a restart too, until `acknowledge_usage` names it. Waits while
+        the engine is away; raises EngineUnavailableError once this client has been stopped."""
         ...
 
     async def acknowledge_usage(self, event_ids: Sequence[str]) -> None: ...

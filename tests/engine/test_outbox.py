@@ -185,6 +185,29 @@ def test_any_crash_point(history: list[Action], cut: float, noise: bytes) -> Non
         shutil.rmtree(folder)
 
 
+@given(at=st.floats(0, 1), bit=st.integers(0, 7))
+@settings(max_examples=200, deadline=None)
+def test_a_flipped_bit_never_makes_a_wrong_record(at: float, bit: int) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        outbox = UsageOutbox(folder)
+        outbox.append(records(1, 2, 3, 4, 5))
+        outbox.oldest()
+        outbox.acknowledge(["r4:0"])
+        outbox.close()
+        (segment,) = folder.glob("*.segment")
+        data = bytearray(segment.read_bytes())
+        data[round(at * (len(data) - 1))] ^= 1 << bit
+        segment.write_bytes(data)
+        outbox = UsageOutbox(folder)
+        found = outbox.oldest()
+        outbox.close()
+        wanted = records(1, 2, 3, 4, 5)
+        assert found in [wanted[:count] for count in range(6)] + [records(1, 2, 3, 5)]
+    finally:
+        shutil.rmtree(folder)
+
+
 _WRITER = """
 import sys
 from pathlib import Path

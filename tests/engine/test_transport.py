@@ -35,9 +35,11 @@ from tenora_engine.events import Event, FinishEvent, TokenEvent, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport.inprocess import InProcessEngineClient
-from tenora_engine.transport.messages import Hello, Submit, error_info, to_error
+from tenora_engine.transport.messages import Hello, Ping, Submit, error_info, to_error
+from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.process import ProcessEngineClient
 from tenora_engine.transport.remote import RemoteEngineClient
+from tenora_engine.transport.serving import EngineServer
 from tenora_engine.transport.wire import choose_endpoint, encode
 
 SUPPORT = Path(__file__).parent.parent / "support"
@@ -291,6 +293,32 @@ async def test_a_client_the_engine_does_not_know_is_told(owner: ProcessEngineCli
             assert msgspec.msgpack.decode(await raw.recv())["type"] == "ready"
 
 
+async def test_a_silent_client_is_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenora_engine.transport.serving.SILENCE_MAX_S", 0.2)
+    outbox = UsageOutbox(None)
+    endpoint = f"ipc://{tmp_path}/silent.sock"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.bind(endpoint)
+        server = EngineServer(router, "token", outbox)
+        engine = fake_step_engine.build(config())
+        serving = asyncio.create_task(asyncio.to_thread(server.serve, engine))
+        with zmq.asyncio.Context() as client_context, client_context.socket(zmq.DEALER) as raw:
+            raw.setsockopt(zmq.LINGER, 0)
+            raw.connect(endpoint)
+            await raw.send(encode(Hello("token")))
+            await raw.send(encode(Submit(request("silent", max_tokens=FOREVER))))
+            while await raw.poll(1000):  # reading is not enough: it must speak
+                await raw.recv()
+            await raw.send(encode(Ping()))
+            async with asyncio.timeout(20):
+                assert msgspec.msgpack.decode(await raw.recv()) == {"type": "unknown"}
+        server.stop()
+        assert await serving is None
+    assert [record.finish_reason for record in outbox.oldest()] == ["abort"]
+
+
 async def test_a_killed_engine_is_named_and_restarted(tmp_path: Path) -> None:
     client = process_client(tmp_path)
     await client.start()
@@ -406,6 +434,7 @@ import asyncio, os, sys
 from pathlib import Path
 import fake_step_engine
 from tenora_engine.config import EngineConfig
+from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.process import ProcessEngineClient
 async def main():
     config = EngineConfig(model="fake", served_name="base")
