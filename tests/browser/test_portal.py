@@ -26,14 +26,18 @@ def sign_in(page: Page, key: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
-def upload(page: Page, name: str, folder: Path) -> Locator:
-    """Upload a PEFT folder through the dialog, which is returned still open."""
+def upload(page: Page, name: str, folder: Path, doubt: str | None = None) -> Locator:
+    """Upload a PEFT folder through the dialog, which is returned still open. `doubt` is what the
+    browser should say about the files before they are sent."""
     page.get_by_role("button", name="Upload", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill(name)
     files = [folder / "adapter_config.json", folder / "adapter_model.safetensors"]
     dialog.locator("input[type=file]").set_input_files(files)
     expect(dialog.get_by_text(re.compile(r"^rank \d+"))).to_be_visible()  # read in the browser
+    expect(dialog.get_by_text("This will probably be rejected")).to_have_count(1 if doubt else 0)
+    if doubt:
+        expect(dialog.get_by_text(doubt)).to_be_visible()
     dialog.get_by_role("button", name="Upload", exact=True).click()
     return dialog
 
@@ -67,12 +71,12 @@ def test_from_upload_to_answer_to_cost(page: Page, portal: PortalUnderTest, tmp_
 
 
 def see_a_rejection(page: Page, folder: Path) -> None:
-    dialog = upload(page, "broken", folder)
-    expect(dialog.get_by_text("This will probably be rejected")).to_be_hidden()
+    dialog = upload(page, "broken", folder, doubt="The config says rank")
     reasons = dialog.get_by_role("table", name="Reasons for the rejection")
     expect(reasons).to_be_visible(timeout=SLOW_MS)
     expect(reasons.get_by_role("row")).not_to_have_count(1)  # more than the head
-    expect(reasons).to_contain_text("rank")
+    expect(reasons).to_contain_text("lora_A")
+    expect(reasons).to_contain_text("the config asks")
     page.keyboard.press("Escape")
     expect(row(page, "broken")).to_contain_text("rejected")
 

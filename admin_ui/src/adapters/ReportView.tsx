@@ -43,7 +43,7 @@ interface ProblemTableProps {
 
 function ProblemTable({ problems, label, what }: ProblemTableProps) {
   return (
-    <Table.ScrollContainer minWidth={320} type="native">
+    <Table.ScrollContainer minWidth={320} maxHeight={320} type="native">
       <Table
         aria-label={label}
         layout="fixed"
