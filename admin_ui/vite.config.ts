@@ -6,7 +6,11 @@ const PLATFORM = "http://127.0.0.1:8000";
 
 export default defineConfig({
   plugins: [react()],
-  build: { sourcemap: false, chunkSizeWarningLimit: 1200 },
+  build: {
+    // All of these know light-dark(), so it stays as written instead of being rewritten.
+    target: ["chrome123", "firefox120", "safari17.5"],
+    chunkSizeWarningLimit: 1200,
+  },
   server: { proxy: { "/v1": PLATFORM, "/admin/v1": PLATFORM, "/readyz": PLATFORM } },
   test: { environment: "node", include: ["src/**/*.test.ts"] },
 });

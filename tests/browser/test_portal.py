@@ -124,7 +124,7 @@ def test_operator_sees_tenants_and_the_page_pool(page: Page, portal: PortalUnder
     page.get_by_role("dialog").get_by_label("Name").fill("Globex")
     page.get_by_role("button", name="Create", exact=True).click()
     page.get_by_role("button", name="Create key").click()
-    key = page.get_by_role("dialog").get_by_label("Key").input_value()
+    key = page.get_by_role("dialog").get_by_label("Key", exact=True).input_value()
     page.get_by_role("button", name="Done").click()
     expect(row(page, "Globex")).to_contain_text("active")
     models = portal.call(key, "GET", "/v1/models")["data"]
