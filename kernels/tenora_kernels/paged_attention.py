@@ -47,8 +47,16 @@ def paged_attention(
     require_contiguous(pool, "pool")
     require_dense_rows(q, "q")
     require(0 <= layer < kv.num_layers, "layer {} of {}", layer, kv.num_layers)
+    require(
+        num_tokens == layout.num_rows,
+        "q has {} query rows, the layout {}",
+        num_tokens,
+        layout.num_rows,
+    )
     room = layout.block_table.shape[1] * kv.block_tokens
-    require(layout.max_context_len <= room, "{} tokens in {}", layout.max_context_len, room)
+    require(
+        layout.max_context_len <= room, "{} tokens in blocks for {}", layout.max_context_len, room
+    )
     if out is None:
         out = torch.empty(num_tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     require_shape(out, "out", num_tokens, heads, head_dim)

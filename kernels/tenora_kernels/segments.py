@@ -107,6 +107,7 @@ class AttentionLayout:
     block_table: Tensor  # [num_seqs, max_blocks] int32, arena page numbers
     max_query_len: int
     max_context_len: int
+    num_rows: int
     decode: RowTiles | None = None  # CUDA: sequences with one query row
     prefill: RowTiles | None = None  # CUDA: the rows of all others
     groups: tuple[QueryGroup, ...] = ()  # CPU: sequences of like size, padded to one batch
@@ -243,6 +244,7 @@ def build_attention_layout(
         block_table=table.to(device),
         max_query_len=max(query_lens, default=0),
         max_context_len=max(context_lens, default=0),
+        num_rows=int(starts[-1]),
         decode=decode,
         prefill=prefill,
         groups=groups,

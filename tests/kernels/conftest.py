@@ -1,0 +1,103 @@
+"""Fixtures: each op as plain torch on the CPU, as Triton through its interpreter, as Triton on a
+GPU where there is one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tenora_kernels.backend import torch_implementation, triton_implementation
+
+WORKER = Path(__file__).with_name("triton_worker.py")
+
+
+class TritonInterpreter:
+    """Calls an op in the worker process; tensors the op changed in place are changed here too."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        )
+
+    def call(self, op: str, *arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pickle.dump((op, arguments), self._process.stdin)
+        self._process.stdin.flush()
+        error, changed, result = pickle.load(self._process.stdout)  # noqa: S301 - our own worker
+        if error is not None:
+            raise AssertionError(f"the Triton kernel failed in its worker:\n{error}")
+        for mine, theirs in zip(arguments, changed, strict=True):
+            if isinstance(mine, Tensor):
+                mine.copy_(theirs)
+        return result
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def triton_interpreter() -> Iterator[TritonInterpreter]:
+    pytest.importorskip("triton", reason="triton is not installed on this machine")
+    interpreter = TritonInterpreter()
+    yield interpreter
+    interpreter.close()
+
+
+@dataclass(frozen=True)
+class Ops:
+    """One way to run the ops. `call(op, *arguments)` as the implementation's own signature."""
+
+    name: str
+    dtypes: tuple[torch.dtype, ...]
+    device: str
+    tiles: bool | None
+    call: Callable[..., Any]
+
+    def place(self, value: Any) -> Any:
+        """A tensor, or a dataclass of tensors, on this device."""
+        if isinstance(value, Tensor):
+            return value.to(self.device)
+        if is_dataclass(value) and not isinstance(value, type):
+            moved = {f.name: self.place(getattr(value, f.name)) for f in fields(value)}
+            return type(value)(**moved)
+        return value
+
+
+@pytest.fixture(params=["torch", "interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    if request.param == "torch":
+
+        def call_torch(op: str, *arguments: Any) -> Any:
+            return getattr(torch_implementation(), op)(*arguments)
+
+        return Ops("torch", (torch.float32, torch.bfloat16), "cpu", None, call_torch)
+    if request.param == "interpreter":
+        interpreter: TritonInterpreter = request.getfixturevalue("triton_interpreter")
+        # Not bfloat16: the interpreter's tl.dot of bfloat16 operands is wrong.
+        return Ops("interpreter", (torch.float32, torch.float16), "cpu", True, interpreter.call)
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no CUDA device")
+
+    def call_gpu(op: str, *arguments: Any) -> Any:
+        return getattr(triton_implementation(), op)(*arguments)
+
+    kinds = (torch.float32, torch.float16, torch.bfloat16)
+    return Ops("gpu", kinds, "cuda", None, call_gpu)

@@ -1,0 +1,130 @@
+"""Properties of what the builders make of rows and sequences: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.cases import assert_near, fill_pages, pack_adapters
+
+from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_segments, reference
+from tenora_kernels.backend import torch_implementation
+from tenora_kernels.checks import KernelInputError
+from tenora_kernels.cpu.row_blocks import BlendedBlock
+from tenora_kernels.segments import cut_into_tiles
+
+SLOTS = 5
+ADAPTERS = pack_adapters(
+    [[[1, 4]], [[0, 2]], [[7, 7]], [[3, 0]], [[70, 2]]], [(6, 6), (6, 4)], torch.float32
+)
+
+runs = st.lists(st.tuples(st.integers(BASE_SLOT, SLOTS - 1), st.integers(1, 40)), max_size=12)
+
+
+def rows_of(pieces: list[tuple[int, int]]) -> torch.Tensor:
+    return torch.tensor([slot for slot, n in pieces for _ in range(n)], dtype=torch.int32)
+
+
+@given(runs)
+@settings(max_examples=60, deadline=None)
+def test_tiles_cover_every_adapted_row_once(pieces: list[tuple[int, int]]) -> None:
+    row_slot = rows_of(pieces)
+    segments = build_segments(row_slot, ADAPTERS.table, tiles=True)
+    tiles = segments.tiles
+    assert tiles is not None
+    owner = torch.full(row_slot.shape, BASE_SLOT, dtype=torch.int32)
+    covered = torch.zeros(row_slot.shape, dtype=torch.int64)
+    for tile in range(int(tiles.count)):
+        length = int(tiles.length[tile])
+        assert 1 <= length <= tiles.rows_per_tile
+        rows = slice(int(tiles.start[tile]), int(tiles.start[tile]) + length)
+        owner[rows] = tiles.owner[tile]
+        covered[rows] += 1
+    assert torch.equal(owner, row_slot)
+    assert torch.equal(covered, (row_slot != BASE_SLOT).long())
+
+
+@given(runs)
+@settings(max_examples=60, deadline=None)
+def test_blocks_hold_every_adapted_row_once(pieces: list[tuple[int, int]]) -> None:
+    row_slot = rows_of(pieces)
+    segments = build_segments(row_slot, ADAPTERS.table)
+    assert segments.any_adapter == bool((row_slot != BASE_SLOT).any())
+    covered = torch.zeros(row_slot.shape, dtype=torch.int64)
+    for block in segments.blocks:
+        if isinstance(block, BlendedBlock):
+            rows = torch.arange(row_slot.shape[0])[block.rows]
+            rows = rows[row_slot[rows] != BASE_SLOT]
+        else:
+            rows = block.rows if block.real is None else block.rows[block.real]
+        covered.index_add_(0, rows, torch.ones_like(rows))
+    assert torch.equal(covered, (row_slot != BASE_SLOT).long())
+
+
+@given(runs)
+@settings(max_examples=25, deadline=None)
+def test_any_runs_give_the_reference(pieces: list[tuple[int, int]]) -> None:
+    row_slot = rows_of([(slot, min(n, 9)) for slot, n in pieces])
+    segments = build_segments(row_slot, ADAPTERS.table)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(row_slot.shape[0], 6, generator=generator)
+    y = torch.zeros(row_slot.shape[0], 10)
+    arguments = (ADAPTERS.pool, ADAPTERS.table)
+    expected = reference.sgmv(y, x, *arguments, row_slot, 0, (0, 1), (6, 4))
+    torch_implementation().sgmv(y, x, *arguments, segments, 0, (0, 1), (6, 4))
+    assert_near(y, expected, torch.float32)
+
+
+sequences = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 150)).map(lambda t: (t[0], sum(t))),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(sequences)
+@settings(max_examples=25, deadline=None)
+def test_any_sequences_give_every_row(batch: list[tuple[int, int]]) -> None:
+    """Groups, padding and order: values equal to the row's own position come back in place."""
+    kv = KVLayout(num_layers=1, block_tokens=4, kv_heads=1, head_dim=4)
+    query_lens, context_lens = [q for q, _ in batch], [c for _, c in batch]
+    pages = fill_pages(context_lens, kv, torch.float32)
+    for i, blocks in enumerate(pages.block_tables):  # every value of sequence i is i
+        pages.pool.view(-1, 2, 16)[blocks, 1] = float(i)
+    layout = build_attention_layout(query_lens, context_lens, pages.block_tables, "cpu")
+    q = torch.randn(sum(query_lens), 1, 4)
+    out = torch.empty_like(q)
+    torch_implementation().paged_attention(q, pages.pool, kv, 0, layout, 0.5, out)
+    owner = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(query_lens))
+    assert_near(out, owner[:, None, None].expand(out.shape), torch.float32)
+
+
+@given(sequences)
+@settings(max_examples=40, deadline=None)
+def test_attention_tiles_cover_every_row_once(batch: list[tuple[int, int]]) -> None:
+    query_lens, context_lens = [q for q, _ in batch], [c for _, c in batch]
+    tables = [[0] * c for c in context_lens]
+    layout = build_attention_layout(query_lens, context_lens, tables, "cpu", tiles=True)
+    covered = torch.zeros(sum(query_lens), dtype=torch.int64)
+    for tiles in (layout.decode, layout.prefill):
+        assert tiles is not None
+        for tile in range(int(tiles.count)):
+            start, length = int(tiles.start[tile]), int(tiles.length[tile])
+            sequence = int(tiles.owner[tile])
+            assert layout.query_start[sequence] <= start
+            assert start + length <= layout.query_start[sequence + 1]
+            covered[start : start + length] += 1
+    assert bool((covered == 1).all())
+
+
+def test_limits_are_named() -> None:
+    one = torch.ones(1, dtype=torch.int64)
+    with pytest.raises(KernelInputError, match="3 tiles, at most 2"):
+        cut_into_tiles(0 * one, 40 * one, one, 16, 2, torch.device("cpu"))
+    small = cut_into_tiles(0 * one, 16 * one, one, 16, 1, torch.device("cpu"))
+    large = cut_into_tiles(0 * one, 40 * one, one, 16, 3, torch.device("cpu"))
+    with pytest.raises(KernelInputError, match="do not fit"):
+        small.copy_from(large)
+    large.copy_from(small)
+    assert int(large.count) == 1
