@@ -23,6 +23,7 @@ from tenora_platform.admin_key import admin_key_hashes
 from tenora_platform.audit import routes as audit_routes
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator
+from tenora_platform.billing import routes as billing_routes
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
 from tenora_platform.errors import install_error_handlers
@@ -39,6 +40,8 @@ from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
 from tenora_platform.tenants import routes as tenants_routes
+from tenora_platform.usage import routes as usage_routes
+from tenora_platform.usage.sink import UsageSink
 
 _log = structlog.get_logger(__name__)
 _RETRY_S = 5.0
@@ -94,6 +97,8 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         audit_routes.router,
         inference_routes.router,
         registry_routes.router,
+        usage_routes.router,
+        billing_routes.router,
     ):
         app.include_router(router)
     return app
@@ -162,7 +167,11 @@ def portal_folder() -> Path:
 
 def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]:
     """What runs for as long as the process does; each would run for ever."""
-    return {"leases": state.limits.keep_leases, "intake": IntakeWorker(state).run}
+    return {
+        "leases": state.limits.keep_leases,
+        "intake": IntakeWorker(state).run,
+        "usage": UsageSink(state.engine, state.db).run,
+    }
 
 
 @asynccontextmanager
