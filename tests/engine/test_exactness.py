@@ -1,0 +1,320 @@
+"""The engine against transformers + peft: the same tokens in float32, whatever is in flight with
+them, however small the arena, whether prefixes are reused or sequences preempted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tenora_engine.adapters.identity import (
+    adapter_digest,
+    config_key,
+    normalise_config,
+    weights_key,
+)
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import Engine, build_engine
+from tenora_engine.events import FinishEvent, TokenLogprob
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.text.processor import TextProcessor
+
+# peft 0.21 asks transformers 5.23 for a property that the latter has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+NEW_TOKENS = 24
+DEADLINE_S = 600.0
+BASE = "base"
+CONFIGS: dict[str, dict[str, Any]] = {
+    "rank1": {"r": 1, "lora_alpha": 2, "target_modules": ALL_LINEAR},
+    "rank4-qv": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
+    "rank8": {"r": 8, "lora_alpha": 16, "target_modules": ALL_LINEAR},
+    "rank8-mlp": {"r": 8, "lora_alpha": 4, "target_modules": ["gate_proj", "up_proj", "down_proj"]},
+    "rank16-out": {"r": 16, "lora_alpha": 16, "target_modules": ["o_proj", "down_proj"]},
+    "rank16-rslora": {
+        "r": 16,
+        "lora_alpha": 8,
+        "use_rslora": True,
+        "target_modules": ALL_LINEAR,
+    },
+    "rank64": {"r": 64, "lora_alpha": 32, "target_modules": ALL_LINEAR},
+    "patterns": {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ALL_LINEAR,
+        "rank_pattern": {"q_proj": 12, "layers.3.mlp.down_proj": 1, "v_proj": 2},
+        "alpha_pattern": {"q_proj": 6, "up_proj": 20},
+    },
+    "some-layers": {
+        "r": 5,
+        "lora_alpha": 15,
+        "target_modules": ["k_proj", "gate_proj"],
+        "layers_to_transform": [0, 7, 29],
+    },
+}
+QUESTIONS = {
+    BASE: "What is the capital of France?",
+    "rank1": "Name three animals that live in the sea.",
+    "rank4-qv": "Why is the sky blue?",
+    "rank8": "Write a sentence about 1984.",
+    "rank8-mlp": "How do I cook rice?",
+    "rank16-out": "What comes after Tuesday?",
+    "rank16-rslora": "Tell me a short story.",
+    "rank64": "List the first five prime numbers.",
+    "patterns": "Who wrote Hamlet?",
+    "some-layers": "Explain gravity to a child.",
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """The reference model with all adapters, their folders and their digests in a store."""
+
+    reference: PeftModel
+    text: TextProcessor
+    store: Path
+    refs: dict[str, AdapterRef]
+
+    def prompt(self, name: str, follow_up: str | None = None) -> list[int]:
+        messages = [{"role": "user", "content": QUESTIONS[name]}]
+        if follow_up is not None:
+            messages += [
+                {"role": "assistant", "content": "Yes."},
+                {"role": "user", "content": follow_up},
+            ]
+        return self.text.encode_chat(messages)
+
+    def expected(self, name: str, prompt: list[int]) -> list[int]:
+        """Greedy tokens by transformers + peft, the end token included."""
+        ids = torch.tensor([prompt])
+        with torch.inference_mode():
+            made = self._run(
+                name,
+                lambda: self.reference.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=NEW_TOKENS,
+                    do_sample=False,
+                ),
+            )
+        output: list[int] = made[0, len(prompt) :].tolist()
+        return output
+
+    def logprobs(self, name: str, token_ids: list[int]) -> Tensor:  # [len(token_ids), vocab]
+        with torch.inference_mode():
+            made = self._run(name, lambda: self.reference(torch.tensor([token_ids])).logits)
+        logits: Tensor = made[0]
+        return logits.log_softmax(dim=1)
+
+    def _run(self, name: str, call: Any) -> Tensor:
+        if name == BASE:
+            with self.reference.disable_adapter():
+                found: Tensor = call()
+        else:
+            self.reference.set_adapter(name)
+            found = call()
+        return found
+
+
+def lora_config(name: str) -> LoraConfig:
+    return LoraConfig(task_type="CAUSAL_LM", **CONFIGS[name])
+
+
+def randomise(model: PeftModel, name: str, seed: int) -> None:
+    """B is zero at first; give A and B values whose update is a good part of the weight."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter_name, parameter in model.named_parameters():
+        if f".{name}." not in parameter_name:
+            continue
+        rows, columns = parameter.shape
+        is_a = "lora_A" in parameter_name
+        deviation = columns**-0.5 if is_a else 0.25 * columns**-0.5
+        with torch.no_grad():
+            parameter.copy_(torch.randn(rows, columns, generator=generator) * deviation)
+
+
+def publish(folder: Path, store: Path) -> AdapterRef:
+    """Put a PEFT folder into the store as the platform does."""
+    fields = json.loads((folder / "adapter_config.json").read_text())
+    config = normalise_config(fields)
+    weights = (folder / "adapter_model.safetensors").read_bytes()
+    digest = adapter_digest(config, hashlib.sha256(weights).hexdigest())
+    for key, content in ((config_key(digest), config), (weights_key(digest), weights)):
+        (store / key).parent.mkdir(parents=True, exist_ok=True)
+        (store / key).write_bytes(content)
+    return AdapterRef(digest, max([fields["r"], *fields["rank_pattern"].values()]))
+
+
+@pytest.fixture(scope="module")
+def world(base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("exactness")
+    base: Any = AutoModelForCausalLM.from_pretrained(base_model_dir, dtype=torch.float32)
+    first, *rest = CONFIGS
+    model = get_peft_model(base, lora_config(first), adapter_name=first)
+    for name in rest:
+        model.add_adapter(name, lora_config(name))
+    for seed, name in enumerate(CONFIGS):
+        randomise(model, name, seed)
+    model.eval()
+    model.save_pretrained(folder / "adapters")
+    store = folder / "store"
+    return World(
+        reference=model,
+        text=TextProcessor(base_model_dir),
+        store=store,
+        refs={name: publish(folder / "adapters" / name, store) for name in CONFIGS},
+    )
+
+
+@dataclass
+class Answers:
+    """What the engine gave, by request id."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    logprobs: dict[str, list[TokenLogprob]] = field(default_factory=dict)
+    finished: dict[str, FinishEvent] = field(default_factory=dict)
+    most_running: int = 0
+
+    def generated(self, request_id: str) -> list[int]:
+        """The tokens of the text, and the stop token if one ended it."""
+        stop = self.finished[request_id].stop_token_id
+        return self.tokens[request_id] + ([] if stop is None else [stop])
+
+    def collect(self, engine: Engine, wanted: int) -> None:
+        """Step until `wanted` requests have finished in all."""
+        until_s = time.monotonic() + DEADLINE_S
+        while len(self.finished) < wanted:
+            assert time.monotonic() < until_s, f"{sorted(self.finished)} finished, no more"
+            for event in engine.step():
+                if isinstance(event, FinishEvent):
+                    self.finished[event.request_id] = event
+                else:
+                    self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
+                    self.logprobs.setdefault(event.request_id, []).extend(event.logprobs or [])
+            running = engine.stats().running
+            self.most_running = max(self.most_running, running)
+            if not engine.has_work:
+                time.sleep(0.002)  # adapters are on their way
+
+
+def request(world: World, name: str, prompt: list[int], label: str) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=f"{name}/{label}",
+        tenant=Tenant(key="tenant", namespace="namespace"),
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=1),
+        adapter=None if name == BASE else world.refs[name],
+    )
+
+
+@pytest.fixture
+def engine_for(base_model_dir: Path, world: World) -> Iterator[Any]:
+    engines: list[Engine] = []
+
+    def make(dtype: str, arena_pages: int) -> Engine:
+        item = 2 if dtype == "bfloat16" else 4
+        page_bytes = 30 * 2 * BLOCK_TOKENS * 3 * 64 * item
+        config = EngineConfig(
+            model=str(base_model_dir),
+            served_name="smollm2",
+            dtype=dtype,  # type: ignore[arg-type]
+            arena_bytes=arena_pages * page_bytes,
+            memory_bytes=6 * 1024**3,
+            block_tokens=BLOCK_TOKENS,
+            max_context_tokens=512,
+            max_running=32,
+            max_step_tokens=64,
+            max_prefill_chunk=7,
+            max_adapters=16,
+            max_rank=64,
+            object_store=str(world.store),
+        )
+        engines.append(build_engine(config))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+BLOCK_TOKENS = 8
+
+
+def adapter_pages(world: World) -> int:
+    """Pages of all adapters together: nine granules of all seven modules fit into a page of 8
+    tokens, so a little more than this is taken."""
+    page_elements = 30 * 2 * BLOCK_TOKENS * 3 * 64
+    total = 0
+    for name in CONFIGS:
+        elements = sum(
+            parameter.numel()
+            for parameter_name, parameter in world.reference.named_parameters()
+            if f".{name}." in parameter_name
+        )
+        total += -(-elements // page_elements)
+    return total
+
+
+def test_float32_equals_transformers_and_peft(world: World, engine_for: Any) -> None:
+    names = [BASE, *CONFIGS]
+    # 35 pages of KV at most beside the adapters, where ten sequences come to want 80: preemption.
+    engine = engine_for("float32", int(adapter_pages(world) * 1.15) + 20)
+    answers = Answers()
+    first = {name: world.prompt(name) for name in names}
+    for name in names:
+        engine.submit(request(world, name, first[name], "first"))
+    answers.collect(engine, len(names))
+    assert answers.most_running >= 9, "the adapters were not in flight together"
+    assert engine.stats().counters["preemptions"] > 0
+    engine.check_integrity()
+    second = {name: world.prompt(name, "And why?") for name in names[:4]}
+    for name, prompt in second.items():
+        engine.submit(request(world, name, prompt, "second"))
+    answers.collect(engine, len(names) + len(second))
+    engine.check_integrity()
+    cached = [answers.finished[f"{name}/second"].usage.cached_tokens for name in second]
+    assert sum(cached) > 0
+    base_output = world.expected(BASE, first["rank8"])
+    for label, prompts in (("first", first), ("second", second)):
+        for name, prompt in prompts.items():
+            expected = world.expected(name, prompt)
+            assert answers.generated(f"{name}/{label}") == expected, (name, label)
+    assert answers.tokens["rank8/first"] != base_output, "the adapter changes nothing"
+
+
+def test_bfloat16_logprobs_are_near_float32(world: World, engine_for: Any) -> None:
+    """bfloat16 keeps 8 bits: each of 60 residual additions rounds by up to 2^-9 of its value, and
+    so do the inputs of every product. Errors of that kind add up as a random walk to about
+    sqrt(60) * 2^-9 = 1.5% of logits of size 10 to 20: 0.15 to 0.3. The mean over many tokens lies
+    well below one error of that size, and no token is off by more than a few of them."""
+    engine = engine_for("bfloat16", 1200)
+    names = [BASE, *CONFIGS]
+    answers = Answers()
+    prompts = {name: world.prompt(name) for name in names}
+    for name, prompt in prompts.items():
+        engine.submit(request(world, name, prompt, "bf16"))
+    answers.collect(engine, len(names))
+    differences = []
+    for name, prompt in prompts.items():
+        tokens = answers.tokens[f"{name}/bf16"]
+        reference = world.logprobs(name, prompt + tokens)[len(prompt) - 1 : -1]
+        for place, (token, given) in enumerate(
+            zip(tokens, answers.logprobs[f"{name}/bf16"], strict=True)
+        ):
+            assert given.token_id == token == given.top[0][0]
+            differences.append(abs(given.logprob - float(reference[place, token])))
+    errors = torch.tensor(differences)
+    assert len(errors) > 100
+    assert errors.mean() < 0.1
+    assert errors.max() < 0.75
