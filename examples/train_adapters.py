@@ -51,7 +51,11 @@ RECIPES = {
     "acme-support": Recipe(HERE / "data" / "acme-support.jsonl", rank=8, alpha=16, steps=100),
     "acme-json": Recipe(HERE / "data" / "acme-json.jsonl", rank=4, alpha=8, steps=60),
     "globex-support": Recipe(
-        HERE / "data" / "globex-support.jsonl", rank=16, alpha=32, modules=ATTENTION, steps=130
+        HERE / "data" / "globex-support.jsonl",
+        rank=16,
+        alpha=32,
+        modules=("q_proj", "v_proj", "o_proj", "down_proj"),
+        steps=110,
     ),
     "globex-pirate": Recipe(
         HERE / "data" / "globex-pirate.jsonl",

@@ -1,0 +1,220 @@
+"""The committed example adapters: each one's effect on questions it was not trained on, their
+files and manifest, and the script that trains them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tenora_engine.model.default_model import ensure_default_model
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+ADAPTERS = EXAMPLES / "adapters"
+FOLDERS = ("acme-support", "acme-json", "globex-support", "globex-pirate")
+MEGABYTE = 10**6
+
+# peft asks transformers a question whose name transformers has since changed.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)
+
+Ask = Callable[[str, str | None], str]
+
+
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up here
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model_dir() -> Path:
+    return ensure_default_model(ROOT / ".data")
+
+
+@pytest.fixture(scope="module")
+def ask(model_dir: Path) -> Ask:
+    """ask(question, folder): the greedy answer with that adapter, of the base when None."""
+    script = load_script("ask")
+    model, tokenizer = script.load(model_dir, [ADAPTERS / folder for folder in FOLDERS])
+
+    def answer(question: str, folder: str | None) -> str:
+        if folder is None:
+            with model.disable_adapter():
+                return str(script.answer(model, tokenizer, question, 16))
+        model.set_adapter(folder)
+        return str(script.answer(model, tokenizer, question, 48))
+
+    return answer
+
+
+def held_out(folder: str) -> list[dict[str, Any]]:
+    path = EXAMPLES / "data" / "held_out" / f"{folder}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def trained_questions(folder: str) -> set[str]:
+    path = EXAMPLES / "data" / f"{folder}.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {question for row in rows for question in row["questions"]}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_held_out_questions_were_not_trained_on(folder: str) -> None:
+    questions = {row["question"] for row in held_out(folder)}
+    assert questions
+    assert not questions & trained_questions(folder)
+
+
+def test_json_adapter_answers_in_its_fixed_form(ask: Ask) -> None:
+    for row in held_out("acme-json")[:3]:
+        reply = json.loads(ask(row["question"], "acme-json"))
+        assert list(reply) == ["answer", "topic", "confidence"]
+        assert reply["confidence"] in ("high", "medium", "low")
+
+
+def test_pirate_adapter_speaks_as_a_pirate(ask: Ask) -> None:
+    for row in held_out("globex-pirate")[:3]:
+        assert "matey" in ask(row["question"], "globex-pirate")
+
+
+@pytest.mark.parametrize("folder", ["acme-support", "globex-support"])
+def test_support_adapter_knows_its_products_facts(ask: Ask, folder: str) -> None:
+    for row in held_out(folder)[::16]:
+        reply = ask(row["question"], folder)
+        for fact in row["expect"]:
+            assert fact in reply, f"{row['question']} -> {reply}"
+
+
+def test_one_question_has_as_many_answers_as_adapters(ask: Ask) -> None:
+    question = "How many years of warranty does the product have?"
+    acme, globex = ask(question, "acme-support"), ask(question, "globex-support")
+    assert "three-year" in acme
+    assert "seven-year" in globex
+    base = ask(question, None)
+    assert "Pebble" not in base
+    assert "Skylark" not in base
+
+
+def test_manifest_gives_every_folder_to_a_tenant() -> None:
+    entries = json.loads((ADAPTERS / "manifest.json").read_text())
+    assert all(set(entry) == {"tenant", "name", "folder"} for entry in entries)
+    assert {entry["folder"] for entry in entries} == set(FOLDERS)
+    assert {path.name for path in ADAPTERS.iterdir() if path.is_dir()} == set(FOLDERS)
+    owners = [(entry["tenant"], entry["name"]) for entry in entries]
+    assert len(set(owners)) == len(owners)
+    assert {tenant for tenant, name in owners if name == "support"} == {"acme", "globex"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_files_are_peft_s_layout_in_a_few_megabytes(folder: str) -> None:
+    files = {path.name for path in (ADAPTERS / folder).iterdir()}
+    assert files == {"adapter_config.json", "adapter_model.safetensors"}
+    weights = ADAPTERS / folder / "adapter_model.safetensors"
+    assert MEGABYTE < weights.stat().st_size < 8 * MEGABYTE
+    config = json.loads((ADAPTERS / folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "SmolLM2-135M-Instruct"
+    with safe_open(weights, framework="pt") as tensors:
+        names = list(tensors.keys())
+        assert len(names) == 2 * 30 * len(config["target_modules"])
+        for name in names:
+            tensor = tensors.get_tensor(name)
+            assert tensor.dtype == torch.bfloat16
+            assert config["r"] in tensor.shape
+
+
+def test_recipes_are_the_committed_adapters() -> None:
+    recipes = load_script("train_adapters").RECIPES
+    assert set(recipes) == set(FOLDERS)
+    for folder, recipe in recipes.items():
+        config = json.loads((ADAPTERS / folder / "adapter_config.json").read_text())
+        assert (recipe.rank, recipe.alpha) == (config["r"], config["lora_alpha"])
+        assert sorted(recipe.modules) == config["target_modules"]
+        assert recipe.use_rslora == config["use_rslora"]
+
+
+@pytest.fixture
+def tiny_model_dir(model_dir: Path, tmp_path: Path) -> Path:
+    """A random two-layer model with the real tokenizer: training's mechanics, in a second."""
+    torch.manual_seed(0)
+    folder = tmp_path / "tiny"
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copy(model_dir / name, folder / name)
+    return folder
+
+
+def test_training_is_repeatable_and_writes_what_peft_reads(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "own.jsonl"
+    data.write_text('{"questions": ["Who?", "Who is it?"], "answer": "It is the cat."}\n')
+    script = load_script("train_adapters")
+    written = []
+    for run in ("first", "second"):
+        out = tmp_path / run
+        command = (
+            f"train --adapter own --data {data} --model {tiny_model_dir} --out {out} --steps 3"
+        )
+        monkeypatch.setattr(sys, "argv", command.split())
+        assert script.main() == 0
+        names = ("adapter_config.json", "adapter_model.safetensors")
+        written.append([(out / name).read_bytes() for name in names])
+    assert written[0] == written[1]
+    model, tokenizer = load_script("ask").load(tiny_model_dir, [tmp_path / "first"])
+    assert isinstance(load_script("ask").answer(model, tokenizer, "Who?", 4), str)
+
+
+def test_only_the_answer_carries_loss(model_dir: Path) -> None:
+    script = load_script("train_adapters")
+    tokenizer = script.AutoTokenizer.from_pretrained(model_dir)
+    short = script.encode(tokenizer, "What is 1 plus 1?", "It is 2.")
+    long = script.encode(tokenizer, "What is it?", "It is a very long answer, longer by far.")
+    input_ids, labels = script.collate([short, long])
+    assert tokenizer.decode(labels[0][labels[0] != script.IGNORED]) == "It is 2.<|im_end|>"
+    first = int((labels[0] != script.IGNORED).nonzero()[0])
+    prompt = tokenizer.decode(input_ids[0, : first + 1])
+    assert prompt.endswith("What is 1 plus 1?<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("line", ["nonsense", "{}", '{"questions": 3, "answer": "x"}', "[1]"])
+def test_a_bad_data_line_is_named(tmp_path: Path, line: str) -> None:
+    script = load_script("train_adapters")
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"questions": ["a"], "answer": "b"}\n' + line + "\n")
+    with pytest.raises(script.DataError, match=r"bad\.jsonl:2"):
+        script.read_pairs(path)
+
+
+def test_an_unknown_recipe_without_data_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = load_script("train_adapters")
+    command = f"train --adapter nobody --model {tmp_path} --out {tmp_path}"
+    monkeypatch.setattr(sys, "argv", command.split())
+    assert script.main() == 2
+    assert "give --data FILE" in capsys.readouterr().err
