@@ -3,7 +3,7 @@
 import { Alert, Badge, Code, Stack, Table, Text } from "@mantine/core";
 import { IconAlertTriangle, IconCircleX } from "@tabler/icons-react";
 import type { Schemas } from "../api/client";
-import { formatCount } from "../components/format";
+import { formatCount, formatNorm } from "../components/format";
 
 type Report = Schemas["ValidationReport"];
 type Problem = Schemas["Problem"];
@@ -82,7 +82,8 @@ function Facts({ facts }: { facts: Schemas["AdapterFacts"] }) {
     <div>
       <Text size="sm" c="dimmed" mb={6}>
         {formatCount(facts.parameters)} parameters in {facts.tensors_applied} of {facts.tensors}{" "}
-        tensors, {facts.layers.length} layers, {facts.dtypes.join(", ")}, scaling {facts.scaling}
+        tensors, {facts.layers.length} layers, {facts.dtypes.join(", ")}, scaling{" "}
+        {formatNorm(facts.scaling)}
       </Text>
       <Table.ScrollContainer minWidth={420} type="native">
         <Table aria-label="Modules" verticalSpacing={6} horizontalSpacing="xs">
@@ -107,8 +108,8 @@ function Facts({ facts }: { facts: Schemas["AdapterFacts"] }) {
                     ? module.rank_max
                     : `${module.rank_min}–${module.rank_max}`}
                 </Table.Td>
-                <Table.Td ta="right">{module.norm_a}</Table.Td>
-                <Table.Td ta="right">{module.norm_b}</Table.Td>
+                <Table.Td ta="right">{formatNorm(module.norm_a)}</Table.Td>
+                <Table.Td ta="right">{formatNorm(module.norm_b)}</Table.Td>
               </Table.Tr>
             ))}
           </Table.Tbody>

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { formatAgo, formatBytes, formatMoney, formatMs, shortDigest } from "./format";
+import { formatAgo, formatBytes, formatMoney, formatMs, formatNorm, shortDigest } from "./format";
 
 describe("formatMoney", () => {
   it.each([
@@ -36,6 +36,11 @@ describe("the other formatters", () => {
     expect(formatMs(7.25)).toBe("7.3 ms");
     expect(formatMs(340.4)).toBe("340 ms");
     expect(formatMs(1234)).toBe("1.23 s");
+  });
+
+  it("writes norms with four digits", () => {
+    expect(formatNorm(6.868535150166051)).toBe("6.869");
+    expect(formatNorm(0)).toBe("0");
   });
 
   it("shortens digests with and without the algorithm", () => {

@@ -23,6 +23,11 @@ export function formatBytes(bytes: number): string {
   return `${value.toFixed(digits)} ${UNITS[unit]}`;
 }
 
+/** A measured norm or scale: four significant digits are all anyone compares. */
+export function formatNorm(norm: number): string {
+  return String(Number(norm.toPrecision(4)));
+}
+
 export function formatMs(milliseconds: number): string {
   if (milliseconds < 1) return `${milliseconds.toFixed(2)} ms`;
   if (milliseconds < 10) return `${milliseconds.toFixed(1)} ms`;

@@ -78,11 +78,9 @@ function Replica({ replica, single }: { replica: Schemas["ReplicaView"]; single:
         />
       </SimpleGrid>
       <Pool pool={pool} />
-      <SimpleGrid cols={{ base: 1, md: 2 }}>
-        <TenantPages tenants={pool.tenants} queues={replica.queues} />
-        <Counters counters={replica.counters} />
-      </SimpleGrid>
       <Residency adapters={replica.adapters} pageBytes={pool.page_bytes} />
+      <TenantPages tenants={pool.tenants} queues={replica.queues} />
+      <Counters counters={replica.counters} />
     </Stack>
   );
 }
@@ -163,16 +161,18 @@ function Counters({ counters }: { counters: Record<string, number> }) {
       <Title order={2} mb="sm">
         Since it started
       </Title>
-      <Table aria-label="Counters" horizontalSpacing="xs" verticalSpacing={6}>
-        <Table.Tbody>
-          {Object.entries(counters).map(([name, value]) => (
-            <Table.Tr key={name}>
-              <Table.Td>{name.replaceAll("_", " ")}</Table.Td>
-              <Table.Td ta="right">{formatCount(value)}</Table.Td>
-            </Table.Tr>
-          ))}
-        </Table.Tbody>
-      </Table>
+      <SimpleGrid cols={{ base: 2, sm: 3, md: 5 }} verticalSpacing="sm">
+        {Object.entries(counters).map(([name, value]) => (
+          <div key={name}>
+            <Text size="xs" c="dimmed">
+              {name.replaceAll("_", " ")}
+            </Text>
+            <Text size="sm" fw={500} className="numbers">
+              {name.endsWith("_bytes") ? formatBytes(value) : formatCount(value)}
+            </Text>
+          </div>
+        ))}
+      </SimpleGrid>
     </Card>
   );
 }
