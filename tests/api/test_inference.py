@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from openai.types.chat import ChatCompletionMessageParam
 from pydantic import TypeAdapter
 
 from adapter_files import adapter_form
@@ -20,8 +21,7 @@ from tenora_engine.errors import ContextLengthError, EngineUnavailableError, Que
 from tenora_engine.request import GenerationRequest
 from tenora_platform.inference.schemas import ChatCompletionChunk, Completion
 
-HELLO = [{"role": "user", "content": "Hi"}]
-Client = Callable[[str], openai.AsyncOpenAI]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -353,9 +353,7 @@ async def test_bad_requests(
     client: openai.AsyncOpenAI, body: dict[str, Any], param: str, code: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(
-            **{"model": "fake-base", "messages": HELLO, "extra_body": body}
-        )
+        await client.chat.completions.create(model="fake-base", messages=HELLO, extra_body=body)
     assert caught.value.param == param
     assert caught.value.code == code
 
@@ -376,7 +374,7 @@ async def test_other_errors(api: Api, base_url: str, client: openai.AsyncOpenAI)
         for stream in (False, True):
             with pytest.raises(expected):
                 await client.chat.completions.create(
-                    **{"model": "fake-base", "messages": HELLO, "stream": stream}
+                    model="fake-base", messages=HELLO, stream=stream
                 )
 
 

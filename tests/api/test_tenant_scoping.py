@@ -1,0 +1,153 @@
+"""Generated over every route of the OpenAPI document: tenant B gets 404 for A's things, the same
+404 as for what never was; nothing of A's shows anywhere; and no key, no answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from adapter_files import adapter_form
+from api_harness import Api, TestTenant
+from tenora_platform.app import openapi_document
+from tenora_platform.registry.worker import IntakeWorker
+
+NAME = "secret-adapter"
+PUBLIC = {
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/metrics"),
+}
+CHAT = [{"role": "user", "content": "x"}]
+_ROUTES = sorted(
+    (method.upper(), path)
+    for path, methods in openapi_document()["paths"].items()
+    for method in methods
+    if method in ("get", "post", "put", "patch", "delete")
+)
+TENANT_ROUTES = [route for route in _ROUTES if route[1].startswith("/v1/")]
+ADMIN_ROUTES = [route for route in _ROUTES if route[1].startswith("/admin/")]
+
+
+@pytest.fixture(scope="module")
+async def owner(api: Api) -> TestTenant:
+    """Tenant A, with one of everything."""
+    made = await api.new_tenant("owner", plan="premium")
+    files = adapter_form(api.engine.model, NAME)
+    assert (await api.call(made.key, "POST", "/v1/adapters", files=files)).status_code == 202
+    while (await api.call(made.key, "GET", f"/v1/adapters/{NAME}")).json()["state"] != "active":
+        await IntakeWorker(api.state).run_once()
+    return made
+
+
+@pytest.fixture(scope="module")
+async def upload_id(api: Api, owner: TestTenant) -> str:
+    answer = await api.call(owner.key, "POST", "/v1/uploads", json={"bytes": 3})
+    return str(answer.json()["id"])
+
+
+@pytest.fixture(scope="module")
+async def stranger(api: Api) -> TestTenant:
+    return await api.new_tenant("stranger", plan="premium")
+
+
+def body_for(method: str, path: str, model: str) -> dict[str, Any]:
+    """A good request, so that the only thing wrong is whose things it asks for."""
+    bodies: dict[tuple[str, str], dict[str, Any]] = {
+        ("POST", "/v1/chat/completions"): {"json": {"model": model, "messages": CHAT}},
+        ("POST", "/v1/completions"): {"json": {"model": model, "prompt": "x"}},
+        ("PUT", "/v1/adapters/{name}/aliases/{alias}"): {
+            "json": {"targets": [{"version": 1, "weight": 100}]}
+        },
+        ("POST", "/v1/uploads/{upload_id}/parts"): {"files": {"data": b"abc"}},
+        ("POST", "/v1/uploads/{upload_id}/complete"): {"json": {"part_ids": ["part_x"]}},
+    }
+    return bodies.get((method, path), {})
+
+
+def fill(path: str, values: dict[str, str]) -> str:
+    """The path with its parameters; a parameter that this test does not know fails it, so that no
+    new route goes untested."""
+    for name in re.findall(r"{(\w+)}", path):
+        assert name in values, f"say in this test what {{{name}}} of {path} is"
+        path = path.replace(f"{{{name}}}", values[name])
+    return path
+
+
+@pytest.mark.parametrize(("method", "path"), TENANT_ROUTES)
+async def test_what_is_anothers_does_not_exist(
+    api: Api, owner: TestTenant, stranger: TestTenant, upload_id: str, method: str, path: str
+) -> None:
+    theirs = {
+        "name": NAME,
+        "version": "1",
+        "alias": "prod",
+        "upload_id": upload_id,
+        "key_id": owner.key_id,
+        "model": NAME,
+    }
+    nobodys = theirs | {
+        "name": "never-was-there",
+        "upload_id": "upload_" + "0" * 26,
+        "key_id": "key_" + "0" * 26,
+        "model": "never-was-there",
+    }
+    refers = "{" in path or path in ("/v1/chat/completions", "/v1/completions")
+    if not refers:
+        answer = await api.call(stranger.key, method, path)
+        for secret in (NAME, owner.id, owner.key_id, upload_id):
+            assert secret not in answer.text
+        return
+    answers = []
+    for values in (theirs, nobodys):
+        request = body_for(method, path, values["model"])
+        answer = await api.call(stranger.key, method, fill(path, values), **request)
+        assert answer.status_code == 404, answer.text
+        text = answer.text
+        for name, value in values.items():
+            if name not in ("version", "alias"):
+                text = text.replace(value, "*")
+        answers.append(json.loads(text))
+    assert answers[0] == answers[1]
+
+
+async def test_what_was_tried_changed_nothing(api: Api, owner: TestTenant, upload_id: str) -> None:
+    adapter = (await api.call(owner.key, "GET", f"/v1/adapters/{NAME}")).json()
+    assert adapter["state"] == "active"
+    assert adapter["aliases"] == []
+    upload = (await api.call(owner.key, "GET", f"/v1/uploads/{upload_id}")).json()
+    assert upload["status"] == "pending"
+    assert upload["parts"] == []
+    body = {"model": NAME, "messages": CHAT}
+    answer = await api.call(owner.key, "POST", "/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("name", ["weights", "upload_id"])
+async def test_anothers_upload_cannot_be_used(
+    api: Api, stranger: TestTenant, upload_id: str, name: str
+) -> None:
+    files = adapter_form(api.engine.model, "mine")
+    if name == "upload_id":
+        del files["weights"]
+        files["upload_id"] = (None, upload_id)
+    answer = await api.call(stranger.key, "POST", "/v1/adapters", files=files)
+    assert answer.status_code == (404 if name == "upload_id" else 202)
+
+
+@pytest.mark.parametrize(("method", "path"), ADMIN_ROUTES)
+async def test_admin_routes_refuse_tenants(
+    api: Api, stranger: TestTenant, method: str, path: str
+) -> None:
+    filled = re.sub(r"{\w+}", "x", path)
+    assert (await api.call(stranger.key, method, filled)).status_code == 403
+    assert (await api.call("tnk_wrong", method, filled)).status_code == 401
+
+
+@pytest.mark.parametrize(("method", "path"), [r for r in _ROUTES if r not in PUBLIC])
+async def test_no_key_no_answer(api: Api, method: str, path: str) -> None:
+    answer = await api.http.request(method, re.sub(r"{\w+}", "1", path))
+    assert answer.status_code == 401
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
