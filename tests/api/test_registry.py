@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import obstore
@@ -15,7 +16,9 @@ import pytest
 from adapter_files import adapter_config, adapter_form, adapter_tensors, form, safetensors
 from api_harness import Api, TestTenant
 from tenora_engine.adapters.identity import config_key, weights_key
+from tenora_platform.registry.tables import UploadRow
 from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.state import EngineLife
 
 MakeApi = Callable[..., Any]
 
@@ -269,6 +272,45 @@ async def test_cancelled_upload(api: Api, tenant: TestTenant) -> None:
     late = await api.call(tenant.key, "POST", f"{path}/parts", files={"data": b"abc"})
     assert late.status_code == 409
     assert not any(name.startswith(f"uploads/{made['id']}") for name in stored(api))
+
+
+async def test_expired_upload(api: Api, tenant: TestTenant) -> None:
+    made = (await api.call(tenant.key, "POST", "/v1/uploads", json={"bytes": 3})).json()
+    path = f"/v1/uploads/{made['id']}"
+    await api.call(tenant.key, "POST", f"{path}/parts", files={"data": b"abc"})
+    async with api.state.db.admin_session() as session:
+        row = await session.get_one(UploadRow, made["id"])
+        row.expires_at = datetime.now(UTC) - timedelta(seconds=1)
+    await IntakeWorker(api.state).run_once()
+    assert (await api.call(tenant.key, "GET", path)).json()["status"] == "expired"
+    late = await api.call(tenant.key, "POST", f"{path}/parts", files={"data": b"abc"})
+    assert late.status_code == 409
+    async with asyncio.timeout(10):  # the application's own worker may have been quicker
+        while any(name.startswith(f"uploads/{made['id']}") for name in stored(api)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_deleted_while_it_is_checked(api: Api, tenant: TestTenant) -> None:
+    """Its content must not stay behind: no version refers to it."""
+    before = stored(api)
+
+    class Late(IntakeWorker):
+        async def _activate(self, row: Any, checked: Any, digest: str, config: bytes) -> None:
+            assert config_key(digest) in stored(api)
+            await api.call(tenant.key, "DELETE", "/v1/adapters/fleeting")
+            await super()._activate(row, checked, digest, config)
+
+    files = adapter_form(api.engine.model, "fleeting", seed=77)
+    api.state.engine_life.started = False  # keeps the application's own worker away
+    try:
+        made = await api.call(tenant.key, "POST", "/v1/adapters", files=files)
+        assert made.status_code == 202
+        ready = dataclasses.replace(api.state, engine_life=EngineLife(started=True))
+        await Late(ready).run_once()
+    finally:
+        api.state.engine_life.started = True
+    assert (await api.call(tenant.key, "GET", "/v1/adapters/fleeting")).status_code == 404
+    assert stored(api) <= before
 
 
 async def test_what_is_done_is_audited(api: Api, tenant: TestTenant) -> None:

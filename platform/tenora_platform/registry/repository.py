@@ -10,7 +10,13 @@ from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
+from tenora_platform.registry.tables import (
+    AdapterAliasRow,
+    AdapterRow,
+    AdapterVersionRow,
+    UploadPartRow,
+    UploadRow,
+)
 
 SERVABLE = ("active", "deprecated")
 PENDING = ("quarantined", "validating")
@@ -194,3 +200,26 @@ async def unreleased_versions(
         .limit(limit)
     )
     return (await session.scalars(query)).all()
+
+
+async def expire_uploads(session: AsyncSession, now: datetime, limit: int) -> dict[str, list[str]]:
+    """Mark uploads whose time is over; their ids with the ids of their parts."""
+    due = (
+        select(UploadRow.id)
+        .where(UploadRow.status.in_(("pending", "completed")), UploadRow.expires_at <= now)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    statement = (
+        update(UploadRow)
+        .where(UploadRow.id.in_(due))
+        .values(status="expired")
+        .returning(UploadRow.id)
+    )
+    parts: dict[str, list[str]] = {upload: [] for upload in await session.scalars(statement)}
+    query = select(UploadPartRow.upload_id, UploadPartRow.id).where(
+        UploadPartRow.upload_id.in_(parts)
+    )
+    for upload_id, part_id in await session.execute(query):
+        parts[upload_id].append(part_id)
+    return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,11 +43,21 @@ class SpoolFile:
         return self._digest.hexdigest()
 
 
+STALE_S = 24 * 3600  # no upload takes that long; another worker's younger files are let be
+
+
 class Spool:
-    """The folder that holds what is on its way. Whatever lies in it at start is from a crash."""
+    """The folder that holds what is on its way."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def sweep(self) -> None:
+        """Remove what a crash has left."""
+        for path in self._folder.glob("spool_*"):
+            with contextlib.suppress(FileNotFoundError):  # its owner was quicker
+                if path.stat().st_mtime < time.time() - STALE_S:
+                    path.unlink()
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Path]:

@@ -73,3 +73,8 @@ class AdapterStorage:
                 await obstore.delete_async(self._objects, key)
             except FileNotFoundError:
                 continue  # gone already, as wanted; some stores say so and some do not
+
+
+def part_key(upload_id: str, part_id: str) -> str:
+    """Where one part of a resumable upload waits."""
+    return f"uploads/{upload_id}/{part_id}"

@@ -25,7 +25,7 @@ from tenora_platform.errors import (
 from tenora_platform.ids import new_id
 from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
 from tenora_platform.registry.spool import Spool, SpoolFile
-from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.storage import AdapterStorage, part_key
 from tenora_platform.registry.tables import UploadPartRow, UploadRow
 from tenora_platform.state import AppState
 
@@ -114,7 +114,7 @@ class Uploads:
         async with self._session() as session:
             await self._require_pending(session, upload_id)
         part_id = new_id("part")
-        key = _key(upload_id, part_id)
+        key = part_key(upload_id, part_id)
         await self._storage.put_part(key, spooled.path)
         try:
             async with self._session() as session:
@@ -172,7 +172,7 @@ class Uploads:
 
     async def _sha256(self, upload_id: str, part_ids: Sequence[str]) -> str:
         with self.spool.place() as path:
-            await self._storage.read_parts([_key(upload_id, part) for part in part_ids], path)
+            await self._storage.read_parts([part_key(upload_id, part) for part in part_ids], path)
             with path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -184,7 +184,7 @@ class Uploads:
                 raise ConflictError(f"The upload is {row.status}; it cannot be cancelled.")
             row.status = "cancelled"
             parts = await _parts(session, upload_id)
-        await self._storage.discard_parts([_key(upload_id, part.id) for part in parts])
+        await self._storage.discard_parts([part_key(upload_id, part.id) for part in parts])
         return _view(row, parts)
 
     @asynccontextmanager
@@ -197,7 +197,7 @@ class Uploads:
         if row.status != "completed" or row.sha256 is None:
             raise ConflictError(f"The upload is {row.status}, not completed.", param="upload_id")
         parts.sort(key=lambda part: part.position or 0)
-        keys = [_key(upload_id, part.id) for part in parts]
+        keys = [part_key(upload_id, part.id) for part in parts]
         with self.spool.place() as path:
             await self._storage.read_parts(keys, path)
             yield CompletedUpload(path, row.bytes, row.sha256)
@@ -233,10 +233,6 @@ async def _parts(session: AsyncSession, upload_id: str) -> Sequence[UploadPartRo
         select(UploadPartRow).where(UploadPartRow.upload_id == upload_id).order_by(UploadPartRow.id)
     )
     return (await session.scalars(query)).all()
-
-
-def _key(upload_id: str, part_id: str) -> str:
-    return f"uploads/{upload_id}/{part_id}"
 
 
 def _part_view(row: UploadPartRow) -> UploadPart:

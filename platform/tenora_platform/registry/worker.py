@@ -17,7 +17,7 @@ from tenora_platform.registry import repository
 from tenora_platform.registry.repository import PENDING
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.spool import Spool
-from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.storage import AdapterStorage, part_key
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
 
@@ -43,6 +43,7 @@ class IntakeWorker:
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
+        self._spool.sweep()
         while True:
             try:
                 worked = await self.run_once()
@@ -58,6 +59,7 @@ class IntakeWorker:
         """Check and release what waits now; says whether there was anything. Nothing is checked
         before the engine has loaded: only then the base model's shapes are known."""
         released = await self._release_revoked()
+        released = await self._expire_uploads() or released
         if not self._state.engine_life.started:
             return released
         async with self._state.db.admin_session() as session:
@@ -148,6 +150,8 @@ class IntakeWorker:
                     tenant_id=row.tenant_id,
                     details={"digest": digest},
                 )
+            elif not await repository.digest_in_use(session, digest):
+                await self._storage.withdraw(digest)  # deleted while it was being checked
         if moved:
             await self._resolver.invalidate(row.tenant_id)
         _log.info("adapter checked", version=row.id, state="active", digest=digest)
@@ -181,6 +185,14 @@ class IntakeWorker:
         for row in revoked:
             await self._release(row)
         return bool(revoked)
+
+    async def _expire_uploads(self) -> bool:
+        """Give back the parts of uploads that nobody completed or used in time."""
+        async with self._state.db.admin_session() as session:
+            expired = await repository.expire_uploads(session, datetime.now(UTC), BATCH)
+        for upload_id, part_ids in expired.items():
+            await self._storage.discard_parts([part_key(upload_id, part) for part in part_ids])
+        return bool(expired)
 
     async def _release(self, row: AdapterVersionRow) -> None:
         """Delete the content unless a version of any tenant refers to it."""
