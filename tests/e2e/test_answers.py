@@ -4,6 +4,7 @@ tenants at once; and what they cost is what was generated."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,18 @@ QUESTIONS = [
     "Write one line about the sea.",
 ]
 MAX_TOKENS = 24
+
+
+@pytest.fixture
+async def acme(running: Running) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with client(running, running.acme) as api:
+        yield api
+
+
+@pytest.fixture
+async def globex(running: Running) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with client(running, running.globex) as api:
+        yield api
 
 
 def client(running: Running, tenant: RunningTenant) -> openai.AsyncOpenAI:
@@ -47,9 +60,11 @@ async def stream_text(api: openai.AsyncOpenAI, model: str, question: str) -> tup
 
 
 async def test_two_tenants_stream_their_own_support_at_once(
-    running: Running, reference: Reference
+    running: Running,
+    reference: Reference,
+    acme: openai.AsyncOpenAI,
+    globex: openai.AsyncOpenAI,
 ) -> None:
-    acme, globex = client(running, running.acme), client(running, running.globex)
     jobs, expected = [], []
     for question in QUESTIONS:
         for api, model, adapter in (
@@ -68,11 +83,10 @@ async def test_two_tenants_stream_their_own_support_at_once(
     assert mine != theirs, "two tenants' adapters of one name gave one answer"
 
 
-async def test_logprobs_n_and_stop(running: Running, reference: Reference) -> None:
-    api = client(running, running.globex)
+async def test_logprobs_n_and_stop(globex: openai.AsyncOpenAI, reference: Reference) -> None:
     whole = reference.chat("globex/support", QUESTIONS[0], MAX_TOKENS)
     stop = whole[8:12]
-    cut = await api.chat.completions.create(
+    cut = await globex.chat.completions.create(
         model="support",
         messages=user(QUESTIONS[0]),
         temperature=0,
@@ -82,7 +96,7 @@ async def test_logprobs_n_and_stop(running: Running, reference: Reference) -> No
     assert cut.choices[0].message.content == whole[: whole.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
 
-    several = await api.chat.completions.create(
+    several = await globex.chat.completions.create(
         model="support",
         messages=user(QUESTIONS[0]),
         temperature=0,
@@ -102,11 +116,10 @@ async def test_logprobs_n_and_stop(running: Running, reference: Reference) -> No
     assert several.usage.completion_tokens == 24
 
 
-async def test_seed_repeats_and_differs(running: Running) -> None:
-    api = client(running, running.acme)
+async def test_seed_repeats_and_differs(acme: openai.AsyncOpenAI) -> None:
 
     async def sample(seed: int) -> str:
-        made = await api.completions.create(
+        made = await acme.completions.create(
             model="support", prompt="The sea", max_tokens=16, temperature=1.0, seed=seed
         )
         return made.choices[0].text
@@ -116,9 +129,10 @@ async def test_seed_repeats_and_differs(running: Running) -> None:
     assert first != other
 
 
-async def test_the_prefix_is_cached_for_its_tenant_alone(running: Running) -> None:
+async def test_the_prefix_is_cached_for_its_tenant_alone(
+    running: Running, acme: openai.AsyncOpenAI, globex: openai.AsyncOpenAI
+) -> None:
     prompt = "Once upon a time there was a lighthouse keeper who counted ships. " * 8
-    acme, globex = client(running, running.acme), client(running, running.globex)
 
     async def cached(api: openai.AsyncOpenAI) -> int:
         made = await api.completions.create(
@@ -133,10 +147,9 @@ async def test_the_prefix_is_cached_for_its_tenant_alone(running: Running) -> No
     assert await cached(globex) == 0, "a prefix was shared across tenants"
 
 
-async def test_every_token_is_billed_once(running: Running) -> None:
-    api = client(running, running.acme)
+async def test_every_token_is_billed_once(running: Running, acme: openai.AsyncOpenAI) -> None:
     before = await settled(running, running.acme)
-    made = await api.completions.create(
+    made = await acme.completions.create(
         model="support", prompt="One two three", max_tokens=5, temperature=0, n=2,
         extra_body={"ignore_eos": True},
     )  # fmt: skip
@@ -149,11 +162,10 @@ async def test_every_token_is_billed_once(running: Running) -> None:
 
 
 async def test_a_client_that_hangs_up_is_billed_for_what_it_got_and_frees_its_pages(
-    running: Running,
+    running: Running, globex: openai.AsyncOpenAI
 ) -> None:
     before = await settled(running, running.globex)
-    api = client(running, running.globex)
-    stream = await api.completions.create(
+    stream = await globex.completions.create(
         model="extra", prompt="Tell me everything", max_tokens=2000, temperature=0, stream=True,
         extra_body={"ignore_eos": True},
     )  # fmt: skip
