@@ -1,0 +1,107 @@
+"""Random adapters, row mixes and KV pages, for benchmarks and checks on machines that have nothing
+but torch. Knows the arena's layout, no engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
+
+MIXES = ("distinct", "identical", "uniform", "zipf", "skewed")
+"""Popularities after Punica: each row its own adapter; one for all; ceil(sqrt(rows)) adapters;
+the i-th adapter with a share of 1/i; three quarters of the rows on one."""
+
+
+@dataclass(frozen=True)
+class SyntheticAdapters:
+    """An arena that holds adapters only, and its table."""
+
+    pool: Tensor  # [pool_elements]
+    table: AdapterTable
+
+
+def random_adapters(
+    ranks: Sequence[int],  # of each slot, in all layers and modules
+    layers: int,
+    shapes: Sequence[tuple[int, int]],  # (in, out) of each module
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int = 0,
+) -> SyntheticAdapters:
+    """Weights that keep activations of order 1, granules in shuffled order as after some use."""
+    generator = torch.Generator().manual_seed(seed)
+    slots, modules, max_rank = len(ranks), len(shapes), max(ranks)
+    granule = sum(map(sum, shapes))
+    offsets = torch.tensor([0, *(sum(shape) for shape in shapes)]).cumsum(0)[:-1]
+    a_offset = offsets.int().expand(slots, layers, modules).contiguous()
+    inputs = torch.tensor([shape[0] for shape in shapes], dtype=torch.int32)
+    rank = torch.tensor(ranks, dtype=torch.int32)
+    present = torch.arange(max_rank) < rank[:, None, None].expand(-1, layers, 1)
+    count = int(present.sum())
+    granule_offset = torch.full((slots, layers, max_rank), -1, dtype=torch.int64)
+    granule_offset[present] = torch.randperm(count, generator=generator) * granule
+    pool = torch.empty(count * granule, dtype=dtype, device=device)
+    pool.normal_(std=1 / math.sqrt(max(shape[0] for shape in shapes)))
+    table = AdapterTable(
+        granule_offset=granule_offset.to(device),
+        rank=rank[:, None, None].expand(slots, layers, modules).contiguous().to(device),
+        a_offset=a_offset.to(device),
+        b_offset=(a_offset + inputs).to(device),
+        scale=torch.full((slots, layers, modules), 0.5, device=device),
+    )
+    return SyntheticAdapters(pool, table)
+
+
+def mix_rows(
+    mix: str,
+    num_rows: int,
+    adapters: int,
+    base_rows: int = 0,
+) -> Tensor:
+    """The slot of each row, int32 on the CPU, rows of one adapter together, base rows last."""
+    index = torch.arange(num_rows - base_rows)
+    if mix == "distinct":
+        slots = index % adapters
+    elif mix == "identical":
+        slots = torch.zeros_like(index)
+    elif mix == "uniform":
+        slots = index % min(adapters, math.ceil(math.sqrt(num_rows)))
+    elif mix == "zipf":
+        share = (1 / torch.arange(1, adapters + 1)).cumsum(0)
+        slots = torch.searchsorted(share / share[-1], (index + 0.5) / max(1, index.shape[0]))
+    elif mix == "skewed":
+        rare = 1 + index % max(1, adapters - 1)
+        slots = torch.where(index < 3 * index.shape[0] // 4, 0, rare.clamp(max=adapters - 1))
+    else:
+        raise ValueError(f"unknown mix {mix!r}, one of {', '.join(MIXES)}")
+    base = torch.full((base_rows,), BASE_SLOT)
+    return torch.cat([slots.clamp(max=adapters - 1).sort().values, base]).int()
+
+
+@dataclass(frozen=True)
+class SyntheticPages:
+    """An arena of random KV pages with shuffled block tables."""
+
+    pool: Tensor  # [num_pages, page_elements]
+    block_tables: list[list[int]]
+
+
+def random_pages(
+    context_lens: Sequence[int],
+    kv: KVLayout,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int = 0,
+) -> SyntheticPages:
+    """Pages for sequences of these lengths, in shuffled order."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = [-(-context // kv.block_tokens) for context in context_lens]
+    order = torch.randperm(sum(blocks), generator=generator)
+    pool = torch.empty(sum(blocks), kv.page_elements, dtype=dtype, device=device).normal_()
+    tables = [part.tolist() for part in torch.split(order, blocks)]
+    return SyntheticPages(pool, tables)
