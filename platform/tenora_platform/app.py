@@ -16,6 +16,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from obstore.store import ObjectStore
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
@@ -122,7 +124,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         settings.data_dir, settings.secret.get_secret_value() if settings.secret else None
     )
     db = Database(database_urls(settings.database_url, secret))
-    redis: Redis = Redis.from_url(settings.redis_url)
+    redis = open_redis(settings.redis_url)
     return AppState(
         settings=settings,
         secret=secret,
@@ -150,6 +152,16 @@ def process_engine(settings: Settings) -> EngineClient:
 
     return ProcessEngineClient(
         settings.to_engine_config(), socket_dir=settings.data_dir.resolve() / "engine"
+    )
+
+
+def open_redis(url: str) -> Redis:
+    """A client that gives up within seconds: a request must not hang on a cache."""
+    return Redis.from_url(
+        url,
+        socket_connect_timeout=2,
+        socket_timeout=5,
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2),
     )
 
 

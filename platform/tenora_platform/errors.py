@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from tenora_engine.errors import (
@@ -235,7 +236,14 @@ def install_error_handlers(app: FastAPI) -> None:
             )
         )
 
+    async def on_unstorable(request: Request, error: Exception) -> JSONResponse:
+        # A NUL in a text or a number out of range, in a place that no schema looks at.
+        return response_of(
+            BadRequestError("A value of this request cannot be stored.", code="invalid_value")
+        )
+
     app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(DataError, on_unstorable)
     app.add_exception_handler(EngineError, on_engine_error)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+import structlog
 from psycopg import sql
 from pydantic import SecretStr
 
@@ -54,6 +55,21 @@ def plain_url(url: str) -> str:
 
 def with_database(url: str, name: str) -> str:
     return psycopg_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> None:
+    """Tracebacks without local variables, as the platform itself logs them."""
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            renderer,
+        ]
+    )
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.tables import AuditRow
@@ -16,12 +16,19 @@ async def last_of(session: AsyncSession, chain: str) -> AuditRow | None:
     return found
 
 
-async def walk(session: AsyncSession) -> AsyncIterator[AuditRow]:
+async def walk(session: AsyncSession, batch: int = 500) -> AsyncIterator[AuditRow]:
     """Every entry, chain by chain, in order."""
-    query = select(AuditRow).order_by(AuditRow.chain, AuditRow.seq)
-    rows = await session.stream_scalars(query.execution_options(yield_per=500))
-    async for row in rows:
-        yield row
+    query = select(AuditRow).order_by(AuditRow.chain, AuditRow.seq).limit(batch)
+    where = query
+    while True:
+        rows = list(await session.scalars(where))
+        for row in rows:
+            yield row
+        if len(rows) < batch:
+            return
+        place = tuple_(AuditRow.chain, AuditRow.seq)
+        where = query.where(place > (rows[-1].chain, rows[-1].seq))
+        session.expunge_all()  # a long log need not fit into memory
 
 
 async def list_entries(

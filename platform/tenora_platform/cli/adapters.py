@@ -77,9 +77,7 @@ def push(
         version = _await_check(api, name, int(made["version"]))
     if version["state"] == "rejected":
         raise CliError(f"{name}@{version['version']} was rejected: {reasons(version)}")
-    Console(highlight=False).print(
-        f"{name}@{version['version']} is {version['state']} ({version.get('digest')})"
-    )
+    typer.echo(f"{name}@{version['version']} is {version['state']} ({version['digest']})")
 
 
 @app.command("delete")

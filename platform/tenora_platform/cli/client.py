@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tenora_platform.cli.errors import CliError
 
@@ -92,12 +90,14 @@ def show(
     if as_json:
         typer.echo(json.dumps(data, indent=2))
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in columns:
-        table.add_column(heading, overflow="fold")
+    # Lines are not folded to the terminal: ids and keys must stay whole to be copied.
+    lines = [list(columns)]
     for row in rows if rows is not None else data:
-        table.add_row(*(_cell(row.get(field)) for field in columns.values()))
-    Console(highlight=False).print(table)
+        lines.append([_cell(row.get(field)) for field in columns.values()])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(padded).rstrip())
 
 
 def _cell(value: Any) -> str:

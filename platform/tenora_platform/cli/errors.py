@@ -36,7 +36,8 @@ class FriendlyGroup(TyperGroup):
         except ValidationError as error:
             for problem in error.errors():
                 name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
-                show_error(f"--{name}: {problem['msg']} (given: {problem['input']!r})")
+                message = problem["msg"].removeprefix("Value error, ")
+                show_error(f"--{name}: {message} (given: {problem['input']!r})")
         except httpx.HTTPError as error:
             show_error(
                 f"The server cannot be reached: {error}",

@@ -37,8 +37,9 @@ def run_platform(settings: Settings, when_ready: WhenReady) -> None:
     check_address(settings.host, settings.port)
     if settings.model is not None:
         check_model_folder(Path(settings.model), dummy=settings.load_format == "dummy")
-    # As Ctrl-C: what has been started is stopped in order.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Both end what has been started in order, also when a shell had SIGINT ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     console = Console(highlight=False, soft_wrap=True)
     try:
         _run(settings, when_ready, console)

@@ -47,8 +47,8 @@ if tpm >= 0 then
   tokens = level_of('tokens', tpm)
   -- What is larger than the whole bucket may start on a full one and leaves a debt.
   local needed = math.min(wanted, tpm)
-  if refused == '' and tokens < needed and lease ~= '' then
-    refused, retry_ms = 'tokens', until_level(tokens, needed, tpm)
+  if refused == '' and (tokens < needed or tpm == 0) and lease ~= '' then
+    refused, retry_ms = 'tokens', tpm > 0 and until_level(tokens, needed, tpm) or 60000
   end
 end
 if refused == '' and lease ~= '' and parallel_max >= 0 and parallel >= parallel_max then

@@ -11,9 +11,16 @@ from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 from tenora_platform.auth import PlanTerms, Scope, Tier
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
-Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
+Name = Annotated[
+    str,
+    # No control characters, NUL among them.
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
+    ),
+]
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+LargeCount = Annotated[int, Field(ge=0, lt=2**53)]  # exact in JSON and in Redis's Lua
 Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
 
 
@@ -21,10 +28,10 @@ class PlanLimits(Body):
     """Null or absent: not limited."""
 
     requests_per_min: Count | None = None
-    tokens_per_min: Count | None = None
+    tokens_per_min: LargeCount | None = None
     parallel_requests: Count | None = None
     adapters: Count | None = None
-    adapter_bytes: Count | None = None
+    adapter_bytes: LargeCount | None = None
     budget: Money | None = None  # per month, in the currency of the price list
 
 
