@@ -1,0 +1,47 @@
+"""The application of the tests on a loopback port, for clients that need a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from openai.types.chat import ChatCompletionMessageParam
+
+from api_harness import Api
+from fake_engine import FakeEngine, default_answer
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """What is waited for happens on the other side of a socket, so there is no event to await."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def served(api: Api) -> AsyncIterator[str]:
+    """The base URL for the `openai` client."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(api.app, lifespan="off", log_level="error"))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await until(lambda: server.started)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def reset(engine: FakeEngine) -> None:
+    """As it was when it was made, for the next test."""
+    engine.answer = default_answer
+    engine.gate = None
+    engine.refusal = None
+    engine.requests.clear()
+    engine.aborted.clear()
