@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks.kernels import run
+from tenora_bench.kernels import run
 from tenora_kernels import BASE_SLOT, describe
 from tenora_kernels.backend import UnsupportedDeviceError, implementation, torch_implementation
 from tenora_kernels.synthetic import MIXES, mix_rows

@@ -56,7 +56,7 @@ def run(
     layers are walked through, so that none stays in the cache. Raises ValueError for a device
     other than the CPU: the GPU's benchmark is benchmarks/gpu.py (`make gpu`)."""
     if device != "cpu":
-        raise ValueError("benchmarks/kernels.py times the CPU; run `make gpu` for a GPU")
+        raise ValueError("this benchmark times the CPU; run `make gpu` for a GPU")
     with torch.inference_mode():
         cases = [_base_products(tokens, layers, dtype), _copy()]
         cases += [
