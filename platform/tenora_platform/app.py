@@ -28,7 +28,7 @@ from tenora_platform.auth import Authenticator
 from tenora_platform.billing import routes as billing_routes
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
-from tenora_platform.errors import install_error_handlers
+from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.http import BodyLimit, RequestEdge
 from tenora_platform.inference import routes as inference_routes
 from tenora_platform.limits import routes as limits_routes
@@ -90,6 +90,8 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
         redoc_url=None,
+        # Said here, FastAPI does not add its own 422, which we never send.
+        responses={"4XX": {"model": ErrorBody, "description": "What was wrong"}},
     )
     install_error_handlers(app)
     for router in (

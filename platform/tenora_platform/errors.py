@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
@@ -19,6 +20,21 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
+
+
+class ErrorDetail(BaseModel):
+    """All four keys are always there."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """What every answer of 400 or more holds."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):

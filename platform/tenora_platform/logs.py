@@ -23,7 +23,6 @@ def configure_logging(level: str) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )
     logging.basicConfig(
         level=max(number, logging.WARNING),

@@ -71,7 +71,7 @@ async def test_unknown_tenants_are_404(api: Api) -> None:
         ("GET", "/admin/v1/tenants/tenant_x/api_keys"),
         ("DELETE", "/admin/v1/tenants/tenant_x/api_keys/key_x"),
     ):
-        more = {"json": {}} if method == "PATCH" else {}
+        more: dict[str, object] = {"json": {}} if method == "PATCH" else {}
         assert (await api.admin(method, path, **more)).status_code == 404, path
 
 

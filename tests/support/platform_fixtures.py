@@ -57,9 +57,10 @@ def with_database(url: str, name: str) -> str:
     return psycopg_url(url).set(database=name).render_as_string(hide_password=False)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def plain_logs() -> None:
-    """Tracebacks without local variables, as the platform itself logs them."""
+    """Tracebacks without local variables, as the platform itself logs them; for each test anew,
+    because a command under test configures logging for its own standard error."""
     renderer = structlog.dev.ConsoleRenderer(
         colors=False, exception_formatter=structlog.dev.plain_traceback
     )

@@ -89,7 +89,8 @@ class EmbeddedPostgres:
         """A fast shutdown: open transactions roll back, nothing committed is lost."""
         if self._process is None:
             return
-        stop_process(self._process.pid, signal.SIGINT)
+        if self._process.poll() is None:
+            stop_process(self._process.pid, signal.SIGINT)
         self._process.wait(timeout=10)
         self._process = None
 

@@ -81,7 +81,8 @@ class EmbeddedValkey:
     def stop(self) -> None:
         if self._process is None:
             return
-        stop_process(self._process.pid, signal.SIGTERM)
+        if self._process.poll() is None:
+            stop_process(self._process.pid, signal.SIGTERM)
         self._process.wait(timeout=10)
         self._process = None
 

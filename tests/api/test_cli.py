@@ -1,0 +1,273 @@
+"""The command line: every setting is an option, mistakes read as one line, and the management
+commands speak to a server that listens."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvicorn
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from api_harness import ADMIN_KEY
+from fake_engine import FakeEngine
+from tenora_platform.app import create_app, openapi_document
+from tenora_platform.cli.adapters import parse_target, reasons
+from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.main import app as cli
+from tenora_platform.cli.run import base_url
+from tenora_platform.demo import EXAMPLES, prepare_demo, read_manifest
+from tenora_platform.embedded.process import free_port
+from tenora_platform.settings import Settings, parse_size
+
+
+def run(*words: str, **environment: str) -> tuple[int, str]:
+    """Exit code, and everything printed with whitespace made single."""
+    result = CliRunner().invoke(cli, list(words), env={"COLUMNS": "200", **environment})
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 * 1024**3),
+        ("512 MiB", 512 * 1024**2),
+        ("1.5g", 1_500_000_000),
+        ("2GB", 2_000_000_000),
+        ("100", 100),
+        (7, 7),
+        ("1k", 1000),
+    ],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "2 apples", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENORA_MEMORY", "3GiB")
+    monkeypatch.setenv("TENORA_PREFIX_CACHING", "false")
+    monkeypatch.setenv("TENORA_MODEL", "/models/one")
+    config = Settings(device="cpu").to_engine_config()
+    assert config.memory_bytes == 3 * 1024**3
+    assert config.prefix_caching is False
+    assert config.served_name == "one"
+    with pytest.raises(ValidationError):
+        Settings(port=0)
+
+
+def test_every_setting_is_an_option_with_help() -> None:
+    for command in ("serve", "up", "doctor"):
+        code, text = run(command, "--help")
+        assert code == 0
+        for name, field in Settings.model_fields.items():
+            assert f"--{name.replace('_', '-')}" in text, (command, name)
+            assert field.description, name
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    data = ("--data-dir", str(tmp_path / "data"))
+    code, text = run("serve", *data, "--memory", "lots")
+    assert (code, "--memory" in text, "2GiB" in text) == (1, True, True)
+    code, text = run("serve", *data, "--port", "0")
+    assert (code, "--port" in text) == (1, True)
+    code, text = run("serve", *data, "--model", str(tmp_path / "none"))
+    assert (code, "does not exist" in text) == (1, True)
+    (tmp_path / "empty").mkdir()
+    code, text = run("serve", *data, "--model", str(tmp_path / "empty"))
+    assert (code, "config.json" in text) == (1, True)
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    code, text = run("serve", *data, "--model", str(tmp_path / "empty"))
+    assert (code, "--load-format dummy" in text) == (1, True)
+    assert not (tmp_path / "data").exists(), "nothing was started"
+
+
+def test_a_taken_port_is_noticed_first(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = str(holder.getsockname()[1])
+        code, text = run("serve", "--port", port, "--data-dir", str(tmp_path / "data"))
+    assert code == 1
+    assert f"127.0.0.1:{port}" in text
+    assert "hint:" in text
+    assert "Traceback" not in text
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_unreachable_database_is_one_line(tmp_path: Path, redis_url: str) -> None:
+    url = f"postgresql://u:hidden@127.0.0.1:{free_port()}/d"
+    code, text = run(
+        "serve",
+        *("--data-dir", str(tmp_path), "--port", str(free_port())),
+        *("--database-url", url, "--redis-url", redis_url),
+    )
+    assert code == 1
+    assert "TENORA_DATABASE_URL" in text
+    assert "hidden" not in text
+    assert "Traceback" not in text
+
+
+def test_base_urls() -> None:
+    assert base_url(Settings(host="0.0.0.0", port=80)) == "http://127.0.0.1:80"
+    assert base_url(Settings(host="::", port=80)) == "http://[::1]:80"
+
+
+def test_doctor(tmp_path: Path, database_url: str, redis_url: str, settings: Settings) -> None:
+    assert settings.secret is not None
+    environment = {
+        "TENORA_DATABASE_URL": database_url,
+        "TENORA_REDIS_URL": redis_url,
+        "TENORA_SECRET": settings.secret.get_secret_value(),
+        "TENORA_DATA_DIR": str(tmp_path),
+        "TENORA_PORT": str(free_port()),
+    }
+    code, text = run("doctor", **environment)
+    assert code == 0, text
+    for word in ("torch", "device", "kernels", "compiler", "migrated to", "portal", "chromium"):
+        assert word in text, word
+    broken = environment | {"TENORA_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
+    code, text = run("doctor", **broken)
+    assert code == 1
+    assert "wrong redis" in text
+    code, text = run("doctor", **environment, TENORA_MODEL=str(tmp_path / "none"))
+    assert code == 1
+    assert "wrong model" in text
+
+
+def test_openapi(tmp_path: Path) -> None:
+    file = tmp_path / "openapi.json"
+    code, _ = run("openapi", "--out", str(file))
+    assert code == 0
+    document = json.loads(file.read_text())
+    assert document == json.loads(json.dumps(openapi_document()))
+    names = [
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    ]
+    assert len(names) == len(set(names)), "operation ids are the names in generated clients"
+    assert "api_keys_list_keys" in names
+    assert "422" not in {
+        status
+        for path in document["paths"].values()
+        for operation in path.values()
+        for status in operation["responses"]
+    }, "a bad body is 400"
+
+
+def test_targets() -> None:
+    assert parse_target("3") == {"version": 3, "weight": 100}
+    assert parse_target("3=90") == {"version": 3, "weight": 90}
+    for bad in ("", "x", "3=", "3=x", "@1"):
+        if bad == "3=":
+            continue
+        with pytest.raises(CliError):
+            parse_target(bad)
+    problems = [{"field": "r", "message": "too large", "code": "c"}]
+    assert reasons({"validation": {"problems": problems}}) == "r: too large"
+
+
+def test_the_demo_remembers_its_admin_key(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    first, again = prepare_demo(settings), prepare_demo(settings)
+    assert first.admin_key is not None
+    assert first.admin_key == again.admin_key
+    assert (tmp_path / "admin_key").stat().st_mode & 0o777 == 0o600
+    assert first.admin_key.get_secret_value() not in (tmp_path / "admin_keys").read_text()
+
+
+def test_the_demo_gives_both_tenants_one_name() -> None:
+    adapters = read_manifest()
+    assert EXAMPLES.is_dir()
+    by_tenant = {
+        tenant: {adapter.name for adapter in adapters if adapter.tenant == tenant}
+        for tenant in ("acme", "globex")
+    }
+    assert by_tenant["acme"] & by_tenant["globex"]
+
+
+@dataclass(frozen=True)
+class Listening:
+    url: str
+
+
+@pytest.fixture(scope="module")
+def listening(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    """A server on a port, in a thread of its own."""
+    engine = FakeEngine(tmp_path_factory.mktemp("listening") / "model")
+    port = free_port()
+    app = create_app(settings, engine=engine)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    yield Listening(f"http://127.0.0.1:{port}")
+    server.should_exit = True
+    thread.join()
+
+
+def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
+    where = ("--url", listening.url)
+    admin = {"TENORA_ADMIN_KEY": ADMIN_KEY}
+    code, text = run("tenant", "create", "shell", "--json", *where, **admin)
+    assert code == 0, text
+    tenant = json.loads(text)
+    code, text = run("tenant", "list", *where, **admin)
+    assert tenant["id"] in text, "ids are printed whole"
+    code, text = run("tenant", "update", tenant["id"], "--plan", "premium", *where, **admin)
+    assert "premium" in text
+
+    own = {"TENORA_API_KEY": tenant["key"]}
+    code, text = run("key", "create", "ci", "--scope", "usage", "--json", *where, **own)
+    made = json.loads(text)
+    assert made["scopes"] == ["usage"]
+    assert made["key"].startswith("tn_")
+    code, text = run("key", "list", "--tenant", tenant["id"], *where, **admin)
+    assert made["id"] in text
+    code, text = run("key", "revoke", made["id"], *where, **own)
+    assert code == 0
+    code, text = run("adapter", "list", "--json", *where, **own)
+    assert (code, json.loads(text)) == (0, [])
+    code, text = run("usage", "show", "--json", *where, **own)
+    assert code == 0, text
+    code, text = run("usage", "costs", *where, **own)
+    assert code == 0, text
+
+    code, text = run("adapter", "push", str(tmp_path), "--name", "a", *where, **own)
+    assert (code, "adapter_config.json" in text) == (1, True)
+    code, text = run("tenant", "list", "--key", "wrong", *where)
+    assert (code, "[401]" in text, "hint:" in text) == (1, True, True)
+    code, text = run("tenant", "list", "--key", tenant["key"], *where)
+    assert (code, "[403]" in text) == (1, True)
+    code, text = run("tenant", "list", *where)
+    assert (code, "the admin key" in text) == (1, True)
+    code, text = run("tenant", "list", "--url", f"http://127.0.0.1:{free_port()}", **admin)
+    assert (code, "cannot be reached" in text) == (1, True)
+
+
+def test_an_adapter_that_is_refused_says_why(listening: Listening, tmp_path: Path) -> None:
+    where = ("--url", listening.url)
+    _, text = run("tenant", "create", "pusher", "--json", *where, TENORA_ADMIN_KEY=ADMIN_KEY)
+    key = json.loads(text)["key"]
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"\0" * 16)
+    code, text = run("adapter", "push", str(tmp_path), "--name", "bad", *where, TENORA_API_KEY=key)
+    assert code == 1
+    assert "rejected" in text or "[400]" in text
+    assert "Traceback" not in text
