@@ -20,6 +20,7 @@ class AdapterSpec:
     name: str
     rank: int
     seed: int
+    strength: float = 0.02  # of B's entries; from about 0.2 on greedy answers change visibly
 
 
 def linear_shapes(model: Path) -> tuple[int, dict[str, tuple[int, int]]]:
@@ -52,7 +53,7 @@ def write_adapter(folder: Path, model: Path, spec: AdapterSpec) -> None:
             block = "self_attn" if module in ATTENTION else "mlp"
             path = f"base_model.model.model.layers.{layer}.{block}.{module}"
             a = torch.randn(spec.rank, fan_in, generator=draw) / fan_in**0.5
-            b = torch.randn(fan_out, spec.rank, generator=draw) * (0.02 / spec.rank**0.5)
+            b = torch.randn(fan_out, spec.rank, generator=draw) * (spec.strength / spec.rank**0.5)
             tensors[f"{path}.lora_A.weight"] = a.bfloat16()
             tensors[f"{path}.lora_B.weight"] = b.bfloat16()
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,11 +3,13 @@ the model (`ResolvedConfig`, made once by `memory.budget.plan_memory` and frozen
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tenora_kernels.segments import KVLayout
+
+if TYPE_CHECKING:
+    from tenora_kernels.segments import KVLayout
 
 Device = Literal["cpu", "cuda"]
 DType = Literal["bfloat16", "float32"]
@@ -82,6 +84,9 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kv_layout(self) -> KVLayout:
+        # Imported here: whoever only configures an engine must not pay for torch (220 MB).
+        from tenora_kernels.segments import KVLayout
+
         return KVLayout(
             num_layers=self.model.num_layers,
             block_tokens=self.engine.block_tokens,

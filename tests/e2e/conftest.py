@@ -24,7 +24,7 @@ async def running(
     folders = {}
     for number, (name, rank) in enumerate({"acme": 8, "globex": 16, "extra": 4}.items()):
         folders[name] = root / name
-        write_adapter(folders[name], base_model_dir, AdapterSpec(name, rank, seed=number))
+        write_adapter(folders[name], base_model_dir, AdapterSpec(name, rank, number, strength=0.3))
     with serve(root / "data", base_model_dir, ["--dtype", "float32"]) as server:
         acme = await make_tenant(server, "acme", {"support": folders["acme"]})
         globex = await make_tenant(

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from peft_reference import Reference
-from running_platform import Running, RunningTenant
+from running_platform import Running, RunningTenant, yesterday
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -199,7 +199,7 @@ async def settled(running: Running, tenant: RunningTenant, above: int = -1) -> d
 
 
 def totals(running: Running, tenant: RunningTenant) -> dict[str, Any]:
-    query = {"start": "2020-01-01T00:00:00Z", "bucket": "1d"}
+    query = {"start": yesterday(), "bucket": "1d"}
     usage = running.call(tenant.key, "GET", "/v1/usage", params=query).json()
     costs = running.call(tenant.key, "GET", "/v1/costs", params=query).json()
     rows = [row for bucket in usage["data"] for row in bucket["results"]]

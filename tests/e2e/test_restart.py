@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from running_platform import make_tenant
+from running_platform import make_tenant, yesterday
 from tenora_bench.adapters import AdapterSpec, write_adapter
 from tenora_bench.server import ServerUnderTest, serve
 
@@ -50,7 +50,7 @@ def ask(server: ServerUnderTest, key: str) -> dict[str, Any]:
 def output_tokens(server: ServerUnderTest, key: str) -> int:
     reply = httpx.get(
         f"{server.url}/v1/usage",
-        params={"start": "2020-01-01T00:00:00Z"},
+        params={"start": yesterday()},
         headers={"authorization": f"Bearer {key}"},
         timeout=60,
     )

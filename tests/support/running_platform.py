@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,8 @@ async def make_tenant(
         for adapter, folder in adapters.items():
             await management.upload(made["key"], adapter, folder)
     return RunningTenant(tenant["id"], made["key"], adapters)
+
+
+def yesterday() -> str:
+    """A start that no test's usage lies before."""
+    return (datetime.now(UTC) - timedelta(days=1)).isoformat()
