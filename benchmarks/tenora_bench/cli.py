@@ -1,4 +1,7 @@
-"""`tenora bench`: the command line of the measurements; prints a table, writes JSON."""
+"""`tenora bench`: the command line of the measurements; prints a table, writes JSON.
+
+What measures (and imports torch) is imported by the commands themselves: this module is part of the
+`tenora` command, whose server must stay small."""
 
 from __future__ import annotations
 
@@ -9,19 +12,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tenora_bench.adapters import write_adapters
 from tenora_bench.client import BenchError
-from tenora_bench.peers import peft_peer
-from tenora_bench.serve import Workload, compare, replay
 from tenora_bench.server import ServerUnderTest, serve
-from tenora_bench.trace import read_trace
+
+if TYPE_CHECKING:
+    from tenora_bench.serve import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
 
@@ -84,6 +85,44 @@ def print_runs(result: dict[str, Any]) -> None:
         )
 
 
+def run_trace(
+    url: str | None,
+    scratch: Path,
+    model: Path,
+    dtype: str,
+    trace: Path,
+    speed: float,
+    block_tokens: int,
+    targets_ms: tuple[float, float],
+) -> dict[str, Any]:
+    from tenora_bench.serve import replay
+    from tenora_bench.trace import read_trace
+
+    requests = read_trace(trace)
+    with server_under_test(url, scratch, model, ["--dtype", dtype]) as server:
+        return asyncio.run(
+            replay(server, requests, model, scratch, speed, block_tokens, targets_ms)
+        )
+
+
+def run_closed_loop(
+    url: str | None, scratch: Path, model: Path, dtype: str, load: Workload, with_peft: bool
+) -> dict[str, Any]:
+    import torch
+
+    from tenora_bench.adapters import write_adapters
+    from tenora_bench.peers import peft_peer
+    from tenora_bench.serve import compare
+
+    folders = write_adapters(scratch / "adapters", model, load.adapters, list(load.ranks))
+    threads = torch.get_num_threads()
+    with (
+        server_under_test(url, scratch, model, ["--dtype", dtype]) as server,
+        peft_peer(model, folders, dtype, threads) if with_peft else nullcontext() as peer,
+    ):
+        return asyncio.run(compare(server, load, folders, peer))
+
+
 @app.command("serve")
 def serve_command(
     url: Annotated[str | None, typer.Option(help="A running server; else one is started.")] = None,
@@ -107,33 +146,52 @@ def serve_command(
     """Load on a server: mixed adapters against base only (and a peer), or a trace."""
     if compare_with not in (None, "peft"):
         raise typer.BadParameter("only peft can be compared with", param_hint="--compare")
+    targets = (ttft_target_ms, tpot_target_ms)
     with readable_errors(), tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
         scratch, base = Path(folder), default_model(model)
-        targets = (ttft_target_ms, tpot_target_ms)
-        with server_under_test(url, scratch, base, ["--dtype", dtype]) as server:
-            if trace is not None:
-                loaded = read_trace(trace)
-                result = asyncio.run(
-                    replay(server, loaded, base, scratch, speed, prefix_block_tokens, targets)
-                )
-            else:
-                load = Workload(
-                    streams=streams,
-                    requests=requests or 2 * streams,
-                    prompt_tokens=prompt_tokens,
-                    output_tokens=output_tokens,
-                    adapters=adapters,
-                    ranks=tuple(int(rank) for rank in ranks.split(",")),
-                    rounds=rounds,
-                    ttft_target_ms=ttft_target_ms,
-                    tpot_target_ms=tpot_target_ms,
-                )
-                folders = write_adapters(scratch / "adapters", base, adapters, list(load.ranks))
-                threads = torch.get_num_threads()
-                peer = peft_peer(base, folders, dtype, threads) if compare_with else nullcontext()
-                with peer as peft:
-                    result = asyncio.run(compare(server, load, folders, peft))
+        if trace is not None:
+            result = run_trace(
+                url, scratch, base, dtype, trace, speed, prefix_block_tokens, targets
+            )
+        else:
+            from tenora_bench.serve import Workload
+
+            load = Workload(
+                streams=streams,
+                requests=requests or 2 * streams,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                adapters=adapters,
+                ranks=tuple(int(rank) for rank in ranks.split(",")),
+                rounds=rounds,
+                ttft_target_ms=ttft_target_ms,
+                tpot_target_ms=tpot_target_ms,
+            )
+            result = run_closed_loop(url, scratch, base, dtype, load, compare_with == "peft")
     print_runs(result)
+    write_json(json_file, result)
+
+
+@app.command("kernels")
+def kernels_command(
+    tokens: Annotated[int, typer.Option(help="Rows of the step.")] = 16,
+    adapters: Annotated[int, typer.Option(help="Distinct adapters among them.")] = 16,
+    ranks: Annotated[str, typer.Option()] = "8,16,64",
+    context: Annotated[int, typer.Option(help="Tokens of context per row.")] = 200,
+    rounds: Annotated[int, typer.Option(help="Interleaved turns.")] = 15,
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """The CPU's kernels against its ceilings. A GPU's are timed by `make gpu`."""
+    from tenora_bench.kernels import run
+
+    result = run(
+        tokens=tokens,
+        adapters=adapters,
+        ranks=[int(rank) for rank in ranks.split(",")],
+        context=context,
+        rounds=rounds,
+    )
+    Console().print_json(data=result)
     write_json(json_file, result)
 
 
