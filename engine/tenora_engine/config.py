@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-
 if TYPE_CHECKING:
     from tenora_kernels.segments import KVLayout
 
