@@ -3,10 +3,26 @@ keys or prompts)."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _StandardError:
+    """Whatever is standard error now. A terminal that has gone away must not fail a request, and
+    there is nowhere left to say so."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 def configure_logging(level: str) -> None:
@@ -22,7 +38,7 @@ def configure_logging(level: str) -> None:
             ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _StandardError())),
     )
     logging.basicConfig(
         level=max(number, logging.WARNING),

@@ -64,6 +64,7 @@ def plain_logs() -> None:
     renderer = structlog.dev.ConsoleRenderer(
         colors=False, exception_formatter=structlog.dev.plain_traceback
     )
+    structlog.reset_defaults()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
