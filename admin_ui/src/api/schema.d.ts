@@ -1330,6 +1330,27 @@ export interface components {
             /** Replicas */
             replicas: components["schemas"]["ReplicaView"][];
         };
+        /**
+         * ErrorBody
+         * @description What every answer of 400 or more holds.
+         */
+        ErrorBody: {
+            error: components["schemas"]["ErrorDetail"];
+        };
+        /**
+         * ErrorDetail
+         * @description All four keys are always there.
+         */
+        ErrorDetail: {
+            /** Code */
+            code: string | null;
+            /** Message */
+            message: string;
+            /** Param */
+            param: string | null;
+            /** Type */
+            type: string;
+        };
         /** Health */
         Health: {
             /**
@@ -1338,11 +1359,6 @@ export interface components {
              * @constant
              */
             status: "ok";
-        };
-        /** HTTPValidationError */
-        HTTPValidationError: {
-            /** Detail */
-            detail?: components["schemas"]["ValidationError"][];
         };
         /**
          * LimitsView
@@ -2149,19 +2165,6 @@ export interface components {
             /** Uncached Tokens */
             uncached_tokens: number;
         };
-        /** ValidationError */
-        ValidationError: {
-            /** Context */
-            ctx?: Record<string, never>;
-            /** Input */
-            input?: unknown;
-            /** Location */
-            loc: (string | number)[];
-            /** Message */
-            msg: string;
-            /** Error Type */
-            type: string;
-        };
         /**
          * ValidationReport
          * @description Accepted when `problems` is empty; warnings never reject. At most 100 problems are kept.
@@ -2201,6 +2204,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2208,15 +2220,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AuditPage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2230,6 +2233,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2265,6 +2277,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2272,15 +2293,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2294,6 +2306,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2314,6 +2335,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2340,6 +2370,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2347,15 +2386,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Plan"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2369,6 +2399,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2393,6 +2432,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             201: {
                 headers: {
@@ -2400,15 +2448,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PriceVersion"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2427,6 +2466,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2434,15 +2482,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantPage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2460,6 +2499,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             201: {
                 headers: {
@@ -2467,15 +2515,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2491,6 +2530,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2498,15 +2546,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2526,6 +2565,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2533,15 +2581,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Tenant"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2562,6 +2601,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2569,15 +2617,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ApiKeyPage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2597,6 +2636,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             201: {
                 headers: {
@@ -2604,15 +2652,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NewApiKey"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2629,6 +2668,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2636,15 +2684,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2673,6 +2712,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2680,15 +2728,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2702,6 +2741,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2722,6 +2770,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2740,6 +2797,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2776,6 +2842,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2783,15 +2858,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ListPage_Adapter_"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2824,6 +2890,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             202: {
                 headers: {
@@ -2846,6 +2921,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2853,15 +2937,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Adapter"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2877,6 +2952,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2884,15 +2968,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2913,6 +2988,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2920,15 +3004,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Alias"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2945,6 +3020,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2952,15 +3036,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AdapterVersion"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -2977,6 +3052,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -2984,15 +3068,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3011,6 +3086,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3018,15 +3102,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ApiKeyPage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3044,6 +3119,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             201: {
                 headers: {
@@ -3051,15 +3135,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NewApiKey"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3075,6 +3150,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3082,15 +3166,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3108,6 +3183,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3116,15 +3200,6 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ChatCompletion"];
                     "text/event-stream": string;
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3142,6 +3217,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3150,15 +3234,6 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Completion"];
                     "text/event-stream": string;
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3185,6 +3260,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3192,15 +3276,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3214,6 +3289,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3234,6 +3318,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3256,6 +3349,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3263,15 +3365,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3289,6 +3382,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3296,15 +3398,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Upload"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3320,6 +3413,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3327,15 +3429,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Upload"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3351,6 +3444,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3358,15 +3460,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Upload"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3386,6 +3479,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3393,15 +3495,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Upload"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3429,6 +3522,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3436,15 +3538,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UploadPart"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
@@ -3471,6 +3564,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Successful Response */
             200: {
                 headers: {
@@ -3478,15 +3580,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };
