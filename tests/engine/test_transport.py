@@ -1,17 +1,11 @@
 """Every form of EngineClient against the same engine: in this process, in a real child process, and
-through another process's socket. Then what only a process can do: die."""
+through another process's socket."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import pytest
@@ -19,71 +13,42 @@ import zmq
 import zmq.asyncio
 
 import fake_step_engine
-from fake_step_engine import EXITS, RAISES, TOO_LONG, request
+from engine_clients import (
+    FOREVER,
+    close,
+    config,
+    drained,
+    everything,
+    exhaust,
+    first_of,
+    in_process_client,
+    no_text,
+    process_client,
+    take_usage,
+    until_running,
+)
+from fake_step_engine import TOO_LONG, request
 from tenora_engine.client import EngineClient
-from tenora_engine.config import EngineConfig
 from tenora_engine.errors import (
     ContextLengthError,
-    EngineError,
     EngineUnavailableError,
     InvalidRequestError,
-    MemoryBudgetError,
-    ModelLoadError,
-    QueueFullError,
 )
-from tenora_engine.events import Event, FinishEvent, TokenEvent, UsageRecord
-from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.text.processor import TextProcessor
+from tenora_engine.events import FinishEvent, TokenEvent
+from tenora_engine.request import AdapterRef
 from tenora_engine.transport.inprocess import InProcessEngineClient
-from tenora_engine.transport.messages import Hello, Ping, Submit, error_info, to_error
+from tenora_engine.transport.messages import Hello, Ping, Submit
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.process import ProcessEngineClient
 from tenora_engine.transport.remote import RemoteEngineClient
 from tenora_engine.transport.serving import EngineServer
-from tenora_engine.transport.wire import choose_endpoint, encode
-
-SUPPORT = Path(__file__).parent.parent / "support"
-FOREVER = 10**9
-
-
-@pytest.fixture(autouse=True, scope="module")
-def importable_by_children() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(SUPPORT))
-        yield
-
-
-def no_text(folder: str) -> TextProcessor:
-    return cast(TextProcessor, object())
-
-
-def config(outbox_dir: Path | None = None, model: str = "fake") -> EngineConfig:
-    return EngineConfig(
-        model=model,
-        served_name="base",
-        outbox_dir=None if outbox_dir is None else str(outbox_dir),
-    )
-
-
-def process_client(
-    folder: Path, model: str = "fake", factory: str = "fake_step_engine:build"
-) -> ProcessEngineClient:
-    return ProcessEngineClient(
-        config(folder / "outbox", model),
-        socket_dir=folder,
-        engine_factory=factory,
-        text_factory=no_text,
-        start_timeout_s=60,
-    )
-
-
-def in_process_client(folder: Path, model: str = "fake") -> InProcessEngineClient:
-    made = config(folder / "outbox", model)
-    return InProcessEngineClient(made, fake_step_engine.build, no_text)
+from tenora_engine.transport.wire import encode
 
 
 @pytest.fixture(scope="module")
-async def owner(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProcessEngineClient]:
+async def owner(
+    tmp_path_factory: pytest.TempPathFactory, importable_by_children: None
+) -> AsyncIterator[ProcessEngineClient]:
     client = process_client(tmp_path_factory.mktemp("engine"))
     await client.start()
     yield client
@@ -105,46 +70,6 @@ async def client(
     await made.start()
     yield made
     await made.stop()
-
-
-async def everything(client: EngineClient, asked: GenerationRequest) -> list[Event]:
-    return [event async for event in client.submit(asked)]
-
-
-async def first_of(events: AsyncIterator[Event]) -> Event:
-    return await anext(events)
-
-
-async def close(events: AsyncIterator[Event]) -> None:
-    assert isinstance(events, AsyncGenerator)
-    await events.aclose()
-
-
-async def exhaust(events: AsyncIterator[Event]) -> None:
-    async for _ in events:
-        continue
-
-
-async def until_running(client: EngineClient, count: int) -> None:
-    """Ask until so many sequences run; every question is answered after another step."""
-    async with asyncio.timeout(20):
-        while (await client.stats()).running != count:
-            continue
-
-
-_MARKERS = itertools.count()
-
-
-async def drained(client: EngineClient) -> list[UsageRecord]:
-    """All usage up to now, acknowledged: a request of our own marks its end."""
-    marker = f"marker-{next(_MARKERS)}"
-    await everything(client, request(marker, max_tokens=1))
-    found: list[UsageRecord] = []
-    while all(record.request_id != marker for record in found):
-        records = await client.unacknowledged_usage()
-        await client.acknowledge_usage([record.event_id for record in records])
-        found += records
-    return [record for record in found if record.request_id != marker]
 
 
 async def test_events_come_in_order_and_end_with_the_last_finish(client: EngineClient) -> None:
@@ -226,27 +151,15 @@ async def test_a_stop_string_ends_one_sequence(client: EngineClient) -> None:
 
 async def test_usage_is_given_until_acknowledged(client: EngineClient) -> None:
     await drained(client)
-    waiting = asyncio.create_task(_take(client))
+    waiting = asyncio.create_task(take_usage(client))
     await everything(client, request("usage", max_tokens=2))
     async with asyncio.timeout(20):
         records = await waiting
     assert [record.event_id for record in records] == ["usage:0"]
     assert records[0].context == {"adapter": "a"}
-    assert await _take(client) == records
+    assert await take_usage(client) == records
     await client.acknowledge_usage(["usage:0"])
     assert await drained(client) == []
-
-
-def is_healthy(client: ProcessEngineClient) -> bool:
-    return client.ready and client.last_error is None
-
-
-def sockets_in(folder: Path) -> list[Path]:
-    return list(folder.glob("*.sock"))
-
-
-async def _take(client: EngineClient) -> list[UsageRecord]:
-    return list(await client.unacknowledged_usage())
 
 
 async def test_questions(client: EngineClient) -> None:
@@ -317,199 +230,3 @@ async def test_a_silent_client_is_taken_for_dead(
         server.stop()
         assert await serving is None
     assert [record.finish_reason for record in outbox.oldest()] == ["abort"]
-
-
-async def test_a_killed_engine_is_named_and_restarted(tmp_path: Path) -> None:
-    client = process_client(tmp_path)
-    await client.start()
-    try:
-        await everything(client, request("before", max_tokens=2))
-        running = client.submit(request("running", max_tokens=FOREVER))
-        await first_of(running)
-        waiting_for_usage = asyncio.create_task(_take(client))
-        async with asyncio.timeout(20):
-            assert [u.event_id for u in await waiting_for_usage] == ["before:0"]
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        with pytest.raises(EngineUnavailableError, match="SIGKILL"):
-            await exhaust(running)
-        assert not client.ready
-        assert "SIGKILL" in str(client.last_error)
-        with pytest.raises(EngineUnavailableError):
-            await first_of(client.submit(request("between")))
-        # Waits through the restart; what was not acknowledged comes again.
-        async with asyncio.timeout(60):
-            assert [u.event_id for u in await _take(client)] == ["before:0"]
-        assert is_healthy(client)
-        assert len(await everything(client, request("after", max_tokens=2))) == 3
-        exits = client.submit(request("exits", EXITS))
-        with pytest.raises(EngineUnavailableError, match="exit status 9"):
-            await first_of(exits)
-    finally:
-        await client.stop()
-    assert sockets_in(tmp_path) == []
-
-
-async def test_a_defect_in_the_engine_ends_the_process(tmp_path: Path) -> None:
-    client = process_client(tmp_path)
-    await client.start()
-    try:
-        with pytest.raises(EngineUnavailableError, match="exit status 1"):
-            await first_of(client.submit(request("raises", RAISES)))
-    finally:
-        await client.stop()
-    in_process = in_process_client(tmp_path / "other")
-    await in_process.start()
-    with pytest.raises(EngineUnavailableError, match="a defect"):
-        await first_of(in_process.submit(request("raises", RAISES)))
-    assert not in_process.ready
-    await in_process.stop()
-
-
-@pytest.mark.parametrize(
-    ("model", "error", "words"),
-    [
-        ("large", MemoryBudgetError, "the budget is 2 GB"),
-        ("defect", EngineError, "RuntimeError: a defect while loading"),
-        ("exits", EngineUnavailableError, "exit status 5"),
-    ],
-)
-async def test_start_says_why_it_failed(
-    model: str, error: type[EngineError], words: str, tmp_path: Path
-) -> None:
-    client = process_client(tmp_path, model)
-    with pytest.raises(error, match=words):
-        await client.start()
-    assert client.pid is None
-    assert not client.ready
-
-
-async def test_start_in_this_process_says_so_too(tmp_path: Path) -> None:
-    client = in_process_client(tmp_path, "missing")
-    with pytest.raises(ModelLoadError, match=r"has no config\.json"):
-        await client.start()
-    assert not client.ready
-    await client.stop()
-
-
-async def test_stop_meters_what_runs_and_leaves_no_process(tmp_path: Path) -> None:
-    client = process_client(tmp_path)
-    await client.start()
-    pid = client.pid
-    assert pid is not None
-    events = client.submit(request("cut", max_tokens=FOREVER))
-    await first_of(events)
-    usage = asyncio.create_task(_forever(client))
-    await client.stop()
-    assert not _alive(pid)
-    *_, last = [event async for event in events]
-    assert isinstance(last, FinishEvent)
-    assert last.reason == "abort"
-    with pytest.raises(EngineUnavailableError, match="stopped"):
-        await usage
-    with pytest.raises(EngineUnavailableError, match="stopped"):
-        await first_of(client.submit(request("late")))
-    again = in_process_client(tmp_path)
-    await again.start()
-    assert [record.event_id for record in await _take(again)] == ["cut:0"]
-    await again.stop()
-
-
-async def _forever(client: EngineClient) -> None:
-    while True:
-        await client.unacknowledged_usage()
-        await asyncio.sleep(0.01)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-_OWNER = """
-import asyncio, os, sys
-from pathlib import Path
-import fake_step_engine
-from tenora_engine.config import EngineConfig
-from tenora_engine.transport.outbox import UsageOutbox
-from tenora_engine.transport.process import ProcessEngineClient
-async def main():
-    config = EngineConfig(model="fake", served_name="base")
-    client = ProcessEngineClient(
-        config, Path(sys.argv[1]), "fake_step_engine:build", lambda folder: None
-    )
-    await client.start()
-    print(client.pid, flush=True)
-    await asyncio.sleep(600)
-asyncio.run(main())
-"""
-
-
-def test_the_engine_ends_with_its_owner_and_ignores_ctrl_c(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        os.kill(pid, signal.SIGINT)
-        assert _alive(pid)
-        parent.kill()
-    for _ in range(2000):
-        if not _alive(pid) or _is_zombie(pid):
-            return
-        signal.sigtimedwait([], 0.01)
-    pytest.fail("the engine process outlived its owner")
-
-
-def _is_zombie(pid: int) -> bool:
-    """Ended, but nobody has asked how: in a container init may not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def test_endpoints_fit_a_unix_socket(tmp_path: Path) -> None:
-    endpoint, made = choose_endpoint(tmp_path / "run")
-    assert endpoint.startswith("ipc://" + str(tmp_path))
-    assert made is None
-    deep = tmp_path / ("d" * 120)
-    endpoint, made = choose_endpoint(deep)
-    assert made is not None
-    assert endpoint.startswith(f"ipc://{made}")
-    assert not deep.exists()
-    made.rmdir()
-
-
-async def test_loopback_when_no_path_is_short_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = tmp_path / ("d" * 120)
-    deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
-    client = process_client(deep)
-    await client.start()
-    assert client.endpoint.startswith("tcp://127.0.0.1:")
-    assert len(await everything(client, request("tcp", max_tokens=2))) == 3
-    await client.stop()
-    assert os.listdir(deep) == ["outbox"]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ContextLengthError("too long", "messages"),
-        InvalidRequestError("bad"),
-        QueueFullError("full", 250),
-        MemoryBudgetError("small"),
-        ModelLoadError("none"),
-    ],
-)
-def test_errors_cross_processes_unchanged(error: EngineError) -> None:
-    again = to_error(error_info(error))
-    assert type(again) is type(error)
-    assert str(again) == str(error)
-    assert vars(again) == vars(error)
