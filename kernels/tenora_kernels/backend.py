@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from tenora_kernels.compiled.load import NotLoadedError, load_extension
 from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
 
 
@@ -87,6 +88,7 @@ class Implementation:
     rms_norm: RmsNorm
     add_rms_norm: AddRmsNorm
     silu_mul: SiluMul
+    sgmv_checks: bool = False  # sgmv checks its inputs itself, before it changes any
 
 
 def implementation(device: torch.device) -> Implementation:
@@ -97,7 +99,10 @@ def implementation(device: torch.device) -> Implementation:
 @functools.cache
 def _chosen(device_type: str) -> Implementation:
     if device_type == "cpu":
-        return torch_implementation()
+        try:
+            return compiled_implementation()
+        except NotLoadedError:
+            return torch_implementation()  # `describe` says why
     if device_type == "cuda":
         return triton_implementation()
     raise UnsupportedDeviceError(f"no kernels for device {device_type!r}; use cpu or cuda")
@@ -117,6 +122,18 @@ def torch_implementation() -> Implementation:
         add_rms_norm=norms.add_rms_norm,
         silu_mul=norms.silu_mul,
     )
+
+
+@functools.cache
+def compiled_implementation() -> Implementation:
+    """C++ for the CPU where it pays, plain torch for the rest.
+
+    Raises NotLoadedError when the library has not been built, or TENORA_KERNELS=torch.
+    """
+    from tenora_kernels.compiled import sgmv
+
+    load_extension()
+    return replace(torch_implementation(), name="compiled", sgmv=sgmv.sgmv, sgmv_checks=True)
 
 
 @functools.cache
@@ -142,8 +159,7 @@ def triton_implementation() -> Implementation:
 
 def describe() -> dict[str, str]:
     """What runs where on this machine, for people: `{"cpu": ..., "cuda": ...}`."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    cpu = f"{torch_implementation().name} {torch.__version__} ({capability})"
+    cpu = _describe_cpu()
     if not torch.cuda.is_available():
         return {"cpu": cpu, "cuda": "no CUDA device"}
     if importlib.util.find_spec("triton") is None:
@@ -152,3 +168,12 @@ def describe() -> dict[str, str]:
 
     device = torch.cuda.get_device_name()
     return {"cpu": cpu, "cuda": f"triton {triton.__version__} on {device}"}
+
+
+def _describe_cpu() -> str:
+    capability = torch.backends.cpu.get_cpu_capability()
+    try:
+        name, note = compiled_implementation().name, ""
+    except NotLoadedError as reason:
+        name, note = torch_implementation().name, f"; compiled kernels: {reason}"
+    return f"{name}, torch {torch.__version__} ({capability}){note}"

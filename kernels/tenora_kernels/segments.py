@@ -7,7 +7,7 @@ What a step needs once for all its layers is worked out here, by the two builder
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -92,8 +92,30 @@ class AdapterSegments:
     num_rows: int
     any_adapter: bool  # False: every row runs on the base model, sgmv returns at once
     row_slot: Tensor  # [num_rows] int32, BASE_SLOT where there is no adapter
-    tiles: RowTiles | None  # CUDA: the launch grid
-    blocks: tuple[RowBlock, ...]  # CPU: rows with the gather indices of their adapters' weights
+    tiles: RowTiles | None = None  # CUDA: the launch grid
+    table: AdapterTable | None = None  # CPU: what blocks are made from when they are asked for
+    made: dict[int, tuple[RowBlock, ...]] = field(default_factory=dict)
+
+    def blocks(self, longer_than: int = 0) -> tuple[RowBlock, ...]:
+        """The rows of runs of more than `longer_than` rows, arranged for torch with the gather
+        indices of their adapters' weights; made when first asked for, within the step.
+
+        Raises KernelInputError when the segments were made for a CUDA device.
+        """
+        if longer_than not in self.made:
+            self.made[longer_than] = self._make_blocks(longer_than)
+        return self.made[longer_than]
+
+    def _make_blocks(self, longer_than: int) -> tuple[RowBlock, ...]:
+        from tenora_kernels.cpu.row_blocks import build_row_blocks
+
+        if self.table is None:
+            raise KernelInputError("segments made for a CUDA device have no row blocks")
+        starts, lengths, slots = find_runs(self.row_slot)
+        long = lengths > longer_than
+        if not bool(long.any()):
+            return ()
+        return build_row_blocks(self.row_slot, starts[long], lengths[long], slots[long], self.table)
 
 
 @dataclass(frozen=True)
@@ -177,28 +199,32 @@ def build_segments(
         raise KernelInputError(f"row_slot is {row_slot.dtype} {list(row_slot.shape)}, needs int32")
     device = table.rank.device
     host_slots = row_slot.cpu()
-    starts, lengths, slots = find_runs(host_slots)
     num_rows, num_slots = row_slot.shape[0], table.rank.shape[0]
-    any_adapter = slots.shape[0] > 0
-    if any_adapter and not (int(slots.min()) >= 0 and int(slots.max()) < num_slots):
-        raise KernelInputError(f"row_slot has slots outside 0..{num_slots - 1} and {BASE_SLOT}")
-    row_tiles: RowTiles | None = None
-    blocks: tuple[RowBlock, ...] = ()
-    if tiles if tiles is not None else device.type != "cpu":
-        rows_per_tile = 16 if num_rows <= 256 else 64
-        bound = min(num_rows, num_rows // rows_per_tile + (max_segments or num_rows))
-        row_tiles = cut_into_tiles(starts, lengths, slots, rows_per_tile, bound, device)
-    elif any_adapter:
-        from tenora_kernels.cpu.row_blocks import build_row_blocks
-
-        blocks = build_row_blocks(host_slots, starts, lengths, slots, table)
+    any_adapter = _check_slots(host_slots, num_slots)
+    if not (tiles if tiles is not None else device.type != "cpu"):
+        return AdapterSegments(num_rows, any_adapter, host_slots.contiguous(), table=table)
+    starts, lengths, slots = find_runs(host_slots)
+    rows_per_tile = 16 if num_rows <= 256 else 64
+    bound = min(num_rows, num_rows // rows_per_tile + (max_segments or num_rows))
     return AdapterSegments(
         num_rows=num_rows,
         any_adapter=any_adapter,
         row_slot=host_slots.to(device),
-        tiles=row_tiles,
-        blocks=blocks,
+        tiles=cut_into_tiles(starts, lengths, slots, rows_per_tile, bound, device),
     )
+
+
+def _check_slots(
+    row_slot: Tensor,  # [num_rows] int32, on the CPU
+    num_slots: int,
+) -> bool:
+    """Whether any row has an adapter. Raises KernelInputError for slots that there are not."""
+    if row_slot.shape[0] == 0:
+        return False
+    lowest, highest = (int(bound) for bound in torch.aminmax(row_slot))
+    if lowest < BASE_SLOT or highest >= num_slots:
+        raise KernelInputError(f"row_slot has slots outside 0..{num_slots - 1} and {BASE_SLOT}")
+    return highest != BASE_SLOT
 
 
 def build_attention_layout(

@@ -41,6 +41,28 @@ def sgmv(
     """
     if not segments.any_adapter:
         return
+    ops = implementation(x.device)
+    if not ops.sgmv_checks:
+        _check(y, x, pool, table, segments, layer, modules, widths)
+        ops.sgmv(y, x, pool, table, segments, layer, modules, widths)
+        return
+    try:
+        ops.sgmv(y, x, pool, table, segments, layer, modules, widths)
+    except RuntimeError:
+        _check(y, x, pool, table, segments, layer, modules, widths)  # says what is wrong
+        raise
+
+
+def _check(
+    y: Tensor,
+    x: Tensor,
+    pool: Tensor,
+    table: AdapterTable,
+    segments: AdapterSegments,
+    layer: int,
+    modules: Sequence[int],
+    widths: Sequence[int],
+) -> None:
     require(len(modules) == len(widths) > 0, "modules and widths need one entry per slice")
     require_dims(x, "x", 2)
     require_dims(pool, "pool", 1)
@@ -62,4 +84,3 @@ def sgmv(
         modules,
         num_modules,
     )
-    implementation(x.device).sgmv(y, x, pool, table, segments, layer, modules, widths)

@@ -1,10 +1,11 @@
-"""Fixtures: each op as plain torch on the CPU, as Triton through its interpreter, as Triton on a
-GPU where there is one."""
+"""Fixtures: each op as plain torch on the CPU, compiled where there is a compiler, as Triton
+through its interpreter, as Triton on a GPU where there is one."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tenora_kernels.backend import torch_implementation, triton_implementation
+from tenora_kernels.backend import (
+    compiled_implementation,
+    torch_implementation,
+    triton_implementation,
+)
+from tenora_kernels.compiled.build import COMPILERS, build_extension
 
 WORKER = Path(__file__).with_name("triton_worker.py")
 
@@ -81,7 +87,17 @@ class Ops:
         return value
 
 
-@pytest.fixture(params=["torch", "interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="session")
+def compiled_library() -> Path:
+    """The library of the compiled ops, built where the package looks for it."""
+    if not any(map(shutil.which, COMPILERS)):
+        pytest.skip("this machine has no C++ compiler")
+    return build_extension()
+
+
+@pytest.fixture(
+    params=["torch", "compiled", "interpreter", pytest.param("gpu", marks=pytest.mark.gpu)]
+)
 def ops(request: pytest.FixtureRequest) -> Ops:
     if request.param == "torch":
 
@@ -89,6 +105,13 @@ def ops(request: pytest.FixtureRequest) -> Ops:
             return getattr(torch_implementation(), op)(*arguments)
 
         return Ops("torch", (torch.float32, torch.bfloat16), "cpu", None, call_torch)
+    if request.param == "compiled":
+        request.getfixturevalue("compiled_library")
+
+        def call_compiled(op: str, *arguments: Any) -> Any:
+            return getattr(compiled_implementation(), op)(*arguments)
+
+        return Ops("compiled", (torch.float32, torch.bfloat16), "cpu", None, call_compiled)
     if request.param == "interpreter":
         interpreter: TritonInterpreter = request.getfixturevalue("triton_interpreter")
         # Not bfloat16: the interpreter's tl.dot of bfloat16 operands is wrong.

@@ -52,7 +52,7 @@ def test_blocks_hold_every_adapted_row_once(pieces: list[tuple[int, int]]) -> No
     segments = build_segments(row_slot, ADAPTERS.table)
     assert segments.any_adapter == bool((row_slot != BASE_SLOT).any())
     covered = torch.zeros(row_slot.shape, dtype=torch.int64)
-    for block in segments.blocks:
+    for block in segments.blocks():
         if isinstance(block, BlendedBlock):
             rows = torch.arange(row_slot.shape[0])[block.rows]
             rows = rows[row_slot[rows] != BASE_SLOT]

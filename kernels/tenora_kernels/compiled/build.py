@@ -1,0 +1,104 @@
+"""Compiles the C++ ops into a shared library: `python -m tenora_kernels.compiled.build`. A failure
+leaves its reason beside the library's place, for `tenora doctor`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from tenora_kernels.compiled.library import (
+    FLAGS,
+    SOURCE_DIR,
+    default_dir,
+    library_path,
+    reason_path,
+)
+
+COMPILERS = ("c++", "g++", "clang++")
+TIMEOUT_S = 600.0
+
+
+class BuildError(RuntimeError):
+    """The library could not be made; the message is one line that says why."""
+
+
+def build_extension(target_dir: Path | None = None, *, force: bool = False) -> Path:
+    """The library, made if it is not there yet. Several processes may do so at once: each compiles
+    on its own and the last one to finish replaces the file in one step.
+
+    Raises BuildError when there is no compiler or it fails.
+    """
+    target_dir = target_dir or default_dir()
+    library = library_path(target_dir)
+    if library.exists() and not force:
+        return library
+    try:
+        target_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target_dir, prefix="making-") as folder:
+            made = Path(folder) / library.name
+            _compile(made)
+            os.replace(made, library)
+    except OSError as error:
+        raise BuildError(f"cannot write to {target_dir}: {error.strerror or error}") from error
+    except BuildError as error:
+        reason_path(target_dir).write_text(f"{error}\n")
+        raise
+    _remove_others(target_dir, library)
+    return library
+
+
+def _remove_others(target_dir: Path, library: Path) -> None:
+    """Libraries and reasons of other sources, torches or CPUs. Whoever has one loaded keeps it."""
+    for old in (*target_dir.glob("tenora_ops-*.so"), *target_dir.glob("failed-*.txt")):
+        if old != library:
+            old.unlink(missing_ok=True)
+
+
+def _compile(made: Path) -> None:
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise BuildError(f"no C++ compiler on PATH (looked for {', '.join(COMPILERS)})")
+    torch_dir = Path(torch.__file__).parent
+    # The headers are found by path rather than by torch.utils.cpp_extension, whose import looks
+    # for CUDA and ninja.
+    command = [
+        compiler,
+        *FLAGS,
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-I{torch_dir / 'include'}",
+        *map(str, sorted(SOURCE_DIR.glob("*.cpp"))),
+        f"-L{torch_dir / 'lib'}",
+        "-ltorch_cpu",
+        "-lc10",
+        "-o",
+        str(made),
+    ]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{Path(compiler).name} did not run: {error}") from error
+    if done.returncode != 0:
+        lines = done.stderr.splitlines()
+        first = next((line for line in lines if "error" in line), lines[0] if lines else "")
+        raise BuildError(f"{Path(compiler).name} failed ({done.returncode}): {first.strip()}")
+
+
+def main() -> int:
+    """Build, and say in one line what came of it. A failed build is no error: torch serves."""
+    try:
+        print(f"kernels: {build_extension(force='--force' in sys.argv[1:]).name}")
+    except BuildError as error:
+        print(f"kernels: plain torch will be used: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

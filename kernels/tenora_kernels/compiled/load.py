@@ -1,0 +1,44 @@
+"""Loads the library that `build` has made, or says why it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from tenora_kernels.compiled.library import default_dir, library_path, reason_path
+
+CHOICE_VARIABLE = "TENORA_KERNELS"
+"""`torch` in this environment variable keeps the CPU on plain torch."""
+
+
+class NotLoadedError(RuntimeError):
+    """The compiled ops are not to be had in this process; the message is one line."""
+
+
+def load_extension(target_dir: Path | None = None) -> None:
+    """Make `torch.ops.tenora` available. Never compiles: that is done at set-up.
+
+    Raises NotLoadedError with the reason.
+    """
+    choice = os.environ.get(CHOICE_VARIABLE, "")
+    if choice not in ("", "torch", "compiled"):
+        raise NotLoadedError(f"{CHOICE_VARIABLE}={choice} is neither torch nor compiled")
+    if choice == "torch":
+        raise NotLoadedError(f"{CHOICE_VARIABLE}=torch")
+    target_dir = target_dir or default_dir()
+    library = library_path(target_dir)
+    if not library.exists():
+        raise NotLoadedError(_why_absent(target_dir))
+    try:
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call] # torch's own
+    except OSError as error:
+        raise NotLoadedError(f"{library.name} cannot be loaded: {error.__cause__}") from error
+
+
+def _why_absent(target_dir: Path) -> str:
+    try:
+        return f"build failed: {reason_path(target_dir).read_text().strip()}"
+    except FileNotFoundError:
+        return "not built; run: python -m tenora_kernels.compiled.build"

@@ -1,0 +1,50 @@
+"""sgmv by the compiled library; runs so long that they are bound by arithmetic go to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tenora_kernels.cpu import sgmv as plain
+from tenora_kernels.segments import AdapterSegments, AdapterTable
+
+LONGEST_RUN = 32
+"""Rows of one adapter up to which the library is faster than torch's products."""
+
+DTYPES = frozenset((torch.float32, torch.bfloat16))
+
+
+def sgmv(
+    y: Tensor,  # [num_tokens, sum(widths)], changed in place
+    x: Tensor,  # [num_tokens, in_features]
+    pool: Tensor,  # [pool_elements]
+    table: AdapterTable,
+    segments: AdapterSegments,
+    layer: int,
+    modules: Sequence[int],
+    widths: Sequence[int],
+) -> None:
+    """See tenora_kernels.sgmv. The library checks its inputs, and raises RuntimeError."""
+    if x.dtype not in DTYPES:
+        plain.sgmv(y, x, pool, table, segments, layer, modules, widths)
+        return
+    torch.ops.tenora.sgmv.default(
+        y,
+        x,
+        pool,
+        table.granule_offset,
+        table.rank,
+        table.a_offset,
+        table.b_offset,
+        table.scale,
+        segments.row_slot,
+        LONGEST_RUN,
+        layer,
+        modules,
+        widths,
+    )
+    if segments.num_rows > LONGEST_RUN:
+        blocks = segments.blocks(LONGEST_RUN)
+        plain.add_blocks(blocks, y, x, pool, table, layer, modules, widths)

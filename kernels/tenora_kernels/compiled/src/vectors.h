@@ -1,0 +1,73 @@
+// Sixteen float32 lanes on any machine: the compiler's own vector types, which become one AVX-512
+// register, two of AVX2, or four of NEON or SSE. bfloat16 is read and written as its 16 bits.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include <immintrin.h>
+#define TENORA_BF16_DOT 1
+#endif
+
+namespace tenora {
+
+using bf16 = uint16_t;
+
+constexpr int LANES = 16;
+typedef float Lanes __attribute__((vector_size(64)));
+typedef uint32_t Bits __attribute__((vector_size(64)));
+typedef uint16_t HalfBits __attribute__((vector_size(32)));
+
+inline Lanes load(const float* from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof(lanes));
+  return lanes;
+}
+
+inline Lanes load(const bf16* from) {
+  HalfBits half;
+  std::memcpy(&half, from, sizeof(half));
+  const Bits wide = __builtin_convertvector(half, Bits) << 16;
+  return reinterpret_cast<const Lanes&>(wide);
+}
+
+// The first `count` < 16 elements, then zeros; nothing behind them is touched.
+template <typename T>
+inline Lanes load_part(const T* from, int64_t count) {
+  T padded[LANES] = {};
+  std::memcpy(padded, from, count * sizeof(T));
+  return load(padded);
+}
+
+inline void store(float* to, Lanes lanes) { std::memcpy(to, &lanes, sizeof(lanes)); }
+
+// Rounds to nearest, ties to even; a NaN stays a NaN.
+inline void store(bf16* to, Lanes lanes) {
+  const Bits bits = reinterpret_cast<const Bits&>(lanes);
+  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Bits quiet = (bits >> 16) | 0x40;
+  const Bits chosen = lanes != lanes ? quiet : rounded;
+  const HalfBits half = __builtin_convertvector(chosen, HalfBits);
+  std::memcpy(to, &half, sizeof(half));
+}
+
+template <typename T>
+inline void store_part(T* to, Lanes lanes, int64_t count) {
+  T padded[LANES];
+  store(padded, lanes);
+  std::memcpy(to, padded, count * sizeof(T));
+}
+
+// Always in the same order, so that a sum has the same bits wherever it is made.
+inline float sum(Lanes lanes) {
+  float v[LANES];
+  store(v, lanes);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
+  return v[0];
+}
+
+inline void prefetch(const void* line) { __builtin_prefetch(line, 0, 3); }
+
+}  // namespace tenora
