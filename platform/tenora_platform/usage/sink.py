@@ -16,7 +16,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.client import EngineClient
-from tenora_engine.errors import EngineError
+from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing.rating import Billable
 from tenora_platform.billing.service import rate_events, rate_waiting
@@ -50,6 +50,8 @@ class UsageSink:
                     await asyncio.sleep(RETRY_S)
                     continue
                 await self.run_once()
+            except EngineUnavailableError:
+                await asyncio.sleep(RETRY_S)  # /readyz and the engine's own log tell of it
             except (SQLAlchemyError, EngineError, OSError) as error:
                 _log.warning("usage waits", reason=str(error), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
