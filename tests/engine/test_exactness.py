@@ -3,8 +3,6 @@ them, however small the arena, whether prefixes are reused or sequences preempte
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,12 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tenora_engine.adapters.identity import (
-    adapter_digest,
-    config_key,
-    normalise_config,
-    weights_key,
-)
+from adapter_store import publish, randomise
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenLogprob
@@ -129,31 +122,6 @@ class World:
 
 def lora_config(name: str) -> LoraConfig:
     return LoraConfig(task_type="CAUSAL_LM", **CONFIGS[name])
-
-
-def randomise(model: PeftModel, name: str, seed: int) -> None:
-    """B is zero at first; give A and B values whose update is a good part of the weight."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter_name, parameter in model.named_parameters():
-        if f".{name}." not in parameter_name:
-            continue
-        rows, columns = parameter.shape
-        is_a = "lora_A" in parameter_name
-        deviation = columns**-0.5 if is_a else 0.25 * columns**-0.5
-        with torch.no_grad():
-            parameter.copy_(torch.randn(rows, columns, generator=generator) * deviation)
-
-
-def publish(folder: Path, store: Path) -> AdapterRef:
-    """Put a PEFT folder into the store as the platform does."""
-    fields = json.loads((folder / "adapter_config.json").read_text())
-    config = normalise_config(fields)
-    weights = (folder / "adapter_model.safetensors").read_bytes()
-    digest = adapter_digest(config, hashlib.sha256(weights).hexdigest())
-    for key, content in ((config_key(digest), config), (weights_key(digest), weights)):
-        (store / key).parent.mkdir(parents=True, exist_ok=True)
-        (store / key).write_bytes(content)
-    return AdapterRef(digest, max([fields["r"], *fields["rank_pattern"].values()]))
 
 
 @pytest.fixture(scope="module")
