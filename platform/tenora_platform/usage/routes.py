@@ -17,6 +17,9 @@ from tenora_platform.usage.service import (
     make_query,
     usage_page,
 )
+from tenora_platform.usage.service import (
+    Query as UsageQuery,
+)
 
 router = APIRouter(tags=["usage"])
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
@@ -34,9 +37,7 @@ BucketLimit = Annotated[int, Query(ge=1, le=744, description="How many buckets a
 Page = Annotated[str | None, Query(description="`next_page` of the answer before")]
 
 
-@router.get("/v1/usage")
-async def get_usage(
-    state: State,
+async def tenant_query(
     tenant: UsageTenant,
     start: Start = None,
     end: End = None,
@@ -44,9 +45,8 @@ async def get_usage(
     group_by: GroupBy = None,
     limit: BucketLimit = 31,
     page: Page = None,
-) -> UsagePage:
-    """Tokens of finished sequences by time bucket, cached and uncached prompt apart."""
-    query = make_query(
+) -> UsageQuery:
+    return make_query(
         start=start,
         end=end,
         bucket=bucket,
@@ -56,81 +56,55 @@ async def get_usage(
         groups=TENANT_GROUPS,
         tenant_id=tenant.tenant_id,
     )
+
+
+async def admin_query(
+    start: Start = None,
+    end: End = None,
+    bucket: Buckets = "1d",
+    group_by: GroupBy = None,
+    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    limit: BucketLimit = 31,
+    page: Page = None,
+) -> UsageQuery:
+    """`group_by` may name `tenant` too."""
+    return make_query(
+        start=start,
+        end=end,
+        bucket=bucket,
+        group_by=group_by,
+        limit=limit,
+        page=page,
+        groups=ADMIN_GROUPS,
+        tenant_id=tenant,
+    )
+
+
+TenantQuery = Annotated[UsageQuery, Depends(tenant_query)]
+AdminQuery = Annotated[UsageQuery, Depends(admin_query)]
+
+
+@router.get("/v1/usage")
+async def get_usage(state: State, tenant: UsageTenant, query: TenantQuery) -> UsagePage:
+    """Tokens of finished sequences by time bucket, cached and uncached prompt apart."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await usage_page(session, query)
 
 
 @router.get("/v1/costs")
-async def get_costs(
-    state: State,
-    tenant: UsageTenant,
-    start: Start = None,
-    end: End = None,
-    bucket: Buckets = "1d",
-    group_by: GroupBy = None,
-    limit: BucketLimit = 31,
-    page: Page = None,
-) -> CostPage:
+async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> CostPage:
     """What the usage costs, as exact decimal strings. Events without a price are counted apart."""
-    query = make_query(
-        start=start,
-        end=end,
-        bucket=bucket,
-        group_by=group_by,
-        limit=limit,
-        page=page,
-        groups=TENANT_GROUPS,
-        tenant_id=tenant.tenant_id,
-    )
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await cost_page(session, query)
 
 
 @router.get("/admin/v1/usage")
-async def get_all_usage(
-    session: AdminSession,
-    start: Start = None,
-    end: End = None,
-    bucket: Buckets = "1d",
-    group_by: GroupBy = None,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
-    limit: BucketLimit = 31,
-    page: Page = None,
-) -> UsagePage:
+async def get_all_usage(session: AdminSession, query: AdminQuery) -> UsagePage:
     """As /v1/usage, over all tenants; `group_by` may name `tenant` too."""
-    query = make_query(
-        start=start,
-        end=end,
-        bucket=bucket,
-        group_by=group_by,
-        limit=limit,
-        page=page,
-        groups=ADMIN_GROUPS,
-        tenant_id=tenant,
-    )
     return await usage_page(session, query)
 
 
 @router.get("/admin/v1/costs")
-async def get_all_costs(
-    session: AdminSession,
-    start: Start = None,
-    end: End = None,
-    bucket: Buckets = "1d",
-    group_by: GroupBy = None,
-    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
-    limit: BucketLimit = 31,
-    page: Page = None,
-) -> CostPage:
+async def get_all_costs(session: AdminSession, query: AdminQuery) -> CostPage:
     """As /v1/costs, over all tenants; `group_by` may name `tenant` too."""
-    query = make_query(
-        start=start,
-        end=end,
-        bucket=bucket,
-        group_by=group_by,
-        limit=limit,
-        page=page,
-        groups=ADMIN_GROUPS,
-        tenant_id=tenant,
-    )
     return await cost_page(session, query)
