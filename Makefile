@@ -13,13 +13,13 @@ STAMP := $(VENV)/.stamp
 
 .PHONY: up test check format bench gpu setup portal clean
 
-up: $(STAMP)-embedded portal
+up: $(STAMP)-kernels portal
 	@exec $(BIN)/tenora up $(ARGS)
 
-test: $(STAMP)-test portal
+test: $(STAMP)-test $(STAMP)-kernels portal
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(STAMP)-test $(STAMP)-check portal-check
+check: $(STAMP)-test $(STAMP)-check $(STAMP)-kernels portal-check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -29,14 +29,14 @@ format: $(STAMP)-check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)-test
+bench: $(STAMP)-test $(STAMP)-kernels
 	$(BIN)/tenora bench serve --compare peft $(ARGS)
 
 # One script for a machine with an NVIDIA GPU; needs torch and triton only, none of our set-up.
 gpu:
 	PYTHONPATH=kernels:engine $(PYTHON) benchmarks/gpu.py $(ARGS)
 
-setup: $(STAMP)-embedded
+setup: $(STAMP)-kernels portal
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,12 @@ $(STAMP)-test: $(STAMP)-embedded
 
 $(STAMP)-check: $(STAMP)-embedded
 	$(PIP) -e '.[embedded,check]'
+	@touch $@
+
+# The CPU's kernels are compiled once for this machine. Without a compiler plain torch serves, and
+# says so.
+$(STAMP)-kernels: $(STAMP)-embedded $(wildcard kernels/tenora_kernels/compiled/*.py kernels/tenora_kernels/compiled/src/*)
+	$(BIN)/python -m tenora_kernels.compiled.build
 	@touch $@
 
 # The portal is built with the Node of the venv. Without it the API still runs, and says so.
