@@ -19,6 +19,7 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import Residency
 from tenora_engine.request import AdapterRef
+from tenora_engine.threads import compute_alone
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -91,7 +92,9 @@ class AdapterLoader:
                 config.shared_adapter_ttl_s,
             )
         self._store = StoreTier(config.object_store, store)
-        self._threads = ThreadPoolExecutor(config.loader_threads, "tenora-adapter-loader")
+        self._threads = ThreadPoolExecutor(
+            config.loader_threads, "tenora-adapter-loader", initializer=compute_alone
+        )
         self._lock = threading.Lock()
         self._flights: dict[str, _Flight] = {}
         self._sharing: dict[str, _Flight] = {}  # done, but on the way into Redis

@@ -16,6 +16,7 @@ from tenora_engine.events import EngineStats, Event, FinishEvent, Residency, Usa
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
+from tenora_engine.threads import call_in_ending_thread
 from tenora_engine.transport.messages import error_info, to_error
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests, RoutedClient, stopped_error
@@ -65,7 +66,7 @@ class InProcessEngineClient(RoutedClient):
         self._asyncio = asyncio.get_running_loop()
         self._text, engine = await asyncio.gather(
             asyncio.to_thread(self._text_factory, self._config.model),
-            asyncio.to_thread(self._engine_factory, self._config),
+            asyncio.to_thread(call_in_ending_thread, lambda: self._engine_factory(self._config)),
         )
         directory = self._config.outbox_dir
         self._outbox = UsageOutbox(Path(directory) if directory is not None else None)

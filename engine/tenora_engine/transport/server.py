@@ -20,6 +20,7 @@ import zmq
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine
 from tenora_engine.errors import EngineError, ModelLoadError
+from tenora_engine.threads import call_in_ending_thread
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.serving import EngineServer
@@ -94,7 +95,7 @@ def _build(boot: m.Boot) -> Engine:
 
         torch.set_num_threads(boot.config.threads)
     try:
-        return factory(boot.config)
+        return call_in_ending_thread(lambda: factory(boot.config))
     except MemoryError as error:
         raise ModelLoadError("this machine has too little memory for the model") from error
 
