@@ -19,13 +19,92 @@ namespace {
 constexpr int64_t SEGMENT_ROWS = 32;  // longer runs become several segments
 constexpr int64_t TASK_BYTES = 24 * 1024;
 
+// ---------------------------------------------------------------- reading ahead
+
+// Rank rows of one matrix, or a range of their columns: what a task reads, in the order it does.
+struct Piece {
+  const int64_t* granules;  // of the first rank row
+  int64_t offset;           // within the granule, elements
+  int64_t rows;
+  int64_t length;  // elements read of each row
+};
+
+// Lines still to be asked for in one row.
+struct Lines {
+  const char* line;
+  const char* end;
+};
+
+// Goes through the pieces of a task, AHEAD lines before the loops that read them. Rank rows lie
+// far apart, so the machine's own prefetching finds no stream in them.
+template <typename T>
+class Ahead {
+ public:
+  static constexpr int AHEAD = 160;  // lines
+
+  Ahead(const T* pool, const std::vector<Piece>& pieces) : pool_(pool), pieces_(pieces) {
+    lines = row_lines();
+    Steps steps(this);
+    for (int i = 0; i < AHEAD; ++i) steps.step();
+  }
+
+  // A loop's own copy of where we are, so that it stays in registers; none asks for nothing.
+  class Steps {
+   public:
+    explicit Steps(Ahead* ahead) : ahead_(ahead), now_(ahead ? ahead->lines : Lines{}) {}
+    ~Steps() {
+      if (ahead_) ahead_->lines = now_;
+    }
+    Steps(const Steps&) = delete;
+    Steps& operator=(const Steps&) = delete;
+
+    void step() {
+      if (!ahead_) return;
+      prefetch(now_.line);
+      now_.line += 64;
+      if (now_.line >= now_.end) [[unlikely]]
+        now_ = ahead_->next_row();
+    }
+
+   private:
+    Ahead* ahead_;
+    Lines now_;
+  };
+
+  Lines lines;
+
+ private:
+  const T* pool_;
+  const std::vector<Piece>& pieces_;
+  size_t piece_ = 0;
+  int64_t row_ = 0;
+
+  Lines row_lines() const {
+    const Piece& piece = pieces_[piece_];
+    const T* first = pool_ + piece.granules[row_] + piece.offset;
+    return {reinterpret_cast<const char*>(first),
+            reinterpret_cast<const char*>(first + piece.length)};
+  }
+
+  __attribute__((noinline)) Lines next_row() {
+    if (row_ + 1 < pieces_[piece_].rows) {
+      ++row_;
+    } else if (piece_ + 1 < pieces_.size()) {
+      ++piece_;
+      row_ = 0;
+    }  // at the end: the last row again
+    return row_lines();
+  }
+};
+
 // ---------------------------------------------------------------- inner loops
 
-// Dot products of ROWS rows of x with RANKS rows of A; touches `next` as it goes along.
+// Dot products of ROWS rows of x with RANKS rows of A.
 template <int ROWS, int RANKS, typename T>
-inline void dot_tile(const T* const* x, const T* const* a, const T* const* next, int64_t n,
+inline void dot_tile(const T* const* x, const T* const* a, Ahead<T>* ahead, int64_t n,
                      float (&out)[ROWS][RANKS]) {
   Lanes sums[ROWS][RANKS] = {};
+  typename Ahead<T>::Steps steps(ahead);
   int64_t k = 0;
 #ifdef TENORA_BF16_DOT
   if constexpr (sizeof(T) == 2) {
@@ -38,7 +117,7 @@ inline void dot_tile(const T* const* x, const T* const* a, const T* const* next,
       for (int i = 0; i < ROWS; ++i) rows[i] = (__m512bh)_mm512_maskz_loadu_epi16(mask, x[i] + k);
       for (int j = 0; j < RANKS; ++j) {
         const __m512bh weights = (__m512bh)_mm512_maskz_loadu_epi16(mask, a[j] + k);
-        if (next) prefetch(next[j] + k);
+        steps.step();
         for (int i = 0; i < ROWS; ++i) wide[i][j] = _mm512_dpbf16_ps(wide[i][j], rows[i], weights);
       }
     }
@@ -52,7 +131,7 @@ inline void dot_tile(const T* const* x, const T* const* a, const T* const* next,
     for (int i = 0; i < ROWS; ++i) rows[i] = load(x[i] + k);
     for (int j = 0; j < RANKS; ++j) {
       const Lanes weights = load(a[j] + k);
-      if (next) prefetch(next[j] + k);
+      if (k % (64 / sizeof(T)) == 0) steps.step();
       for (int i = 0; i < ROWS; ++i) sums[i][j] += rows[i] * weights;
     }
   }
@@ -68,8 +147,9 @@ inline void dot_tile(const T* const* x, const T* const* a, const T* const* next,
 
 // totals[i] += sum over j of h[i][j] * b[j], over `width` columns; totals are padded to LANES.
 template <int ROWS, int RANKS, typename T>
-inline void add_tile(const float* const* h, const T* const* b, const T* const* next, int64_t width,
+inline void add_tile(const float* const* h, const T* const* b, Ahead<T>* ahead, int64_t width,
                      float* const* totals) {
+  typename Ahead<T>::Steps steps(ahead);
   Lanes factor[ROWS][RANKS];
   for (int i = 0; i < ROWS; ++i)
     for (int j = 0; j < RANKS; ++j) factor[i][j] = Lanes{} + h[i][j];
@@ -78,7 +158,7 @@ inline void add_tile(const float* const* h, const T* const* b, const T* const* n
     Lanes weights[RANKS];
     for (int j = 0; j < RANKS; ++j) {
       weights[j] = load(b[j] + column);
-      if (next && column % (64 / sizeof(T)) == 0) prefetch(next[j] + column);
+      if (column % (64 / sizeof(T)) == 0) steps.step();
     }
     for (int i = 0; i < ROWS; ++i) {
       Lanes total = load(totals[i] + column);
@@ -135,11 +215,11 @@ class Call {
       if (task.kind == Kind::Whole) {
         whole(segment);
       } else if (task.kind == Kind::Shrink) {
-        shrink(segment, task.slice, task.h_column, task.first, task.last);
+        part(segment, task);
         done_[task.segment].fetch_add(1, std::memory_order_release);
       } else {
         wait_for(task.segment);
-        expand(segment, task.slice, task.h_column, task.first, task.last);
+        part(segment, task);
       }
     }
   }
@@ -240,43 +320,66 @@ class Call {
     }
   }
 
+  Piece piece(const Segment& segment, int slice, Kind kind, int64_t first, int64_t last) const {
+    const int64_t at = (segment.slot * p_.layers + p_.layer) * p_.max_rank;
+    const int64_t* granules = p_.granule_offset + at;
+    const int64_t e = entry(segment, slice);
+    if (kind == Kind::Shrink)
+      return {granules + first, p_.a_offset[e], last - first, p_.in_features};
+    return {granules, p_.b_offset[e] + first, p_.rank[e], last - first};
+  }
+
+  void part(const Segment& segment, const Task& task) {
+    const std::vector<Piece> pieces = {
+        piece(segment, task.slice, task.kind, task.first, task.last)};
+    Ahead<T> ahead(static_cast<const T*>(p_.pool), pieces);
+    if (task.kind == Kind::Shrink)
+      shrink(segment, task.slice, task.h_column, task.first, task.last, ahead);
+    else
+      expand(segment, task.slice, task.h_column, task.first, task.last, ahead);
+  }
+
   void whole(const Segment& segment) {
+    std::vector<Piece> pieces;
+    for (const Kind kind : {Kind::Shrink, Kind::Expand})
+      for (size_t i = 0; i < p_.slices.size(); ++i)
+        if (const int64_t rank = p_.rank[entry(segment, i)])
+          pieces.push_back(
+              piece(segment, i, kind, 0, kind == Kind::Shrink ? rank : p_.slices[i].width));
+    Ahead<T> ahead(static_cast<const T*>(p_.pool), pieces);
     int64_t h_column = 0;
     for (size_t i = 0; i < p_.slices.size(); ++i) {
       const int64_t rank = p_.rank[entry(segment, i)];
-      shrink(segment, i, h_column, 0, rank);
+      shrink(segment, i, h_column, 0, rank, ahead);
       h_column += rank;
     }
     h_column = 0;
     for (size_t i = 0; i < p_.slices.size(); ++i) {
       const int64_t rank = p_.rank[entry(segment, i)];
-      if (rank) expand(segment, i, h_column, 0, p_.slices[i].width);
+      if (rank) expand(segment, i, h_column, 0, p_.slices[i].width, ahead);
       h_column += rank;
     }
   }
 
-  void shrink(const Segment& segment, int slice, int64_t h_column, int64_t first, int64_t last) {
+  void shrink(const Segment& segment, int slice, int64_t h_column, int64_t first, int64_t last,
+              Ahead<T>& ahead) {
     const int64_t offset = p_.a_offset[entry(segment, slice)];
     int64_t r = first;
     if (segment.rows == 1)
-      for (; r + 8 <= last; r += 8) shrink_ranks<8>(segment, slice, offset, h_column, r, last);
-    for (; r + 4 <= last; r += 4) shrink_ranks<4>(segment, slice, offset, h_column, r, last);
-    for (; r < last; ++r) shrink_ranks<1>(segment, slice, offset, h_column, r, last);
+      for (; r + 8 <= last; r += 8) shrink_ranks<8>(segment, slice, offset, h_column, r, ahead);
+    for (; r + 4 <= last; r += 4) shrink_ranks<4>(segment, slice, offset, h_column, r, ahead);
+    for (; r < last; ++r) shrink_ranks<1>(segment, slice, offset, h_column, r, ahead);
   }
 
   template <int RANKS>
   void shrink_ranks(const Segment& segment, int slice, int64_t offset, int64_t h_column, int64_t r,
-                    int64_t last) {
+                    Ahead<T>& lines) {
     const T* a[RANKS];
-    const T* next[RANKS];
-    for (int j = 0; j < RANKS; ++j) {
-      a[j] = granule(segment, r + j) + offset;
-      next[j] = granule(segment, std::min(r + j + RANKS, last - 1)) + offset;
-    }
+    for (int j = 0; j < RANKS; ++j) a[j] = granule(segment, r + j) + offset;
     const float scale = p_.scale[entry(segment, slice)];
     float* h = segment.h + h_column + r;
     int64_t row = 0;
-    const T* const* ahead = next;
+    Ahead<T>* ahead = &lines;  // only the first rows read from memory
     if constexpr (RANKS <= 4) {
       for (; row + 4 <= segment.rows; row += 4, ahead = nullptr)
         shrink_rows<4, RANKS>(segment, a, ahead, row, scale, h);
@@ -286,17 +389,18 @@ class Call {
   }
 
   template <int ROWS, int RANKS>
-  void shrink_rows(const Segment& segment, const T* const* a, const T* const* next, int64_t row,
+  void shrink_rows(const Segment& segment, const T* const* a, Ahead<T>* ahead, int64_t row,
                    float scale, float* h) {
     const T* x[ROWS];
     for (int i = 0; i < ROWS; ++i) x[i] = x_row(segment.row + row + i);
     float out[ROWS][RANKS];
-    dot_tile<ROWS, RANKS>(x, a, next, p_.in_features, out);
+    dot_tile<ROWS, RANKS>(x, a, ahead, p_.in_features, out);
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < RANKS; ++j) h[(row + i) * segment.rank_sum + j] = scale * out[i][j];
   }
 
-  void expand(const Segment& segment, int slice, int64_t h_column, int64_t first, int64_t last) {
+  void expand(const Segment& segment, int slice, int64_t h_column, int64_t first, int64_t last,
+              Ahead<T>& ahead) {
     const int64_t rank = p_.rank[entry(segment, slice)];
     const int64_t offset = p_.b_offset[entry(segment, slice)] + first;
     const int64_t width = last - first;
@@ -305,9 +409,9 @@ class Call {
     totals.assign(segment.rows * padded, 0.0f);
     int64_t r = 0;
     for (; r + 4 <= rank; r += 4)
-      expand_ranks<4>(segment, offset, h_column, r, rank, width, padded, totals.data());
+      expand_ranks<4>(segment, offset, h_column, r, width, padded, totals.data(), ahead);
     for (; r < rank; ++r)
-      expand_ranks<1>(segment, offset, h_column, r, rank, width, padded, totals.data());
+      expand_ranks<1>(segment, offset, h_column, r, width, padded, totals.data(), ahead);
     for (int64_t row = 0; row < segment.rows; ++row) {
       T* y = static_cast<T*>(p_.y) + (segment.row + row) * p_.y_stride +
              p_.slices[slice].column + first;
@@ -320,15 +424,11 @@ class Call {
 
   template <int RANKS>
   void expand_ranks(const Segment& segment, int64_t offset, int64_t h_column, int64_t r,
-                    int64_t rank, int64_t width, int64_t padded, float* totals) {
+                    int64_t width, int64_t padded, float* totals, Ahead<T>& lines) {
     const T* b[RANKS];
-    const T* next[RANKS];
-    for (int j = 0; j < RANKS; ++j) {
-      b[j] = granule(segment, r + j) + offset;
-      next[j] = granule(segment, std::min(r + j + RANKS, rank - 1)) + offset;
-    }
+    for (int j = 0; j < RANKS; ++j) b[j] = granule(segment, r + j) + offset;
     const float* h = segment.h + h_column + r;
-    const T* const* ahead = next;
+    Ahead<T>* ahead = &lines;
     int64_t row = 0;
     for (; row + 4 <= segment.rows; row += 4, ahead = nullptr)
       expand_rows<4, RANKS>(segment, b, ahead, row, h, width, padded, totals);
@@ -337,7 +437,7 @@ class Call {
   }
 
   template <int ROWS, int RANKS>
-  void expand_rows(const Segment& segment, const T* const* b, const T* const* next, int64_t row,
+  void expand_rows(const Segment& segment, const T* const* b, Ahead<T>* ahead, int64_t row,
                    const float* h, int64_t width, int64_t padded, float* totals) {
     const float* factors[ROWS];
     float* into[ROWS];
@@ -345,7 +445,7 @@ class Call {
       factors[i] = h + (row + i) * segment.rank_sum;
       into[i] = totals + (row + i) * padded;
     }
-    add_tile<ROWS, RANKS>(factors, b, next, width, into);
+    add_tile<ROWS, RANKS>(factors, b, ahead, width, into);
   }
 };
 

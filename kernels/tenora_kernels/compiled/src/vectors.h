@@ -61,11 +61,15 @@ inline void store_part(T* to, Lanes lanes, int64_t count) {
 
 // Always in the same order, so that a sum has the same bits wherever it is made.
 inline float sum(Lanes lanes) {
-  float v[LANES];
-  store(v, lanes);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  return v[0];
+  typedef float Eight __attribute__((vector_size(32)));
+  typedef float Four __attribute__((vector_size(16)));
+  Eight halves[2];
+  std::memcpy(halves, &lanes, sizeof(lanes));
+  const Eight eight = halves[0] + halves[1];
+  Four quarters[2];
+  std::memcpy(quarters, &eight, sizeof(eight));
+  const Four four = quarters[0] + quarters[1];
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 inline void prefetch(const void* line) { __builtin_prefetch(line, 0, 3); }
