@@ -27,7 +27,6 @@ app.add_typer(tenants.key, name="key", help="API keys.")
 app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
-app.add_typer(usage.invoice, name="invoice", help="Invoices.")
 
 
 def serve(settings: Settings) -> None:

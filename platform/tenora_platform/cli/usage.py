@@ -1,4 +1,4 @@
-"""`tenora usage` and `tenora invoice`."""
+"""`tenora usage`: tokens and money by time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import typer
 
 from tenora_platform.cli.client import (
     DEFAULT_URL,
-    AdminKey,
     AsJson,
     TenantKey,
     Url,
@@ -17,7 +16,6 @@ from tenora_platform.cli.client import (
 )
 
 usage = typer.Typer(no_args_is_help=True)
-invoice = typer.Typer(no_args_is_help=True)
 
 Start = Annotated[str | None, typer.Option(help="From this time on, such as 2026-11-01.")]
 End = Annotated[str | None, typer.Option(help="Before this time.")]
@@ -56,21 +54,6 @@ def show_costs(
     query = _query(start, end, bucket, group_by)
     with connected(url, key, what=_KEY) as api:
         _show_buckets(api.call("GET", "/v1/costs", params=query), as_json=as_json)
-
-
-@invoice.command("list")
-def list_invoices(url: Url = DEFAULT_URL, key: TenantKey = None, as_json: AsJson = False) -> None:
-    """The tenant's invoices."""
-    with connected(url, key, what=_KEY) as api:
-        rows = api.all_of("/v1/invoices")
-    show(rows, {name: name for name in rows[0]} if rows else {"id": "id"}, as_json=as_json)
-
-
-@invoice.command("run")
-def run_invoices(url: Url = DEFAULT_URL, key: AdminKey = None) -> None:
-    """Make the invoices that are due (admin key)."""
-    with connected(url, key, what="the admin key") as api:
-        show(api.call("POST", "/admin/v1/invoices/run", json={}), {}, as_json=True)
 
 
 def _query(*values: str | None) -> dict[str, str]:

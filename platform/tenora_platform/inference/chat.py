@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tenora_engine.errors import EngineError
@@ -87,6 +88,7 @@ async def chat_stream(
     """Server-sent events. A failure after the first is an `error` event, as OpenAI's clients expect
     it; one before the first is raised."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
+    chunk = partial(session.chunk, "chat.completion.chunk", body.model, include_usage)
     begun: set[int] = set()
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
@@ -95,11 +97,11 @@ async def chat_stream(
                     begun.add(piece.choice)
                     role = {"role": "assistant", "content": ""}
                     choice = _delta(piece.choice, role, None, None)
-                    yield sse(_chunk(session, body, [choice], include_usage))
-                yield sse(_chunk(session, body, [_piece(session, body, piece)], include_usage))
+                    yield sse(chunk([choice]))
+                yield sse(chunk([_piece(session, body, piece)]))
         if include_usage:
             usage = session.usage().model_dump()
-            yield sse({**_chunk(session, body, [], include_usage), "usage": usage})
+            yield sse({**chunk([]), "usage": usage})
     except (ApiError, EngineError) as error:
         if not begun:
             raise
@@ -121,21 +123,3 @@ def _delta(
     index: int, delta: dict[str, str], logprobs: dict[str, Any] | None, reason: str | None
 ) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-
-
-def _chunk(
-    session: InferenceSession,
-    body: ChatCompletionRequest,
-    choices: list[dict[str, Any]],
-    include_usage: bool,
-) -> dict[str, Any]:
-    chunk: dict[str, Any] = {
-        "id": session.id,
-        "object": "chat.completion.chunk",
-        "created": session.created,
-        "model": body.model,
-        "choices": choices,
-        "service_tier": session.tier,
-        "system_fingerprint": session.fingerprint,
-    }
-    return {**chunk, "usage": None} if include_usage else chunk

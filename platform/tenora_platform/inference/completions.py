@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any
+from functools import partial
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
@@ -101,6 +101,7 @@ async def completion_stream(
 ) -> AsyncGenerator[bytes]:
     """Server-sent events, as `chat_stream`."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
+    chunk = partial(session.chunk, "text_completion", body.model, include_usage)
     shaping = _Choices(session, body)
     begun = False
     try:
@@ -114,10 +115,10 @@ async def completion_stream(
                     "logprobs": logprobs.model_dump() if logprobs else None,
                     "finish_reason": piece.finish_reason,
                 }
-                yield sse(_chunk(session, body, [choice], include_usage))
+                yield sse(chunk([choice]))
         if include_usage:
             usage = session.usage().model_dump()
-            yield sse({**_chunk(session, body, [], include_usage), "usage": usage})
+            yield sse({**chunk([]), "usage": usage})
     except (ApiError, EngineError) as error:
         if not begun:
             raise
@@ -125,21 +126,3 @@ async def completion_stream(
         yield sse(failure.body())
         return
     yield DONE
-
-
-def _chunk(
-    session: InferenceSession,
-    body: CompletionRequest,
-    choices: list[dict[str, Any]],
-    include_usage: bool,
-) -> dict[str, Any]:
-    chunk: dict[str, Any] = {
-        "id": session.id,
-        "object": "text_completion",
-        "created": session.created,
-        "model": body.model,
-        "choices": choices,
-        "service_tier": session.tier,
-        "system_fingerprint": session.fingerprint,
-    }
-    return {**chunk, "usage": None} if include_usage else chunk

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
@@ -135,6 +136,22 @@ class InferenceSession:
                 cached_tokens=sum(record.cached_tokens for record in records)
             ),
         )
+
+    def chunk(
+        self, kind: str, model: str, include_usage: bool, choices: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """One event of a stream; `kind` is its `object`. Where usage was asked for, all chunks but
+        the last carry it as null."""
+        chunk: dict[str, Any] = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": model,
+            "choices": choices,
+            "service_tier": self.tier,
+            "system_fingerprint": self.fingerprint,
+        }
+        return {**chunk, "usage": None} if include_usage else chunk
 
     @property
     def fingerprint(self) -> str:
