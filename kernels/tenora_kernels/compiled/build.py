@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -64,31 +65,38 @@ def _compile(made: Path) -> None:
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler on PATH (looked for {', '.join(COMPILERS)})")
-    torch_dir = Path(torch.__file__).parent
     # The headers are found by path rather than by torch.utils.cpp_extension, whose import looks
     # for CUDA and ninja.
-    command = [
-        compiler,
+    torch_dir = Path(torch.__file__).parent
+    flags = [
         *FLAGS,
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         f"-I{torch_dir / 'include'}",
-        *map(str, sorted(SOURCE_DIR.glob("*.cpp"))),
-        f"-L{torch_dir / 'lib'}",
-        "-ltorch_cpu",
-        "-lc10",
-        "-o",
-        str(made),
     ]
+    sources = sorted(SOURCE_DIR.glob("*.cpp"))
+    objects = [made.parent / f"{source.stem}.o" for source in sources]
+    with ThreadPoolExecutor(os.cpu_count()) as processes:
+        commands = [
+            [compiler, *flags, "-c", str(source), "-o", str(target)]
+            for source, target in zip(sources, objects, strict=True)
+        ]
+        list(processes.map(_run, commands))
+    libraries = [f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10"]
+    _run([compiler, *flags, "-shared", *map(str, objects), *libraries, "-o", str(made)])
+
+
+def _run(command: list[str]) -> None:
+    compiler = Path(command[0]).name
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"{Path(compiler).name} did not run: {error}") from error
+        raise BuildError(f"{compiler} did not run: {error}") from error
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         first = next((line for line in lines if "error" in line), lines[0] if lines else "")
-        raise BuildError(f"{Path(compiler).name} failed ({done.returncode}): {first.strip()}")
+        raise BuildError(f"{compiler} failed ({done.returncode}): {first.strip()}")
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import torch
 
 SOURCE_DIR = Path(__file__).with_name("src")
 # For the machine that compiles: its features are part of the name.
-FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-fopenmp", "-Wno-psabi", "-shared")
+FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-fopenmp", "-Wno-psabi")
 
 
 def default_dir() -> Path:

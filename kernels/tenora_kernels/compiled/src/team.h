@@ -1,0 +1,89 @@
+// The threads of one call: all run the same code and share out each phase's tasks among them.
+//
+// An op is a function of a Member: it deals its tasks and returns without waiting, so that ops
+// which do not need each other's results share a phase. The caller ends a phase by `barrier`.
+#pragma once
+
+#include <omp.h>
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tenora {
+
+// What the members share.
+struct Team {
+  static constexpr int LANES = 8;  // lists of tasks in one phase
+  alignas(64) std::atomic<int64_t> next[LANES] = {};
+  alignas(64) std::atomic<int> arrived{0};
+  alignas(64) std::atomic<unsigned> generation{0};
+};
+
+// One thread's view of its team.
+class Member {
+ public:
+  Member(Team& team, int index, int size) : team_(team), index_(index), size_(size) {}
+
+  int index() const { return index_; }
+  int size() const { return size_; }
+
+  // Calls `task(i)` for each i in 0..tasks-1 that no other member has taken. A task may not wait
+  // for one of a higher number. All members deal the same lists in the same order.
+  template <typename Task>
+  void deal(int64_t tasks, Task&& task) {
+    std::atomic<int64_t>& next = team_.next[lane_++];
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(i);
+  }
+
+  // Returns when all members have come here; what they wrote before is seen by all.
+  void barrier() {
+    lane_ = 0;
+    const unsigned generation = team_.generation.load(std::memory_order_acquire);
+    if (team_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+      team_.arrived.store(0, std::memory_order_relaxed);
+      for (auto& next : team_.next) next.store(0, std::memory_order_relaxed);
+      team_.generation.store(generation + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; team_.generation.load(std::memory_order_acquire) == generation; ++spins) {
+      if (spins > 4000) sched_yield();  // who is missing may have lost its core
+      else relax();
+    }
+  }
+
+ private:
+  Team& team_;
+  int index_;
+  int size_;
+  int lane_ = 0;
+
+  static void relax() {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+  }
+};
+
+// Runs `work(member)` on up to `threads` threads of torch's OpenMP team at once. Within a parallel
+// region the caller works alone.
+template <typename Work>
+void run_team(int threads, Work&& work) {
+  Team team;
+  if (threads <= 1 || omp_in_parallel()) {
+    Member alone(team, 0, 1);
+    work(alone);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    Member member(team, omp_get_thread_num(), omp_get_num_threads());
+    work(member);
+  }
+}
+
+}  // namespace tenora
