@@ -5,21 +5,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - what torch's own documentation calls it
 from torch import Tensor
 
 from tenora_engine.model.inputs import Arena, ForwardInputs
+from tenora_engine.model.layers import LayerWeights, LinearWeights, WeightReader
 from tenora_engine.model.linear import PackedLinear
 from tenora_engine.model.rope import rope_table
 from tenora_engine.model.spec import DecoderSpec
-from tenora_engine.model.weights import WeightSource
 from tenora_kernels import kv_write, paged_attention, rms_norm, silu_mul
 
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """One layer's weights; the projections that share an input are packed into one."""
+    """One layer's weights, its linears ready to be used."""
 
     index: int
     input_norm: Tensor  # [hidden]
@@ -30,6 +29,20 @@ class DecoderLayer:
     post_norm: Tensor  # [hidden]
     gate_up: PackedLinear
     down: PackedLinear
+
+    @classmethod
+    def of(cls, weights: LayerWeights) -> DecoderLayer:
+        return cls(
+            index=weights.index,
+            input_norm=weights.input_norm,
+            qkv=PackedLinear(weights.qkv),
+            query_norm=weights.query_norm,
+            key_norm=weights.key_norm,
+            out=PackedLinear(weights.out),
+            post_norm=weights.post_norm,
+            gate_up=PackedLinear(weights.gate_up),
+            down=PackedLinear(weights.down),
+        )
 
 
 class Decoder:
@@ -54,25 +67,17 @@ class Decoder:
         self._scale = spec.head_dim**-0.5
 
     @classmethod
-    def load(
-        cls,
-        spec: DecoderSpec,
-        weights: WeightSource,
-        max_positions: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> Decoder:
+    def load(cls, spec: DecoderSpec, reader: WeightReader, max_positions: int) -> Decoder:
         """Raises ModelLoadError when a tensor cannot be read or has another shape."""
-        reader = _Reader(spec, weights, device, dtype)
-        embedding = reader.tensor("model.embed_tokens.weight")
-        head = embedding if spec.tied_embeddings else reader.tensor("lm_head.weight")
+        embedding = reader.embedding()
+        head = reader.head()
         return cls(
             spec=spec,
             embedding=embedding,
-            layers=[reader.layer(index) for index in range(spec.num_layers)],
-            final_norm=reader.tensor("model.norm.weight"),
-            head=PackedLinear(head, None),
-            rope=rope_table(spec, max_positions, device),
+            layers=[DecoderLayer.of(reader.layer(index)) for index in range(spec.num_layers)],
+            final_norm=reader.final_norm(),
+            head=PackedLinear(LinearWeights(embedding if head is None else head, None)),
+            rope=rope_table(spec, max_positions, embedding.device),
         )
 
     def forward(
@@ -136,48 +141,3 @@ class Decoder:
     def _mlp(self, layer: DecoderLayer, x: Tensor, inputs: ForwardInputs, arena: Arena) -> Tensor:
         gate_up = layer.gate_up.adapted(x, inputs.segments, arena, layer.index)
         return layer.down.adapted(silu_mul(gate_up), inputs.segments, arena, layer.index)
-
-
-class _Reader:
-    """Reads tensors by name and packs those that share an input."""
-
-    def __init__(
-        self, spec: DecoderSpec, weights: WeightSource, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self._shapes = spec.tensor_shapes()
-        self._weights = weights
-        self._device = device
-        self._dtype = dtype
-
-    def tensor(self, name: str) -> Tensor:
-        # Copied, so that nothing stays mapped to a file that could be replaced under us.
-        read = self._weights.read(name, self._shapes[name])
-        return read.to(device=self._device, dtype=self._dtype, copy=True)
-
-    def layer(self, index: int) -> DecoderLayer:
-        prefix = f"model.layers.{index}."
-        return DecoderLayer(
-            index=index,
-            input_norm=self.tensor(f"{prefix}input_layernorm.weight"),
-            qkv=self._packed(f"{prefix}self_attn.", "q_proj", "k_proj", "v_proj"),
-            query_norm=self._optional(f"{prefix}self_attn.q_norm.weight"),
-            key_norm=self._optional(f"{prefix}self_attn.k_norm.weight"),
-            out=self._packed(f"{prefix}self_attn.", "o_proj"),
-            post_norm=self.tensor(f"{prefix}post_attention_layernorm.weight"),
-            gate_up=self._packed(f"{prefix}mlp.", "gate_proj", "up_proj"),
-            down=self._packed(f"{prefix}mlp.", "down_proj"),
-        )
-
-    def _optional(self, name: str) -> Tensor | None:
-        return self.tensor(name) if name in self._shapes else None
-
-    def _packed(self, prefix: str, *modules: str) -> PackedLinear:
-        weights = [self.tensor(f"{prefix}{module}.weight") for module in modules]
-        biases = [self._optional(f"{prefix}{module}.bias") for module in modules]
-        present = [bias for bias in biases if bias is not None]
-        return PackedLinear(
-            torch.cat(weights) if len(weights) > 1 else weights[0],
-            torch.cat(present) if present else None,
-            modules=modules,
-            widths=tuple(weight.shape[0] for weight in weights),
-        )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tenora_engine.config import LORA_MODULES
 from tenora_engine.model.inputs import Arena
+from tenora_engine.model.layers import LinearWeights
 from tenora_kernels import sgmv
 from tenora_kernels.segments import AdapterSegments
 
@@ -29,22 +30,17 @@ def can_block(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 class PackedLinear:
-    """`y = x W^T + b`; `modules` name the slices of y, `widths` wide, that adapters may change."""
+    """`y = x W^T + b`, and what adapters add to the slices of y."""
 
-    def __init__(
-        self,
-        weight: Tensor,  # [out, in]
-        bias: Tensor | None,  # [out]
-        modules: tuple[str, ...] = (),
-        widths: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, weights: LinearWeights) -> None:
+        weight = weights.weight
         self._blocked = can_block(weight.device, weight.dtype)
         if self._blocked:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCKING_ROWS)
         self._weight = weight
-        self._bias = bias
-        self._modules = tuple(LORA_MODULES.index(module) for module in modules)
-        self._widths = widths
+        self._bias = weights.bias
+        self._modules = tuple(LORA_MODULES.index(module) for module in weights.modules)
+        self._widths = weights.widths
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._blocked:

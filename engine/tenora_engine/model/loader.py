@@ -11,6 +11,7 @@ import torch
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.layers import WeightReader
 from tenora_engine.model.linear import can_block
 from tenora_engine.model.spec import DecoderSpec, read_spec
 from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
@@ -50,13 +51,8 @@ def load_model(config: EngineConfig) -> LoadedModel:
     else:
         weights = SafetensorsFolder(config.model)
         weights.require(spec.tensor_shapes())
-    decoder = Decoder.load(
-        spec,
-        weights,
-        max_positions=info.context_tokens,
-        device=torch.device(config.device),
-        dtype=DTYPES[config.dtype],
-    )
+    reader = WeightReader(spec, weights, torch.device(config.device), DTYPES[config.dtype])
+    decoder = Decoder.load(spec, reader, max_positions=info.context_tokens)
     return LoadedModel(
         info=info,
         spec=spec,
