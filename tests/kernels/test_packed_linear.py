@@ -1,0 +1,62 @@
+"""Products on packed weights against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tenora_kernels.compiled.linear import add_packed_linear, pack_weight, packed_linear
+from tenora_kernels.compiled.load import load_extension
+
+ROWS = [1, 2, 3, 4, 5, 11, 12, 13, 16, 24, 25, 31, 64, 97, 300]
+SHAPES = [(16, 2), (48, 48), (97, 64), (200, 130), (64, 1536), (7, 576)]
+
+
+@pytest.fixture(autouse=True)
+def _loaded(compiled_library: object) -> None:
+    load_extension()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("out", "inputs"), SHAPES)
+def test_equals_float64(out: int, inputs: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(out, inputs).to(dtype), torch.randn(out).to(dtype)
+    packed = pack_weight(weight)
+    # bfloat16 keeps 8 bits of the rounded result; sums in float32 lose less than 1e-5 of the
+    # terms' size, which is sqrt(inputs).
+    near = {"rtol": 2**-8 if dtype == torch.bfloat16 else 1e-5, "atol": 1e-5 * inputs**0.5}
+    for rows in ROWS:
+        x, y = torch.randn(rows, inputs + 6).to(dtype)[:, :inputs], torch.randn(rows, out).to(dtype)
+        plain = x.double() @ weight.double().T
+        torch.testing.assert_close(
+            packed_linear(x, packed, out, bias).double(), plain + bias.double(), **near
+        )
+        added = y.clone()
+        add_packed_linear(added, x, packed)
+        torch.testing.assert_close(added.double(), plain + y.double(), **near)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(dtype: torch.dtype) -> None:
+    weight, x = torch.randn(200, 576).to(dtype), torch.randn(300, 576).to(dtype)
+    packed = pack_weight(weight)
+    together = packed_linear(x, packed, 200)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            for rows in ROWS:
+                assert torch.equal(packed_linear(x[:rows], packed, 200), together[:rows])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_refuses_what_does_not_fit() -> None:
+    packed = pack_weight(torch.randn(16, 4))
+    with pytest.raises(RuntimeError, match="even number of inputs"):
+        pack_weight(torch.randn(16, 3))
+    with pytest.raises(RuntimeError, match="another shape"):
+        packed_linear(torch.randn(2, 6), packed, 16)
+    with pytest.raises(RuntimeError, match="dtypes"):
+        packed_linear(torch.randn(2, 4, dtype=torch.bfloat16), packed, 16)
