@@ -3,35 +3,63 @@ made of, by itself for tests and benchmarks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True)
+class PackedWeight:
+    """An `[out, in]` weight in panels of 16 outputs, filled up to `ceil(out / 16)` of them."""
+
+    out_features: int
+    in_features: int
+    packed: Tensor  # [panels * 16 * in], the weight's dtype, or int8
+    scales: Tensor | None = None  # [panels * 16] float32, of each output, where int8
+    offsets: Tensor | None = None  # [panels * 16] int32, 128 * the sum of an output's weights
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        parts = (self.packed, self.scales, self.offsets)
+        return [part for part in parts if part is not None]
+
+
 def pack_weight(
     weight: Tensor,  # [out, in], dense, on the CPU, float32 or bfloat16; in is even
-) -> Tensor:  # [ceil(out / 16) * 16 * in]
-    """The weight in panels of 16 outputs. Raises RuntimeError when it is not as said above."""
-    packed: Tensor = torch.ops.tenora.pack_weight(weight)
-    return packed
+) -> PackedWeight:
+    """Raises RuntimeError when the weight is not as said above."""
+    out_features, in_features = weight.shape
+    return PackedWeight(out_features, in_features, torch.ops.tenora.pack_weight(weight))
+
+
+def quantise_weight(
+    weight: Tensor,  # [out, in], dense, on the CPU, float32 or bfloat16; in is a multiple of 4
+) -> PackedWeight:
+    """Rounded to 8 bits with one scale an output. Raises RuntimeError when the weight is not as
+    said above."""
+    out_features, in_features = weight.shape
+    packed, scales, offsets = torch.ops.tenora.quantise_weight(weight)
+    return PackedWeight(out_features, in_features, packed, scales, offsets)
 
 
 def packed_linear(
     x: Tensor,  # [rows, in]
-    packed: Tensor,  # by pack_weight
-    out_features: int,
+    weight: PackedWeight,
     bias: Tensor | None = None,  # [out]
 ) -> Tensor:  # [rows, out]
-    """`x W^T + b`, sums in float32, rounded once. Raises RuntimeError when shapes disagree."""
-    y = torch.empty(x.shape[0], out_features, dtype=x.dtype)
-    torch.ops.tenora.packed_linear(y, x, packed, bias, False)
+    """`x W^T + b`, sums in float32, rounded once; for int8 weights, x is rounded to 8 bits with one
+    scale a row. Raises RuntimeError when shapes or dtypes disagree."""
+    y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype)
+    torch.ops.tenora.packed_linear(y, x, weight.tensors, bias, False)
     return y
 
 
 def add_packed_linear(
     y: Tensor,  # [rows, out], changed in place
     x: Tensor,  # [rows, in]
-    packed: Tensor,
+    weight: PackedWeight,
     bias: Tensor | None = None,
 ) -> None:
-    """`y += x W^T + b`, rounded once. Raises RuntimeError when shapes disagree."""
-    torch.ops.tenora.packed_linear(y, x, packed, bias, True)
+    """`y += x W^T + b`, rounded once. Raises RuntimeError when shapes or dtypes disagree."""
+    torch.ops.tenora.packed_linear(y, x, weight.tensors, bias, True)

@@ -5,8 +5,10 @@
 #include "gemm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace tenora {
 namespace {
@@ -17,25 +19,45 @@ constexpr int MEDIUM_ROWS = 24;          // up to here two panels, twelve rows; 
 constexpr int64_t BLOCK_BYTES = 256 * 1024;  // of x, to stay in a core's cache
 constexpr int64_t CHUNK_PANELS = 4;          // dealt at once
 
+// What a product of T with packed weights of T is made of.
 template <typename T>
-constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
+struct Plain {
+  using Output = T;
+  using Input = T;
+  using Element = T;
+  using Sum = Lanes;
+  static constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
+};
+
+// And of inputs of 8 bits, moved by 128, with weights of 8 bits.
+template <typename T>
+struct Quantised {
+  using Output = T;
+  using Input = uint8_t;
+  using Element = int8_t;
+  using Sum = Counts;
+  static constexpr int64_t STEP = 4;
+};
 
 // What a lane takes of x, for all lanes.
 inline Lanes spread(const float* x) { return Lanes{} + x[0]; }
-inline Bits spread(const bf16* x) {
-  uint32_t pair;
-  std::memcpy(&pair, x, sizeof(pair));
-  return Bits{} + pair;
+template <typename Narrow>
+inline Bits spread(const Narrow* x) {
+  uint32_t together;
+  std::memcpy(&together, x, sizeof(together));
+  return Bits{} + together;
 }
 
 inline Lanes load_step(const float* weights) { return load(weights); }
-inline Bits load_step(const bf16* weights) {
-  Bits pairs;
-  std::memcpy(&pairs, weights, sizeof(pairs));
-  return pairs;
+template <typename Narrow>
+inline Bits load_step(const Narrow* weights) {
+  Bits together;
+  std::memcpy(&together, weights, sizeof(together));
+  return together;
 }
 
 inline void accumulate(Lanes& sum, Lanes x, Lanes weights) { sum += x * weights; }
+
 inline void accumulate(Lanes& sum, Bits x, Bits weights) {
 #ifdef TENORA_BF16_DOT
   sum = (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)weights);
@@ -45,23 +67,52 @@ inline void accumulate(Lanes& sum, Bits x, Bits weights) {
 #endif
 }
 
+inline void accumulate(Counts& sum, Bits x, Bits weights) {
+#ifdef TENORA_INT8_DOT
+  sum = (Counts)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
+#else
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += (Counts)(x >> shift & 0xff) * ((Counts)(weights << (24 - shift)) >> 24);
+#endif
+}
+
 // Where a product reads and writes.
-template <typename T>
+template <typename Kind>
 struct Call {
-  const T* x;
-  int64_t x_stride;
+  using T = typename Kind::Output;
+  using Input = typename Kind::Input;
+  using Element = typename Kind::Element;
+
   const PackedWeight<T>& weight;
+  const Element* packed;
+  const Input* x;
+  int64_t x_stride;
+  const float* x_scale;  // of each row, where quantised
   T* y;
   int64_t y_stride;
   bool add;
 
-  const T* panel(int64_t number) const { return weight.packed + number * weight.in * PANEL; }
+  const Element* panel(int64_t number) const { return packed + number * weight.in * PANEL; }
 };
 
 template <typename T>
-void finish(const Call<T>& call, Lanes sum, int64_t row, int64_t column) {
+Lanes value(const Call<Plain<T>>&, Lanes sum, int64_t, int64_t) {
+  return sum;
+}
+
+template <typename T>
+Lanes value(const Call<Quantised<T>>& call, Counts sum, int64_t row, int64_t column) {
+  Counts offset;
+  std::memcpy(&offset, call.weight.offsets + column, sizeof(offset));
+  const Lanes product = __builtin_convertvector(sum - offset, Lanes);
+  return product * (load(call.weight.scales + column) * call.x_scale[row]);
+}
+
+template <typename Kind>
+void finish(const Call<Kind>& call, typename Kind::Sum sums, int64_t row, int64_t column) {
+  Lanes sum = value(call, sums, row, column);
   const int64_t left = call.weight.out - column;
-  T* y = call.y + row * call.y_stride + column;
+  typename Kind::Output* y = call.y + row * call.y_stride + column;
   if (left >= LANES) {
     if (call.weight.bias) sum += load(call.weight.bias + column);
     if (call.add) sum += load(y);
@@ -75,17 +126,19 @@ void finish(const Call<T>& call, Lanes sum, int64_t row, int64_t column) {
 
 // ROWS rows from `row` on with PANELS panels from `panel` on. `ahead`, if any, is asked for: as
 // many panels, to be read next.
-template <int ROWS, int PANELS, typename T>
-void tile(const Call<T>& call, int64_t row, int64_t panel, const T* ahead) {
-  Lanes sums[ROWS][PANELS];
+template <int ROWS, int PANELS, typename Kind>
+void tile(const Call<Kind>& call, int64_t row, int64_t panel,
+          const typename Kind::Element* ahead) {
+  using Sum = typename Kind::Sum;
+  Sum sums[ROWS][PANELS];
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < PANELS; ++j) sums[i][j] = Lanes{};
+    for (int j = 0; j < PANELS; ++j) sums[i][j] = Sum{};
   const int64_t in = call.weight.in, panel_elements = in * PANEL;
-  const T* x = call.x + row * call.x_stride;
-  const T* weights = call.panel(panel);
-  for (int64_t k = 0; k < in; k += STEP<T>) {
+  const auto* x = call.x + row * call.x_stride;
+  const auto* weights = call.panel(panel);
+  for (int64_t k = 0; k < in; k += Kind::STEP) {
     decltype(load_step(weights)) steps[PANELS];
 #pragma GCC unroll 4
     for (int j = 0; j < PANELS; ++j) {
@@ -105,19 +158,20 @@ void tile(const Call<T>& call, int64_t row, int64_t panel, const T* ahead) {
     for (int j = 0; j < PANELS; ++j) finish(call, sums[i][j], row + i, (panel + j) * PANEL);
 }
 
-template <typename T>
-using Tile = void (*)(const Call<T>&, int64_t row, int64_t panel, const T* ahead);
+template <typename Kind>
+using Tile = void (*)(const Call<Kind>&, int64_t row, int64_t panel,
+                      const typename Kind::Element* ahead);
 
 // The tiles of 1..sizeof...(ROWS) rows.
-template <int PANELS, typename T, int... ROWS>
-Tile<T> choose(int64_t rows, std::integer_sequence<int, ROWS...>) {
-  static constexpr Tile<T> tiles[] = {tile<ROWS + 1, PANELS, T>...};
+template <int PANELS, typename Kind, int... ROWS>
+Tile<Kind> choose(int64_t rows, std::integer_sequence<int, ROWS...>) {
+  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1, PANELS, Kind>...};
   return tiles[rows - 1];
 }
 
 // All rows `first..last` with the panels of one chunk, the rows in tiles of equal height.
-template <int MOST_ROWS, int PANELS, typename T>
-void chunk_of_rows(const Call<T>& call, int64_t first, int64_t last, int64_t panel, int64_t end) {
+template <int MOST_ROWS, int PANELS, typename Kind>
+void chunk_of_rows(const Call<Kind>& call, int64_t first, int64_t last, int64_t panel, int64_t end) {
   const auto heights = std::make_integer_sequence<int, MOST_ROWS>();
   const int64_t tiles = (last - first + MOST_ROWS - 1) / MOST_ROWS;
   while (panel < end) {
@@ -126,23 +180,21 @@ void chunk_of_rows(const Call<T>& call, int64_t first, int64_t last, int64_t pan
     for (int64_t i = 0; i < tiles; ++i) {
       const int64_t row = first + (last - first) * i / tiles;
       const int64_t rows = first + (last - first) * (i + 1) / tiles - row;
-      const T* ahead = i + 1 == tiles ? call.panel(next) : nullptr;  // others find it in the cache
-      const Tile<T> run = wide ? choose<PANELS, T>(rows, heights) : choose<1, T>(rows, heights);
+      const auto* ahead = i + 1 == tiles ? call.panel(next) : nullptr;  // others find it in the cache
+      const Tile<Kind> run =
+          wide ? choose<PANELS, Kind>(rows, heights) : choose<1, Kind>(rows, heights);
       run(call, row, panel, ahead);
     }
     panel = next;
   }
 }
 
-}  // namespace
-
-template <typename T>
-void multiply(Member& member, const T* x, int64_t x_stride, int64_t rows,
-              const PackedWeight<T>& weight, T* y, int64_t y_stride, bool add) {
-  const Call<T> call{x, x_stride, weight, y, y_stride, add};
-  const int64_t panels = panels_of(weight.out);
+template <typename Kind>
+void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
+  const int64_t panels = panels_of(call.weight.out);
   const int64_t chunks = (panels + CHUNK_PANELS - 1) / CHUNK_PANELS;
-  const int64_t most = std::max<int64_t>(24, BLOCK_BYTES / (weight.in * int64_t(sizeof(T))));
+  const int64_t row_bytes = call.weight.in * sizeof(typename Kind::Input);
+  const int64_t most = std::max<int64_t>(MEDIUM_ROWS, BLOCK_BYTES / row_bytes);
   const int64_t blocks = (rows + most - 1) / most;
   member.deal(blocks * chunks, [&](int64_t task) {
     const int64_t block = task / chunks;
@@ -158,30 +210,126 @@ void multiply(Member& member, const T* x, int64_t x_stride, int64_t rows,
   });
 }
 
-template <typename T>
-void pack_weight(const T* weight, int64_t out, int64_t in, T* packed) {
-  std::memset(packed, 0, packed_elements(out, in) * sizeof(T));
+// Panels of elements of which a lane takes `step` at once.
+template <typename Element>
+void pack(const Element* weight, int64_t out, int64_t in, int64_t step, Element* packed) {
+  std::memset(packed, 0, packed_elements(out, in) * sizeof(Element));
   for (int64_t row = 0; row < out; ++row) {
-    T* panel = packed + row / PANEL * PANEL * in + row % PANEL * STEP<T>;
-    for (int64_t k = 0; k < in; k += STEP<T>)
-      std::memcpy(panel + k * PANEL, weight + row * in + k, STEP<T> * sizeof(T));
+    Element* panel = packed + row / PANEL * PANEL * in + row % PANEL * step;
+    for (int64_t k = 0; k < in; k += step)
+      std::memcpy(panel + k * PANEL, weight + row * in + k, step * sizeof(Element));
   }
 }
 
-template <typename T>
-void unpack_row(const T* packed, int64_t in, int64_t row, T* weights) {
-  const T* panel = packed + row / PANEL * PANEL * in + row % PANEL * STEP<T>;
-  for (int64_t k = 0; k < in; k += STEP<T>)
-    std::memcpy(weights + k, panel + k * PANEL, STEP<T> * sizeof(T));
+template <typename Element>
+void unpack(const Element* packed, int64_t in, int64_t step, int64_t row, Element* weights) {
+  const Element* panel = packed + row / PANEL * PANEL * in + row % PANEL * step;
+  for (int64_t k = 0; k < in; k += step)
+    std::memcpy(weights + k, panel + k * PANEL, step * sizeof(Element));
 }
 
-template void multiply(Member&, const float*, int64_t, int64_t, const PackedWeight<float>&, float*,
-                       int64_t, bool);
-template void multiply(Member&, const bf16*, int64_t, int64_t, const PackedWeight<bf16>&, bf16*,
-                       int64_t, bool);
-template void pack_weight(const float*, int64_t, int64_t, float*);
-template void pack_weight(const bf16*, int64_t, int64_t, bf16*);
-template void unpack_row(const float*, int64_t, int64_t, float*);
-template void unpack_row(const bf16*, int64_t, int64_t, bf16*);
+template <typename T, typename Use>
+void by_lanes(const T* from, int64_t count, Use&& use) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) use(load(from + i), i, LANES);
+  if (i < count) use(load_part(from + i, count - i), i, count - i);
+}
+
+template <typename T>
+float largest(const T* values, int64_t count) {
+  Lanes most{};
+  by_lanes(values, count, [&](Lanes lanes, int64_t, int64_t) {
+    const Lanes size = (Lanes)((Bits)lanes & 0x7fffffffu);
+    most = size > most ? size : most;
+  });
+  float of_all = 0;
+  for (int i = 0; i < LANES; ++i) of_all = std::max(of_all, most[i]);
+  return of_all;
+}
+
+// Whole numbers of `scale` (returned), at most 127 from zero, moved by `move`.
+template <typename T, typename Narrow>
+float quantise(const T* values, int64_t count, int move, Narrow* to) {
+  const float most = largest(values, count);
+  const float inverse = most > 0 ? 127 / most : 0;
+  by_lanes(values, count, [&](Lanes lanes, int64_t i, int64_t used) {
+    const Lanes scaled = lanes * inverse;
+    const Lanes half = scaled < 0 ? Lanes{} - 0.5f : Lanes{} + 0.5f;
+    const Counts whole = __builtin_convertvector(scaled + half, Counts) + move;
+    typedef Narrow Few __attribute__((vector_size(LANES)));
+    const Few few = __builtin_convertvector(whole, Few);
+    std::memcpy(to + i, &few, used);
+  });
+  return most / 127;
+}
+
+}  // namespace
+
+template <typename T>
+void multiply(Member& member, const RowsOf<T>& x, const PackedWeight<T>& weight, T* y,
+              int64_t y_stride, bool add) {
+  if (weight.scales)
+    deal_product(member,
+                 Call<Quantised<T>>{weight, static_cast<const int8_t*>(weight.packed),
+                                    x.quantised, weight.in, x.scales, y, y_stride, add},
+                 x.rows);
+  else
+    deal_product(member,
+                 Call<Plain<T>>{weight, static_cast<const T*>(weight.packed), x.data, x.stride,
+                                nullptr, y, y_stride, add},
+                 x.rows);
+}
+
+template <typename T>
+void quantise_rows(Member& member, const RowsOf<T>& x, int64_t in) {
+  member.deal(x.rows, [&](int64_t row) {
+    x.scales[row] = quantise(x.data + row * x.stride, in, 128, x.quantised + row * in);
+  });
+}
+
+template <typename T>
+void pack_weight(const T* weight, int64_t out, int64_t in, T* packed) {
+  pack(weight, out, in, Plain<T>::STEP, packed);
+}
+
+template <typename T>
+void quantise_weight(const T* weight, int64_t out, int64_t in, int8_t* packed, float* scales,
+                     int32_t* offsets) {
+  std::vector<int8_t> narrow(out * in);
+  std::fill_n(scales, panels_of(out) * PANEL, 0.0f);
+  std::fill_n(offsets, panels_of(out) * PANEL, 0);
+  for (int64_t row = 0; row < out; ++row) {
+    int8_t* to = narrow.data() + row * in;
+    scales[row] = quantise(weight + row * in, in, 0, to);
+    for (int64_t k = 0; k < in; ++k) offsets[row] += 128 * to[k];
+  }
+  pack(narrow.data(), out, in, Quantised<T>::STEP, packed);
+}
+
+template <typename T>
+void unpack_row(const PackedWeight<T>& weight, int64_t row, T* to) {
+  if (!weight.scales) {
+    unpack(static_cast<const T*>(weight.packed), weight.in, Plain<T>::STEP, row, to);
+    return;
+  }
+  thread_local std::vector<int8_t> narrow;
+  narrow.resize(weight.in);
+  unpack(static_cast<const int8_t*>(weight.packed), weight.in, Quantised<T>::STEP, row,
+         narrow.data());
+  for (int64_t k = 0; k < weight.in; ++k) {
+    const Lanes value = Lanes{} + narrow[k] * weight.scales[row];
+    store_part(to + k, value, 1);
+  }
+}
+
+#define TENORA_GEMM(T)                                                                           \
+  template void multiply(Member&, const RowsOf<T>&, const PackedWeight<T>&, T*, int64_t, bool);  \
+  template void quantise_rows(Member&, const RowsOf<T>&, int64_t);                               \
+  template void pack_weight(const T*, int64_t, int64_t, T*);                                     \
+  template void quantise_weight(const T*, int64_t, int64_t, int8_t*, float*, int32_t*);          \
+  template void unpack_row(const PackedWeight<T>&, int64_t, T*);
+TENORA_GEMM(float)
+TENORA_GEMM(bf16)
+#undef TENORA_GEMM
 
 }  // namespace tenora

@@ -1,9 +1,12 @@
 // y = x W^T + bias on weights packed once. No torch in here.
 //
 // A packed weight is cut into panels of 16 outputs, so that one panel is one stream of memory and
-// one register holds a step of it. Within a panel bfloat16 inputs lie in pairs, as the dot product
-// instructions take them: [panels][in / 2][16][2]; float32 lies as [panels][in][16]. The last
-// panel is filled up with zeros.
+// one register holds a step of it: [panels][in / step][16][step], where a step is what the dot
+// product instructions take at once: one float32, two bfloat16 or four int8 inputs. The last panel
+// is filled up with zeros.
+//
+// Weights of 8 bits: one scale an output, inputs rounded to 8 bits with one scale a row while the
+// step runs (as LLM.int8, Dettmers et al. 2022, section 2, without its outliers).
 #pragma once
 
 #include <cstdint>
@@ -20,24 +23,45 @@ inline int64_t panels_of(int64_t out) { return (out + PANEL - 1) / PANEL; }
 // How many elements the packed form of an [out, in] weight takes.
 inline int64_t packed_elements(int64_t out, int64_t in) { return panels_of(out) * PANEL * in; }
 
+template <typename T>
+struct PackedWeight {
+  const void* packed;  // of T, or of int8 where there are scales
+  const T* bias;       // [out], or null
+  int64_t out, in;
+  const float* scales = nullptr;     // of each output, filled up to whole panels; null: not quantised
+  const int32_t* offsets = nullptr;  // 128 times the sum of each output's weights, likewise
+};
+
+// Inputs of a product, and room for their rounded form.
+template <typename T>
+struct RowsOf {
+  const T* data;
+  int64_t stride;
+  int64_t rows;
+  uint8_t* quantised = nullptr;  // [rows, in]
+  float* scales = nullptr;       // [rows]
+};
+
 // `in` is even for bfloat16.
 template <typename T>
 void pack_weight(const T* weight, int64_t out, int64_t in, T* packed);
 
+// `in` is a multiple of 4.
+template <typename T>
+void quantise_weight(const T* weight, int64_t out, int64_t in, int8_t* packed, float* scales,
+                     int32_t* offsets);
+
 // One output's weights out of the packed form.
 template <typename T>
-void unpack_row(const T* packed, int64_t in, int64_t row, T* weights);
+void unpack_row(const PackedWeight<T>& weight, int64_t row, T* to);
 
+// Rounds `x` to 8 bits; the phase before a product with a quantised weight.
 template <typename T>
-struct PackedWeight {
-  const T* packed;
-  const T* bias;  // [out], or null
-  int64_t out, in;
-};
+void quantise_rows(Member& member, const RowsOf<T>& x, int64_t in);
 
 // y[rows, out] = x[rows, in] W^T + bias, rounded once; with `add`, y += that. One phase.
 template <typename T>
-void multiply(Member& member, const T* x, int64_t x_stride, int64_t rows,
-              const PackedWeight<T>& weight, T* y, int64_t y_stride, bool add = false);
+void multiply(Member& member, const RowsOf<T>& x, const PackedWeight<T>& weight, T* y,
+              int64_t y_stride, bool add = false);
 
 }  // namespace tenora

@@ -10,6 +10,11 @@
 #define TENORA_BF16_DOT 1
 #endif
 
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#define TENORA_INT8_DOT 1
+#endif
+
 namespace tenora {
 
 using bf16 = uint16_t;
@@ -17,6 +22,7 @@ using bf16 = uint16_t;
 constexpr int LANES = 16;
 typedef float Lanes __attribute__((vector_size(64)));
 typedef uint32_t Bits __attribute__((vector_size(64)));
+typedef int32_t Counts __attribute__((vector_size(64)));
 typedef uint16_t HalfBits __attribute__((vector_size(32)));
 
 inline Lanes load(const float* from) {
