@@ -94,28 +94,25 @@ class AdapterSegments:
     row_slot: Tensor  # [num_rows] int32, BASE_SLOT where there is no adapter
     tiles: RowTiles | None = None  # CUDA: the launch grid
     table: AdapterTable | None = None  # CPU: what blocks are made from when they are asked for
-    made: dict[int, tuple[RowBlock, ...]] = field(default_factory=dict)
+    made: list[tuple[RowBlock, ...]] = field(default_factory=list)
 
-    def blocks(self, longer_than: int = 0) -> tuple[RowBlock, ...]:
-        """The rows of runs of more than `longer_than` rows, arranged for torch with the gather
-        indices of their adapters' weights; made when first asked for, within the step.
+    def blocks(self) -> tuple[RowBlock, ...]:
+        """The rows arranged for torch, with the gather indices of their adapters' weights; made
+        when first asked for, within the step.
 
         Raises KernelInputError when the segments were made for a CUDA device.
         """
-        if longer_than not in self.made:
-            self.made[longer_than] = self._make_blocks(longer_than)
-        return self.made[longer_than]
+        if not self.made:
+            self.made.append(self._make_blocks())
+        return self.made[0]
 
-    def _make_blocks(self, longer_than: int) -> tuple[RowBlock, ...]:
+    def _make_blocks(self) -> tuple[RowBlock, ...]:
         from tenora_kernels.cpu.row_blocks import build_row_blocks
 
         if self.table is None:
             raise KernelInputError("segments made for a CUDA device have no row blocks")
         starts, lengths, slots = find_runs(self.row_slot)
-        long = lengths > longer_than
-        if not bool(long.any()):
-            return ()
-        return build_row_blocks(self.row_slot, starts[long], lengths[long], slots[long], self.table)
+        return build_row_blocks(self.row_slot, starts, lengths, slots, self.table)
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,20 @@ def test_a_row_has_the_same_bits_in_any_batch() -> None:
 
 
 @pytest.mark.usefixtures("compiled_library")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_has_the_same_bits_in_a_run_of_any_length(dtype: torch.dtype) -> None:
+    adapters = pack_adapters([[[12, 5, 33]] * 2], SHAPES, dtype)
+    x, y = torch.randn(150, 576).to(dtype), torch.randn(150, sum(WIDTHS)).to(dtype)
+    row_slot = torch.zeros(150, dtype=torch.int32)
+    alone = [compiled_sgmv(adapters, x[i : i + 1], y[i : i + 1], row_slot[:1]) for i in range(150)]
+    for length in (2, 5, 6, 23, 64, 65, 150):
+        together = compiled_sgmv(adapters, x[:length], y[:length], row_slot[:length])
+        assert torch.equal(together, torch.cat(alone[:length]))
+
+
+@pytest.mark.usefixtures("compiled_library")
 def test_long_and_short_runs_in_one_batch() -> None:
-    """Long runs go to torch's products, the short ones beside them do not."""
+    """Runs that are computed in other ways: one row, few, more than a segment."""
     adapters = pack_adapters(mixed_ranks(5, 2, 3, (4, 17)), SHAPES, torch.float32)
     runs = [(0, 3), (1, 50), (-1, 2), (2, 32), (1, 1), (3, 33), (4, 200), (0, 40)]
     row_slot = torch.tensor([slot for slot, n in runs for _ in range(n)], dtype=torch.int32)

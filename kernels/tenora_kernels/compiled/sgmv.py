@@ -1,4 +1,4 @@
-"""sgmv by the compiled library; runs so long that they are bound by arithmetic go to torch."""
+"""sgmv by the compiled library."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from torch import Tensor
 
 from tenora_kernels.cpu import sgmv as plain
 from tenora_kernels.segments import AdapterSegments, AdapterTable
-
-LONGEST_RUN = 32
-"""Rows of one adapter up to which the library is faster than torch's products."""
 
 DTYPES = frozenset((torch.float32, torch.bfloat16))
 
@@ -40,11 +37,7 @@ def sgmv(
         table.b_offset,
         table.scale,
         segments.row_slot,
-        LONGEST_RUN,
         layer,
         modules,
         widths,
     )
-    if segments.num_rows > LONGEST_RUN:
-        blocks = segments.blocks(LONGEST_RUN)
-        plain.add_blocks(blocks, y, x, pool, table, layer, modules, widths)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tenora_kernels.cpu.row_blocks import BlendedBlock, PaddedBlock, RowBlock
+from tenora_kernels.cpu.row_blocks import BlendedBlock, PaddedBlock
 from tenora_kernels.cpu.scratch import Scratch
 from tenora_kernels.segments import AdapterSegments, AdapterTable
 
@@ -24,21 +24,7 @@ def sgmv(
     widths: Sequence[int],
 ) -> None:
     """See tenora_kernels.sgmv."""
-    add_blocks(segments.blocks(), y, x, pool, table, layer, modules, widths)
-
-
-def add_blocks(
-    blocks: Sequence[RowBlock],
-    y: Tensor,
-    x: Tensor,
-    pool: Tensor,
-    table: AdapterTable,
-    layer: int,
-    modules: Sequence[int],
-    widths: Sequence[int],
-) -> None:
-    """sgmv of the rows in these blocks."""
-    for block in blocks:
+    for block in segments.blocks():
         if isinstance(block, BlendedBlock):
             num_modules = table.rank.shape[2]
             for start, stop, column in _consecutive(modules, widths):

@@ -4,21 +4,14 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "sgmv.h"
 
 namespace {
 
 using at::Tensor;
-
-void run_on_threads(int threads, const std::function<void()>& work) {
-  if (threads <= 1) {
-    work();
-    return;
-  }
-  at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) work();
-  });
-}
 
 void check_table(const Tensor& tensor, const Tensor& rank, at::ScalarType type) {
   TORCH_CHECK(tensor.scalar_type() == type && tensor.is_contiguous() && tensor.device().is_cpu() &&
@@ -33,17 +26,35 @@ void check_rows(const Tensor& tensor, const Tensor& x, int64_t rows, int64_t col
               "sgmv: wrong shape, dtype, strides or device");
 }
 
+// One linear alone, in a region of its own.
+template <typename T>
+void run_sgmv(const tenora::AdapterTable& table, const Tensor& row_slot,
+              const tenora::LoraLinear& linear, const Tensor& x, const Tensor& y) {
+  constexpr int64_t BYTES_PER_THREAD = 64 * 1024;  // less is done before one wakes
+  thread_local tenora::Sgmv workspace;
+  const int allowed = at::in_parallel_region() ? 1 : at::get_num_threads();
+  workspace.begin(table, row_slot.const_data_ptr<int32_t>(), row_slot.size(0), allowed);
+  const int64_t useful = 1 + workspace.weight_bytes(linear, sizeof(T)) / BYTES_PER_THREAD;
+  const T* from = static_cast<const T*>(x.const_data_ptr());
+  T* to = static_cast<T*>(y.data_ptr());
+  tenora::run_team(std::min<int64_t>(allowed, useful), [&, op = &workspace](tenora::Member& member) {
+    op->shrink(member, linear, from, x.stride(0));
+    member.barrier();
+    op->expand(member, linear, to, y.stride(0));
+  });
+}
+
 void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& granule_offset,
           const Tensor& rank, const Tensor& a_offset, const Tensor& b_offset, const Tensor& scale,
-          const Tensor& row_slot, int64_t longest_run, int64_t layer, at::IntArrayRef modules,
+          const Tensor& row_slot, int64_t layer, at::IntArrayRef modules,
           at::IntArrayRef widths) {
-  tenora::SgmvArguments p;
+  std::vector<tenora::Slice> slices;
   int64_t columns = 0;
   TORCH_CHECK(rank.dim() == 3 && granule_offset.dim() == 3, "adapter table: wrong shape");
   TORCH_CHECK(modules.size() == widths.size(), "sgmv: modules and widths differ in length");
   for (size_t i = 0; i < modules.size(); ++i) {
     TORCH_CHECK(modules[i] >= 0 && modules[i] < rank.size(2) && widths[i] >= 0, "sgmv: modules");
-    p.slices.push_back({modules[i], columns, widths[i]});
+    slices.push_back({modules[i], columns, widths[i]});
     columns += widths[i];
   }
   TORCH_CHECK(x.dim() == 2 && row_slot.dim() == 1, "sgmv: wrong shape");
@@ -60,32 +71,27 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
   TORCH_CHECK(pool.dim() == 1 && pool.is_contiguous() && pool.scalar_type() == x.scalar_type(),
               "sgmv: pool");
   TORCH_CHECK(layer >= 0 && layer < rank.size(1), "sgmv: layer");
-  p.y = y.data_ptr();
-  p.y_stride = y.stride(0);
-  p.x = x.const_data_ptr();
-  p.x_stride = x.stride(0);
-  p.in_features = x.size(1);
-  p.num_rows = row_slot.size(0);
-  p.pool = pool.const_data_ptr();
-  p.granule_offset = granule_offset.const_data_ptr<int64_t>();
-  p.rank = rank.const_data_ptr<int32_t>();
-  p.a_offset = a_offset.const_data_ptr<int32_t>();
-  p.b_offset = b_offset.const_data_ptr<int32_t>();
-  p.scale = scale.const_data_ptr<float>();
-  p.layers = rank.size(1);
-  p.max_rank = granule_offset.size(2);
-  p.modules = rank.size(2);
-  p.row_slot = row_slot.const_data_ptr<int32_t>();
-  for (int64_t i = 0; i < p.num_rows; ++i)
-    TORCH_CHECK(p.row_slot[i] < rank.size(0), "sgmv: slot");
-  p.longest_run = longest_run;
-  p.layer = layer;
-  const int threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int32_t* slots = row_slot.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i < row_slot.size(0); ++i)
+    TORCH_CHECK(slots[i] < rank.size(0), "sgmv: slot");
+  const tenora::AdapterTable table{
+      pool.const_data_ptr(),
+      granule_offset.const_data_ptr<int64_t>(),
+      rank.const_data_ptr<int32_t>(),
+      a_offset.const_data_ptr<int32_t>(),
+      b_offset.const_data_ptr<int32_t>(),
+      scale.const_data_ptr<float>(),
+      rank.size(1),
+      granule_offset.size(2),
+      rank.size(2),
+  };
+  const tenora::LoraLinear linear{layer, x.size(1), slices.data(),
+                                  static_cast<int64_t>(slices.size())};
   if (x.scalar_type() == at::kBFloat16) {
-    tenora::sgmv<tenora::bf16>(p, threads, run_on_threads);
+    run_sgmv<tenora::bf16>(table, row_slot, linear, x, y);
   } else {
     TORCH_CHECK(x.scalar_type() == at::kFloat, "sgmv: dtype");
-    tenora::sgmv<float>(p, threads, run_on_threads);
+    run_sgmv<float>(table, row_slot, linear, x, y);
   }
 }
 
@@ -94,7 +100,7 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
 TORCH_LIBRARY(tenora, library) {
   library.def(
       "sgmv(Tensor(a!) y, Tensor x, Tensor pool, Tensor granule_offset, Tensor rank, "
-      "Tensor a_offset, Tensor b_offset, Tensor scale, Tensor row_slot, int longest_run, "
+      "Tensor a_offset, Tensor b_offset, Tensor scale, Tensor row_slot, "
       "int layer, int[] modules, int[] widths) -> ()");
 }
 

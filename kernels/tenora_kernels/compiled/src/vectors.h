@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#ifdef __AVX512F__
 #include <immintrin.h>
+#endif
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define TENORA_BF16_DOT 1
 #endif
 
@@ -76,6 +79,28 @@ inline float sum(Lanes lanes) {
   std::memcpy(quarters, &eight, sizeof(eight));
   const Four four = quarters[0] + quarters[1];
   return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// `sum` of eight vectors at once.
+inline void sums8(const Lanes (&lanes)[8], float (&out)[8]) {
+#ifdef __AVX512F__
+  __m512 halves[4], quarters[2];
+  for (int i = 0; i < 4; ++i) {
+    const __m512 one = (__m512)lanes[2 * i], other = (__m512)lanes[2 * i + 1];
+    halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(one, other, 0x44),
+                              _mm512_shuffle_f32x4(one, other, 0xee));
+  }
+  for (int i = 0; i < 2; ++i)
+    quarters[i] = _mm512_add_ps(_mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0x88),
+                                _mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0xdd));
+  const __m512 pairs = _mm512_add_ps(_mm512_shuffle_ps(quarters[0], quarters[1], 0x44),
+                                     _mm512_shuffle_ps(quarters[0], quarters[1], 0xee));
+  const __m512 sums = _mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0xb1));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm256_storeu_ps(out, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums)));
+#else
+  for (int i = 0; i < 8; ++i) out[i] = sum(lanes[i]);
+#endif
 }
 
 inline void prefetch(const void* line) { __builtin_prefetch(line, 0, 3); }
