@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tenora_kernels.compiled.calls import DTYPES
 from tenora_kernels.cpu import sgmv as plain
 from tenora_kernels.segments import AdapterSegments, AdapterTable
 
 LONGEST_RUN = 32
 """Rows of one adapter up to which the library is faster than torch's products."""
-
-DTYPES = frozenset((torch.float32, torch.bfloat16))
 
 
 def sgmv(
