@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -126,14 +126,23 @@ def torch_implementation() -> Implementation:
 
 @functools.cache
 def compiled_implementation() -> Implementation:
-    """C++ for the CPU where it pays, plain torch for the rest.
+    """C++ for the CPU.
 
     Raises NotLoadedError when the library has not been built, or TENORA_KERNELS=torch.
     """
-    from tenora_kernels.compiled import sgmv
+    from tenora_kernels.compiled import kv_write, norms, paged_attention, sgmv
 
     load_extension()
-    return replace(torch_implementation(), name="compiled", sgmv=sgmv.sgmv, sgmv_checks=True)
+    return Implementation(
+        name="compiled",
+        sgmv=sgmv.sgmv,
+        paged_attention=paged_attention.paged_attention,
+        kv_write=kv_write.kv_write,
+        rms_norm=norms.rms_norm,
+        add_rms_norm=norms.add_rms_norm,
+        silu_mul=norms.silu_mul,
+        sgmv_checks=True,
+    )
 
 
 @functools.cache

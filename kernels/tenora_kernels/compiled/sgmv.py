@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tenora_kernels.compiled.calls import DTYPES
 from tenora_kernels.cpu import sgmv as plain
 from tenora_kernels.segments import AdapterSegments, AdapterTable
-
-DTYPES = frozenset((torch.float32, torch.bfloat16))
 
 
 def sgmv(

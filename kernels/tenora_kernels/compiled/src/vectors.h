@@ -38,7 +38,7 @@ inline Lanes load(const bf16* from) {
   HalfBits half;
   std::memcpy(&half, from, sizeof(half));
   const Bits wide = __builtin_convertvector(half, Bits) << 16;
-  return reinterpret_cast<const Lanes&>(wide);
+  return reinterpret_cast<Lanes>(wide);
 }
 
 // The first `count` < 16 elements, then zeros; nothing behind them is touched.
@@ -53,7 +53,7 @@ inline void store(float* to, Lanes lanes) { std::memcpy(to, &lanes, sizeof(lanes
 
 // Rounds to nearest, ties to even; a NaN stays a NaN.
 inline void store(bf16* to, Lanes lanes) {
-  const Bits bits = reinterpret_cast<const Bits&>(lanes);
+  const Bits bits = reinterpret_cast<Bits>(lanes);
   const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const Bits quiet = (bits >> 16) | 0x40;
   const Bits chosen = lanes != lanes ? quiet : rounded;
@@ -66,6 +66,18 @@ inline void store_part(T* to, Lanes lanes, int64_t count) {
   T padded[LANES];
   store(padded, lanes);
   std::memcpy(to, padded, count * sizeof(T));
+}
+
+// Sixteen elements, or the first `count` < 16 and zeros.
+template <typename T>
+inline Lanes load_up_to(const T* from, int64_t count) {
+  return count >= LANES ? load(from) : load_part(from, count);
+}
+
+template <typename T>
+inline void store_up_to(T* to, Lanes lanes, int64_t count) {
+  if (count >= LANES) store(to, lanes);
+  else store_part(to, lanes, count);
 }
 
 // Always in the same order, so that a sum has the same bits wherever it is made.
@@ -101,6 +113,68 @@ inline void sums8(const Lanes (&lanes)[8], float (&out)[8]) {
 #else
   for (int i = 0; i < 8; ++i) out[i] = sum(lanes[i]);
 #endif
+}
+
+inline float highest(Lanes lanes) {
+  float all[LANES];
+  store(all, lanes);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) all[i] = all[i] > all[i + width] ? all[i] : all[i + width];
+  return all[0];
+}
+
+// What a T keeps of the lanes. The compiler does not fuse the rounded value into a later sum.
+template <typename T>
+inline Lanes rounded(Lanes lanes);
+
+template <>
+inline Lanes rounded<bf16>(Lanes lanes) {
+  bf16 half[LANES];
+  store(half, lanes);
+  return load(half);
+}
+
+template <>
+inline Lanes rounded<float>(Lanes lanes) {
+#if defined(__GNUC__) && !defined(__clang__)
+  return __builtin_assoc_barrier(lanes);
+#else
+  return lanes;  // clang fuses only within an expression
+#endif
+}
+
+// 2^whole * 2^fraction for |fraction| <= 1/2, where `shifted` is `whole` + POWER_SHIFT and whole is
+// in -126..128. A minimax polynomial of degree 6: relative error below 1.2e-7, rounding included.
+constexpr float POWER_SHIFT = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the whole part
+
+inline Lanes power_of_two(Lanes shifted, Lanes fraction) {
+  Lanes sum = fraction * 0x1.41fb74p-13f + 0x1.5f3ec2p-10f;
+  sum = sum * fraction + 0x1.3b2d4ep-7f;
+  sum = sum * fraction + 0x1.c6aee8p-5f;
+  sum = sum * fraction + 0x1.ebfbdcp-3f;
+  sum = sum * fraction + 0x1.62e430p-1f;
+  sum = sum * fraction + 1.0f;
+  const Bits bits =
+      reinterpret_cast<Bits>(sum) + (reinterpret_cast<Bits>(shifted) << 23);
+  return reinterpret_cast<Lanes>(bits);
+}
+
+// 2^x for x <= 0; 0 where that is below the normal numbers.
+inline Lanes exp2_below_one(Lanes x) {
+  const Lanes shifted = x + POWER_SHIFT;
+  const Lanes power = power_of_two(shifted, x - (shifted - POWER_SHIFT));
+  return x < -126.0f ? Lanes{} : power;
+}
+
+// e^x; 0 where that is below the normal numbers, infinite above the largest.
+inline Lanes exp(Lanes x) {
+  constexpr float LOG2_E = 0x1.715476p+0f, LN2_HIGH = 0x1.62e4p-1f, LN2_LOW = 0x1.7f7d1cp-20f;
+  const Lanes shifted = x * LOG2_E + POWER_SHIFT;
+  const Lanes whole = shifted - POWER_SHIFT;
+  const Lanes rest = (x - whole * LN2_HIGH) - whole * LN2_LOW;
+  const Lanes power = power_of_two(shifted, rest * LOG2_E);
+  const Lanes bounded = x > 88.72283f ? Lanes{} + __builtin_inff() : power;
+  return x < -87.33654f ? Lanes{} : bounded;
 }
 
 inline void prefetch(const void* line) { __builtin_prefetch(line, 0, 3); }

@@ -1,0 +1,101 @@
+"""The decoder of the CPU: the kernels' compiled library runs all layers of a step in one call."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tenora_engine.model.inputs import Arena, ForwardInputs
+from tenora_engine.model.layers import LayerWeights, LinearWeights, WeightReader
+from tenora_engine.model.rope import rope_table
+from tenora_engine.model.spec import DecoderSpec
+from tenora_kernels.backend import has_compiled_ops
+from tenora_kernels.compiled.decoder import (
+    DecoderSizes,
+    PackedLayer,
+    PackedProjection,
+    StepDecoder,
+)
+from tenora_kernels.compiled.linear import pack_weight
+
+
+def can_compile(spec: DecoderSpec, device: torch.device) -> bool:
+    """Whether this decoder serves the model here; `Decoder` serves all others."""
+    widths = (spec.hidden, spec.intermediate, spec.heads * spec.head_dim)
+    return device.type == "cpu" and has_compiled_ops() and all(width % 2 == 0 for width in widths)
+
+
+class CompiledDecoder:
+    """As `Decoder`, on weights packed for the CPU. A tied embedding is kept once."""
+
+    def __init__(self, steps: StepDecoder) -> None:
+        self._steps = steps
+
+    @classmethod
+    def load(cls, spec: DecoderSpec, reader: WeightReader, max_positions: int) -> CompiledDecoder:
+        """Raises ModelLoadError when a tensor cannot be read or has another shape."""
+        embedding = reader.embedding()
+        head = reader.head()
+        cos, sin = rope_table(spec, max_positions, embedding.device)
+        return cls(
+            StepDecoder(
+                sizes=DecoderSizes(
+                    hidden=spec.hidden,
+                    intermediate=spec.intermediate,
+                    heads=spec.heads,
+                    kv_heads=spec.kv_heads,
+                    head_dim=spec.head_dim,
+                    vocab=spec.vocab,
+                ),
+                layers=[_pack_layer(reader.layer(index)) for index in range(spec.num_layers)],
+                embedding=None if head is None else embedding,
+                final_norm=reader.final_norm(),
+                head=pack_weight(embedding if head is None else head),
+                cos=cos.contiguous(),
+                sin=sin.contiguous(),
+                norm_eps=spec.norm_eps,
+                attention_scale=spec.head_dim**-0.5,
+            )
+        )
+
+    def forward(self, inputs: ForwardInputs, arena: Arena) -> Tensor:  # [num_tokens, hidden]
+        """Run all rows through all layers; their KV is in the arena afterwards."""
+        return self._steps.forward(
+            inputs.token_ids,
+            inputs.positions,
+            inputs.slots,
+            arena.pool,
+            arena.kv,
+            inputs.attention,
+            arena.table,
+            inputs.segments,
+        )
+
+    def logits(
+        self,
+        hidden: Tensor,  # [num_tokens, hidden]
+        rows: Tensor,  # [num_samples] int64
+    ) -> Tensor:  # [num_samples, vocab]
+        """The LM head over `rows` of `hidden`, in the model's dtype."""
+        return self._steps.logits(hidden.index_select(0, rows))
+
+    def take_seconds(self) -> dict[str, float]:
+        """Where the time of `forward` went since the last call, see StepDecoder."""
+        return self._steps.take_seconds()
+
+
+def _pack_layer(layer: LayerWeights) -> PackedLayer:
+    return PackedLayer(
+        input_norm=layer.input_norm,
+        query_norm=layer.query_norm,
+        key_norm=layer.key_norm,
+        post_norm=layer.post_norm,
+        qkv=_pack(layer.qkv),
+        out=_pack(layer.out),
+        gate_up=_pack(layer.gate_up),
+        down=_pack(layer.down),
+    )
+
+
+def _pack(linear: LinearWeights) -> PackedProjection:
+    return PackedProjection(pack_weight(linear.weight), linear.bias)

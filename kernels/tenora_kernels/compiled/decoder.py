@@ -1,0 +1,125 @@
+"""All layers of one step in one call of the compiled library. Weights are handed over packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
+
+PARTS = ("gemm", "sgmv", "attention", "elementwise", "waiting")
+"""What a step's time is charged to: `waiting` is for the other threads, at a phase's end. A product
+and the shrinking half of sgmv share a phase."""
+
+
+@dataclass(frozen=True)
+class PackedProjection:
+    """A weight by `pack_weight`, and its bias."""
+
+    weight: Tensor
+    bias: Tensor | None  # [out]
+
+
+@dataclass(frozen=True)
+class PackedLayer:
+    input_norm: Tensor  # [hidden]
+    query_norm: Tensor | None  # [head_dim]
+    key_norm: Tensor | None  # [head_dim]
+    post_norm: Tensor  # [hidden]
+    qkv: PackedProjection
+    out: PackedProjection
+    gate_up: PackedProjection
+    down: PackedProjection
+
+    def tensors(self) -> list[Tensor]:
+        """In the order of the library; an empty tensor stands for one that is not there."""
+        found = [self.input_norm, self.query_norm, self.key_norm, self.post_norm]
+        for projection in (self.qkv, self.out, self.gate_up, self.down):
+            found += [projection.weight, projection.bias]
+        absent = self.input_norm.new_empty(0)
+        return [absent if tensor is None else tensor for tensor in found]
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+
+class StepDecoder:
+    """A Llama-like decoder in float32 or bfloat16 on the CPU. One thread at a time may call it.
+
+    Raises RuntimeError when tensors do not fit together: it checks what memory safety needs.
+    """
+
+    def __init__(
+        self,
+        sizes: DecoderSizes,
+        layers: Sequence[PackedLayer],
+        embedding: Tensor | None,  # [vocab, hidden]; None: the head's weights serve as embedding
+        final_norm: Tensor,  # [hidden]
+        head: Tensor,  # by pack_weight, of [vocab, hidden]
+        cos: Tensor,  # [max_positions, rotary_dim / 2] float32
+        sin: Tensor,  # [max_positions, rotary_dim / 2] float32
+        norm_eps: float,
+        attention_scale: float,
+    ) -> None:
+        absent = final_norm.new_empty(0)
+        self._decoder = torch.classes.tenora.Decoder(
+            [tensor for layer in layers for tensor in layer.tensors()],
+            [absent if embedding is None else embedding, final_norm, head, cos, sin],
+            [
+                sizes.hidden,
+                sizes.intermediate,
+                sizes.heads,
+                sizes.kv_heads,
+                sizes.head_dim,
+                sizes.vocab,
+            ],
+            norm_eps,
+            attention_scale,
+        )
+
+    def forward(
+        self,
+        token_ids: Tensor,  # [num_tokens] int64
+        positions: Tensor,  # [num_tokens] int64
+        slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset
+        pool: Tensor,  # [num_pages, page_elements], the arena
+        kv: KVLayout,
+        attention: AttentionLayout,
+        table: AdapterTable,
+        segments: AdapterSegments,
+    ) -> Tensor:  # [num_tokens, hidden]
+        """Write the rows' KV, return the normed hidden states."""
+        hidden: Tensor = self._decoder.forward(
+            token_ids,
+            positions,
+            slots,
+            pool,
+            kv.block_tokens,
+            attention.query_start,
+            attention.context_len,
+            attention.block_table,
+            segments.row_slot,
+            [table.granule_offset, table.rank, table.a_offset, table.b_offset, table.scale],
+        )
+        return hidden
+
+    def logits(
+        self,
+        hidden: Tensor,  # [rows, hidden], dense
+    ) -> Tensor:  # [rows, vocab]
+        logits: Tensor = self._decoder.logits(hidden)
+        return logits
+
+    def take_seconds(self) -> dict[str, float]:
+        """Where the calling thread's time in `forward` went since the last call, by PARTS."""
+        return dict(zip(PARTS, self._decoder.take_seconds(), strict=True))

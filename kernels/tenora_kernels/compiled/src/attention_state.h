@@ -1,0 +1,53 @@
+// What attention over one part of a context leaves, per query row, and how parts are merged.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention.h"
+
+namespace tenora {
+
+constexpr int64_t DECODE_PART = 256;    // tokens; divides by the lines of one step
+constexpr int64_t PREFILL_PART = 1024;  // tokens; divides by KEY_TILE
+constexpr int64_t KEY_TILE = 64;
+constexpr int64_t TILE_ROWS = 96;  // query rows times heads that share packed keys
+constexpr float LOG2_E = 0x1.715476p+0f;
+
+inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Hands out a member's scratch.
+class Floats {
+ public:
+  explicit Floats(float* next) : next_(next) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    float* taken = next_;
+    next_ += round_up(count * sizeof(T), 64) / sizeof(float);
+    return reinterpret_cast<T*>(taken);
+  }
+
+ private:
+  float* next_;
+};
+
+// Softmax over a part: the highest score (times log2 e), the sum of 2^(score - highest), and the
+// values mixed by those weights.
+struct State {
+  float* highest;  // [rows]
+  float* sum;      // [rows]
+  float* mixed;    // [rows, pitch]
+
+  static int64_t floats(int64_t rows, int64_t pitch) {
+    return 2 * round_up(rows, LANES) + rows * pitch;
+  }
+  static State at(float* memory, int64_t rows) {
+    return {memory, memory + round_up(rows, LANES), memory + 2 * round_up(rows, LANES)};
+  }
+  State from_row(int64_t row, int64_t pitch) const {
+    return {highest + row, sum + row, mixed + row * pitch};
+  }
+};
+
+}  // namespace tenora

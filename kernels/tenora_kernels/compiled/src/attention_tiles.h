@@ -1,0 +1,112 @@
+// The inner products of attention. With bfloat16 dot products where the CPU has them, else in
+// float32; which one is chosen by the type.
+#pragma once
+
+#include "attention_state.h"
+
+namespace tenora {
+
+constexpr int STEP = 16;  // lines of a decode step
+
+// What tiles multiply: bfloat16 in pairs, or float32.
+template <typename T>
+struct Element {
+  using type = float;
+  static constexpr int64_t PAIR = 1;
+};
+
+// ---------------------------------------------------------------- one query row per head
+
+// scores[i * stride + t] = q[i] . (lines[t] + offset), for STEP lines.
+template <int ROWS, typename T>
+inline void score_lines(const T* const* q, const T* const* lines, int64_t offset, int64_t head_dim,
+                        float* scores, int64_t stride) {
+  for (int t = 0; t < STEP; ++t) {
+    const T* key = lines[t] + offset;
+    Lanes sums[ROWS] = {};
+    for (int64_t d = 0; d < head_dim; d += LANES) {
+      const int64_t count = head_dim - d;
+      const Lanes k = load_up_to(key + d, count);
+      for (int i = 0; i < ROWS; ++i) sums[i] += load_up_to(q[i] + d, count) * k;
+    }
+    for (int i = 0; i < ROWS; ++i) scores[i * stride + t] = sum(sums[i]);
+  }
+}
+
+// mixed[i] += sum over STEP lines t of weights[i * stride + t] * (lines[t] + offset).
+template <int ROWS, typename T>
+inline void mix_lines(const float* weights, int64_t stride, const T* const* lines, int64_t offset,
+                      int64_t head_dim, float* mixed, int64_t pitch) {
+  for (int64_t d = 0; d < head_dim; d += LANES) {
+    Lanes sums[ROWS];
+    for (int i = 0; i < ROWS; ++i) sums[i] = load(mixed + i * pitch + d);
+    for (int t = 0; t < STEP; ++t) {
+      const Lanes value = load_up_to(lines[t] + offset + d, head_dim - d);
+      for (int i = 0; i < ROWS; ++i) sums[i] += value * weights[i * stride + t];
+    }
+    for (int i = 0; i < ROWS; ++i) store(mixed + i * pitch + d, sums[i]);
+  }
+}
+
+// ---------------------------------------------------------------- tiles of query rows
+
+// c = a b, or c = c * factor + a b: ROWS rows of a, VECTORS * LANES columns. b is packed as
+// [depth / PAIR, b_columns, PAIR].
+template <int ROWS, int VECTORS>
+inline void multiply_block(const float* a, int64_t a_stride, const float* b, int64_t b_columns,
+                           int64_t depth, float* c, int64_t c_stride, const float* factor) {
+  Lanes sums[ROWS][VECTORS] = {};
+  if (factor)
+    for (int i = 0; i < ROWS; ++i)
+      for (int j = 0; j < VECTORS; ++j)
+        sums[i][j] = load(c + i * c_stride + j * LANES) * factor[i];
+  for (int64_t k = 0; k < depth; ++k) {
+    Lanes columns[VECTORS];
+    for (int j = 0; j < VECTORS; ++j) columns[j] = load(b + k * b_columns + j * LANES);
+    for (int i = 0; i < ROWS; ++i)
+      for (int j = 0; j < VECTORS; ++j) sums[i][j] += columns[j] * a[i * a_stride + k];
+  }
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < VECTORS; ++j) store(c + i * c_stride + j * LANES, sums[i][j]);
+}
+
+inline void store_elements(float* to, Lanes lanes) { store(to, lanes); }
+
+// KEY_TILE lines side by side: packed[d, t].
+template <typename T>
+inline void pack_keys(const T* const* lines, int64_t offset, int64_t head_dim, int64_t depth,
+                      float* packed) {
+  for (int64_t t = 0; t < KEY_TILE; ++t) {
+    const T* key = lines[t] + offset;
+    for (int64_t d = 0; d < depth; d += LANES) {
+      float some[LANES];
+      store(some, d < head_dim ? load_up_to(key + d, head_dim - d) : Lanes{});
+      for (int64_t i = 0; i < LANES; ++i) packed[(d + i) * KEY_TILE + t] = some[i];
+    }
+  }
+}
+
+// packed[t, d], zeros behind head_dim.
+template <typename T>
+inline void pack_values(const T* const* lines, int64_t offset, int64_t head_dim, int64_t pitch,
+                        float* packed) {
+  for (int64_t t = 0; t < KEY_TILE; ++t) {
+    const T* value = lines[t] + offset;
+    for (int64_t d = 0; d < pitch; d += LANES)
+      store(packed + t * pitch + d,
+            d < head_dim ? load_up_to(value + d, head_dim - d) : Lanes{});
+  }
+}
+
+// A query row, zeros behind head_dim.
+template <typename T>
+inline void copy_query(const T* q, int64_t head_dim, int64_t depth, float* to) {
+  for (int64_t d = 0; d < depth; d += LANES)
+    store(to + d, d < head_dim ? load_up_to(q + d, head_dim - d) : Lanes{});
+}
+
+}  // namespace tenora
+
+#ifdef TENORA_BF16_DOT
+#include "attention_tiles_bf16.h"
+#endif
