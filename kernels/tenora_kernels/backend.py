@@ -145,6 +145,15 @@ def compiled_implementation() -> Implementation:
     )
 
 
+def has_compiled_ops() -> bool:
+    """Whether the compiled library serves the CPU here."""
+    try:
+        load_extension()
+    except NotLoadedError:
+        return False
+    return True
+
+
 @functools.cache
 def triton_implementation() -> Implementation:
     """Triton, for CUDA devices, or for CPU tensors under TRITON_INTERPRET=1 in tests.

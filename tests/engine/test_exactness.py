@@ -238,6 +238,10 @@ def test_float32_equals_transformers_and_peft(world: World, engine_for: Any) -> 
     names = [BASE, *CONFIGS]
     # 35 pages of KV at most beside the adapters, where ten sequences come to want 80: preemption.
     engine = engine_for("float32", int(adapter_pages(world) * 1.15) + 20)
+    # Loads the adapters, which would otherwise arrive one by one while others finish.
+    for name in names:
+        engine.submit(request(world, name, world.prompt(name, "Hello"), "load"))
+    Answers().collect(engine, len(names))
     answers = Answers()
     first = {name: world.prompt(name) for name in names}
     for name in names:

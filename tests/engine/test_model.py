@@ -16,9 +16,12 @@ from torch import Tensor
 
 from tenora_engine.config import LORA_MODULES, DType, EngineConfig
 from tenora_engine.errors import ModelLoadError
+from tenora_engine.model import loader
+from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.loader import DTYPES, LoadedModel, load_model, read_model_info
 from tenora_kernels import build_attention_layout, build_segments
+from tenora_kernels.backend import has_compiled_ops
 from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
 
 BLOCK_TOKENS = 4
@@ -71,6 +74,16 @@ def save_random_model(folder: Path, config: Any, seed: int = 0) -> Any:
             parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
     model.save_pretrained(folder)
     return model
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which decoder serves the CPU."""
+    if request.param == "torch":
+        monkeypatch.setattr(loader, "can_compile", lambda *_: False)
+    elif not has_compiled_ops():
+        pytest.skip("this machine has no compiled kernels")
+    return str(request.param)
 
 
 @dataclass
@@ -130,6 +143,7 @@ def empty_table(layers: int) -> AdapterTable:
 TOKENS = torch.randint(0, 97, (41,), generator=torch.Generator().manual_seed(2)).tolist()
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("chunks", [[41], [7, 7, 7, 7, 7, 6], [20, *[1] * 21], [1, 40]], ids=str)
 def test_logits_equal_transformers(tmp_path: Path, name: str, chunks: list[int]) -> None:
@@ -184,6 +198,7 @@ def put_adapter(
     return updates
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_adapters_equal_merged_weights(tmp_path: Path, name: str) -> None:
     reference = save_random_model(tmp_path, CONFIGS[name]())
@@ -224,6 +239,7 @@ def test_model_info(tmp_path: Path) -> None:
     assert info.weight_bytes == 4 * sum(weight.numel() for weight in reference.parameters())
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_bfloat16_is_as_near_as_transformers(tmp_path: Path, name: str) -> None:
     """Both round; ours may be at most twice as far from float32 as theirs."""
@@ -234,6 +250,31 @@ def test_bfloat16_is_as_near_as_transformers(tmp_path: Path, name: str) -> None:
     harness = Harness.of(tmp_path, "bfloat16")
     ours = torch.cat([harness.run(TOKENS[:30]), harness.run(TOKENS[30:])]).float()
     assert (ours - exact).square().mean() < 4 * (theirs - exact).square().mean()
+
+
+def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(tmp_path: Path) -> None:
+    save_random_model(tmp_path, CONFIGS["qwen3"]())
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count, chunks in ((1, [41]), (2, [41]), (3, [20, 1, 20]), (2, [1] * 41)):
+            torch.set_num_threads(count)
+            harness = Harness.of(tmp_path, "bfloat16")
+            if not isinstance(harness.model.decoder, CompiledDecoder):
+                pytest.skip("only the compiled decoder promises this")
+            parts = torch.tensor(TOKENS).split(chunks)
+            results.append(torch.cat([harness.run(part.tolist()) for part in parts]))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.usefixtures("kind")
+def test_decoder_refuses_what_lies_outside_its_tables(tmp_path: Path) -> None:
+    save_random_model(tmp_path, CONFIGS["llama"]())
+    harness = Harness.of(tmp_path)
+    with pytest.raises((RuntimeError, IndexError), match="range"):
+        harness.run([SIZES["vocab_size"]])
 
 
 def test_dummy_weights_need_a_config_only(tmp_path: Path) -> None:

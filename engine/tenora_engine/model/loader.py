@@ -10,6 +10,7 @@ import torch
 
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
 from tenora_engine.errors import ModelLoadError
+from tenora_engine.model.compiled_decoder import CompiledDecoder, can_compile
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.layers import WeightReader
 from tenora_engine.model.linear import can_block
@@ -25,7 +26,7 @@ class LoadedModel:
 
     info: ModelInfo
     spec: DecoderSpec
-    decoder: Decoder
+    decoder: Decoder | CompiledDecoder
     load_s: float
 
 
@@ -52,7 +53,8 @@ def load_model(config: EngineConfig) -> LoadedModel:
         weights = SafetensorsFolder(config.model)
         weights.require(spec.tensor_shapes())
     reader = WeightReader(spec, weights, torch.device(config.device), DTYPES[config.dtype])
-    decoder = Decoder.load(spec, reader, max_positions=info.context_tokens)
+    kind = CompiledDecoder if can_compile(spec, torch.device(config.device)) else Decoder
+    decoder = kind.load(spec, reader, max_positions=info.context_tokens)
     return LoadedModel(
         info=info,
         spec=spec,
@@ -89,8 +91,8 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
 
 
 def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
-    dtype = DTYPES[config.dtype]
+    device, dtype = torch.device(config.device), DTYPES[config.dtype]
     elements = spec.num_parameters
-    if spec.tied_embeddings and can_block(torch.device(config.device), dtype):
+    if spec.tied_embeddings and can_block(device, dtype) and not can_compile(spec, device):
         elements += spec.vocab * spec.hidden  # the LM head's own, blocked copy of the embedding
     return elements * dtype.itemsize

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tenora_kernels.compiled.linear import PackedWeight
 from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
 
 PARTS = ("gemm", "sgmv", "attention", "elementwise", "waiting")
@@ -17,10 +18,12 @@ and the shrinking half of sgmv share a phase."""
 
 @dataclass(frozen=True)
 class PackedProjection:
-    """A weight by `pack_weight`, and its bias."""
+    weight: PackedWeight
+    bias: Tensor | None = None  # [out]
 
-    weight: Tensor
-    bias: Tensor | None  # [out]
+    @property
+    def tensors(self) -> list[Tensor | None]:
+        return [self.weight.packed, self.weight.scales, self.weight.offsets, self.bias]
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,12 @@ class PackedLayer:
     gate_up: PackedProjection
     down: PackedProjection
 
-    def tensors(self) -> list[Tensor]:
-        """In the order of the library; an empty tensor stands for one that is not there."""
+    @property
+    def tensors(self) -> list[Tensor | None]:
         found = [self.input_norm, self.query_norm, self.key_norm, self.post_norm]
         for projection in (self.qkv, self.out, self.gate_up, self.down):
-            found += [projection.weight, projection.bias]
-        absent = self.input_norm.new_empty(0)
-        return [absent if tensor is None else tensor for tensor in found]
+            found += projection.tensors
+        return found
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,19 @@ class StepDecoder:
         layers: Sequence[PackedLayer],
         embedding: Tensor | None,  # [vocab, hidden]; None: the head's weights serve as embedding
         final_norm: Tensor,  # [hidden]
-        head: Tensor,  # by pack_weight, of [vocab, hidden]
+        head: PackedWeight,  # [vocab, hidden]
         cos: Tensor,  # [max_positions, rotary_dim / 2] float32
         sin: Tensor,  # [max_positions, rotary_dim / 2] float32
         norm_eps: float,
         attention_scale: float,
     ) -> None:
+        # In the order of the library; an empty tensor stands for one that is not there.
+        of_layers = [tensor for layer in layers for tensor in layer.tensors]
+        of_model = [embedding, final_norm, cos, sin, *PackedProjection(head).tensors]
         absent = final_norm.new_empty(0)
         self._decoder = torch.classes.tenora.Decoder(
-            [tensor for layer in layers for tensor in layer.tensors()],
-            [absent if embedding is None else embedding, final_norm, head, cos, sin],
+            [absent if tensor is None else tensor for tensor in of_layers],
+            [absent if tensor is None else tensor for tensor in of_model],
             [
                 sizes.hidden,
                 sizes.intermediate,

@@ -1,0 +1,244 @@
+// One step: phases in which all threads share one kind of work, with a barrier after each. What a
+// row gets depends on its own sequence only, down to the bits.
+
+#include "decoder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <new>
+
+#include "norms.h"
+#include "rope.h"
+
+namespace tenora {
+namespace {
+
+// The first of LORA_MODULES' places that a linear's slices take: q, k, v, o, gate, up, down.
+constexpr int64_t QKV = 0, OUT = 3, GATE_UP = 4, DOWN = 6;
+
+// Charges the time since the last lap to a part.
+class Clock {
+ public:
+  explicit Clock(PartSeconds* seconds) : seconds_(seconds) {
+    if (seconds_) last_ = now();
+  }
+
+  void lap(Part part) {
+    if (!seconds_) return;
+    const double time = now();
+    (*seconds_)[static_cast<int>(part)] += time - last_;
+    last_ = time;
+  }
+
+ private:
+  PartSeconds* seconds_;
+  double last_ = 0;
+
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+};
+
+}  // namespace
+
+// One thread's way through a step.
+template <typename T>
+class Decoder<T>::Step {
+ public:
+  Step(Decoder& decoder, const StepInputs<T>& inputs, const Buffers& buffers, T* hidden,
+       Member& member)
+      : shape_(decoder.shape_),
+        weights_(decoder.weights_),
+        attention_(decoder.attention_),
+        sgmv_(decoder.sgmv_),
+        in_(inputs),
+        at_(buffers),
+        hidden_(hidden),
+        member_(member),
+        clock_(member.index() == 0 ? &decoder.seconds_ : nullptr) {}
+
+  void run() {
+    embed();
+    norm(weights_.layers.front().input_norm, at_.normed);
+    const size_t layers = weights_.layers.size();
+    for (size_t index = 0; index < layers; ++index) {
+      const DecoderLayer<T>& layer = weights_.layers[index];
+      self_attention(layer, index);
+      norm(layer.post_norm, at_.normed);
+      feed_forward(layer, index);
+      if (index + 1 < layers)
+        norm(weights_.layers[index + 1].input_norm, at_.normed);
+      else
+        norm(weights_.final_norm, hidden_);
+    }
+  }
+
+ private:
+  const DecoderShape& shape_;
+  const DecoderWeights<T>& weights_;
+  AttentionPlan& attention_;
+  Sgmv& sgmv_;
+  const StepInputs<T>& in_;
+  const Buffers& at_;
+  T* hidden_;
+  Member& member_;
+  Clock clock_;
+
+  void end_phase(Part part) {
+    clock_.lap(part);
+    member_.barrier();
+    clock_.lap(Part::Waiting);
+  }
+
+  void embed() {
+    const int64_t width = shape_.hidden;
+    member_.deal(in_.rows, [&](int64_t row) {
+      T* to = at_.residual + row * width;
+      if (weights_.embedding)
+        std::copy_n(weights_.embedding + in_.token_ids[row] * width, width, to);
+      else
+        unpack_row(weights_.head, in_.token_ids[row], to);
+    });
+    end_phase(Part::Elementwise);
+  }
+
+  void norm(const T* weight, T* out) {
+    const int64_t width = shape_.hidden;
+    rms_norm(member_, at_.residual, width, weight, shape_.norm_eps, out, width, in_.rows, width);
+    end_phase(Part::Elementwise);
+  }
+
+  // y = x W^T + b, or y += that, and then what each row's adapter adds to each of the modules.
+  void linear(const PackedWeight<T>& weight, const T* x, T* y, bool add, int64_t layer,
+              std::initializer_list<Slice> slices) {
+    const LoraLinear lora{layer, weight.in, slices.begin(), static_cast<int64_t>(slices.size())};
+    const RowsOf<T> rows{x, weight.in, in_.rows, at_.quantised, at_.scales};
+    if (weight.scales) {
+      quantise_rows(member_, rows, weight.in);
+      end_phase(Part::Elementwise);
+    }
+    if (!sgmv_.empty()) {
+      sgmv_.shrink(member_, lora, x, weight.in);
+      clock_.lap(Part::Sgmv);
+    }
+    multiply(member_, rows, weight, y, weight.out, add);
+    end_phase(Part::Gemm);
+    if (!sgmv_.empty()) {
+      sgmv_.expand(member_, lora, y, weight.out);
+      end_phase(Part::Sgmv);
+    }
+  }
+
+  void self_attention(const DecoderLayer<T>& layer, int64_t index) {
+    const int64_t query = shape_.query_width(), kv = shape_.kv_width();
+    linear(layer.qkv, at_.normed, at_.qkv, false, index,
+           {{QKV, 0, query}, {QKV + 1, query, kv}, {QKV + 2, query + kv, kv}});
+    const int64_t stride = shape_.qkv_width(), head_dim = shape_.head_dim;
+    if (layer.query_norm) {
+      rms_norm_heads(member_, at_.qkv, stride, layer.query_norm, shape_.norm_eps, in_.rows,
+                     shape_.heads, head_dim);
+      rms_norm_heads(member_, at_.qkv + query, stride, layer.key_norm, shape_.norm_eps, in_.rows,
+                     shape_.kv_heads, head_dim);
+      end_phase(Part::Elementwise);
+    }
+    rope_and_write<T>(member_, {{at_.qkv, stride, head_dim},
+                                {at_.qkv + query, stride, head_dim},
+                                {at_.qkv + query + kv, stride, head_dim},
+                                in_.rows,
+                                shape_.heads,
+                                weights_.rope.cos,
+                                weights_.rope.sin,
+                                weights_.rope.half,
+                                in_.positions,
+                                in_.pages,
+                                index,
+                                in_.slots});
+    end_phase(Part::Elementwise);
+    attend_to_pages(index);
+    linear(layer.out, at_.attended, at_.residual, true, index, {{OUT, 0, shape_.hidden}});
+  }
+
+  void attend_to_pages(int64_t index) {
+    const int64_t head_dim = shape_.head_dim;
+    const KVPages<T>& p = in_.pages;
+    const AttentionArguments<T> arguments{
+        {at_.qkv, shape_.qkv_width(), head_dim},
+        {p.pool, p.num_layers, p.block_tokens, p.kv_heads, p.head_dim},
+        index,
+        shape_.attention_scale,
+        {at_.attended, shape_.query_width(), head_dim}};
+    attend(member_, attention_, arguments);
+    end_phase(Part::Attention);
+    if (attention_.is_split()) {
+      combine(member_, attention_, arguments);
+      end_phase(Part::Attention);
+    }
+  }
+
+  void feed_forward(const DecoderLayer<T>& layer, int64_t index) {
+    const int64_t width = shape_.intermediate;
+    linear(layer.gate_up, at_.normed, at_.gate_up, false, index,
+           {{GATE_UP, 0, width}, {GATE_UP + 1, width, width}});
+    silu_mul(member_, at_.gate_up, 2 * width, at_.activated, width, in_.rows, width);
+    end_phase(Part::Elementwise);
+    linear(layer.down, at_.activated, at_.residual, true, index, {{DOWN, 0, shape_.hidden}});
+  }
+};
+
+// One allocation, cut up; each part begins on a cache line.
+template <typename T>
+typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
+  const int64_t item = sizeof(T), hidden = shape_.hidden, inner = shape_.intermediate;
+  const int64_t widest = std::max({hidden, inner, shape_.query_width()});
+  const int64_t row_bytes[] = {hidden * item, hidden * item, shape_.qkv_width() * item,
+                               shape_.query_width() * item, 2 * inner * item, inner * item,
+                               widest, sizeof(float)};
+  constexpr int64_t LINE = 64;
+  const auto whole_lines = [](int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; };
+  if (rows > workspace_rows_) {
+    int64_t total = 0;
+    for (const int64_t bytes : row_bytes) total += whole_lines(rows * bytes);
+    workspace_.reset(static_cast<char*>(std::aligned_alloc(LINE, total)));
+    if (!workspace_) throw std::bad_alloc();
+    workspace_rows_ = rows;
+  }
+  char* next = workspace_.get();
+  const int64_t* bytes = row_bytes;
+  const auto take = [&] { return std::exchange(next, next + whole_lines(rows * *bytes++)); };
+  const auto take_rows = [&] { return reinterpret_cast<T*>(take()); };
+  return {take_rows(), take_rows(), take_rows(), take_rows(), take_rows(), take_rows(),
+          reinterpret_cast<uint8_t*>(take()), reinterpret_cast<float*>(take())};
+}
+
+template <typename T>
+void Decoder<T>::forward(const StepInputs<T>& inputs, T* hidden, int threads) {
+  attention_.make(inputs.attention, attention_shape(inputs.pages.block_tokens), threads);
+  sgmv_.begin(inputs.adapters, inputs.row_slot, inputs.rows, threads);
+  const Buffers at = buffers(inputs.rows);
+  run_team(threads, [&](Member& member) { Step(*this, inputs, at, hidden, member).run(); });
+}
+
+template <typename T>
+void Decoder<T>::logits(const T* hidden, int64_t rows, T* logits, int threads) {
+  const Buffers at = buffers(rows);
+  const RowsOf<T> x{hidden, shape_.hidden, rows, at.quantised, at.scales};
+  run_team(threads, [&](Member& member) {
+    if (weights_.head.scales) {
+      quantise_rows(member, x, shape_.hidden);
+      member.barrier();
+    }
+    multiply(member, x, weights_.head, logits, shape_.vocab);
+  });
+}
+
+template <typename T>
+PartSeconds Decoder<T>::take_seconds() {
+  return std::exchange(seconds_, PartSeconds{});
+}
+
+template class Decoder<float>;
+template class Decoder<bf16>;
+
+}  // namespace tenora

@@ -1,0 +1,109 @@
+// A decoder of the Llama family: all layers of one step in one region of threads. No torch in here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attention.h"
+#include "gemm.h"
+#include "pages.h"
+#include "sgmv.h"
+
+namespace tenora {
+
+struct DecoderShape {
+  int64_t hidden, intermediate, heads, kv_heads, head_dim, vocab;
+  float norm_eps, attention_scale;
+
+  int64_t query_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+  int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+};
+
+// Cosines and sines by position: [max_positions, half] each, half of the dimensions they turn.
+struct RopeTable {
+  const float* cos;
+  const float* sin;
+  int64_t half;
+};
+
+template <typename T>
+struct DecoderLayer {
+  const T* input_norm;
+  const T* query_norm;  // [head_dim], or null
+  const T* key_norm;    // [head_dim], or null
+  const T* post_norm;
+  PackedWeight<T> qkv, out, gate_up, down;
+};
+
+template <typename T>
+struct DecoderWeights {
+  const T* embedding;  // [vocab, hidden], or null: read from the head's packed form
+  std::vector<DecoderLayer<T>> layers;
+  const T* final_norm;
+  PackedWeight<T> head;
+  RopeTable rope;
+};
+
+// One flat ragged batch: the rows of each sequence side by side, oldest first.
+template <typename T>
+struct StepInputs {
+  int64_t rows;
+  const int64_t* token_ids;  // [rows]
+  const int64_t* positions;  // [rows]
+  const int64_t* slots;      // [rows], page * block_tokens + offset, where the row's KV goes
+  const int32_t* row_slot;   // [rows], negative where a row has no adapter
+  AdapterTable adapters;
+  KVPages<T> pages;
+  AttentionBatch attention;
+};
+
+// Where the calling thread's time went.
+enum class Part { Gemm, Sgmv, Attention, Elementwise, Waiting };
+constexpr int PARTS = 5;
+using PartSeconds = std::array<double, PARTS>;
+
+template <typename T>
+class Decoder {
+ public:
+  Decoder(const DecoderShape& shape, DecoderWeights<T> weights)
+      : shape_(shape), weights_(std::move(weights)) {}
+
+  // Writes the step's KV into the pages, and the normed hidden states of all rows to `hidden`
+  // [rows, shape.hidden]. Only one thread may call it at a time. Throws std::invalid_argument when
+  // the attention batch does not fit together.
+  void forward(const StepInputs<T>& inputs, T* hidden, int threads);
+
+  // logits[rows, vocab] of normed hidden states.
+  void logits(const T* hidden, int64_t rows, T* logits, int threads);
+
+  // By part, since the last call.
+  PartSeconds take_seconds();
+
+ private:
+  class Step;
+  struct Buffers {
+    T *residual, *normed, *qkv, *attended, *gate_up, *activated;
+    uint8_t* quantised;  // of the rows that a product reads
+    float* scales;
+  };
+
+  DecoderShape shape_;
+  DecoderWeights<T> weights_;
+  AttentionPlan attention_;
+  Sgmv sgmv_;
+  std::unique_ptr<char, void (*)(void*)> workspace_{nullptr, std::free};
+  int64_t workspace_rows_ = 0;
+  PartSeconds seconds_{};
+
+  Buffers buffers(int64_t rows);
+  AttentionShape attention_shape(int64_t block_tokens) const {
+    return {shape_.heads, shape_.kv_heads, shape_.head_dim, block_tokens};
+  }
+};
+
+}  // namespace tenora

@@ -1,0 +1,222 @@
+// The decoder as torch sees it: a class that keeps its weights, and checks what a step hands over.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/custom_class.h>
+
+#include <memory>
+
+#include "decoder.h"
+
+namespace {
+
+using at::Tensor;
+using tenora::bf16;
+
+template <typename T>
+T* data(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+// Tensors of one layer, in this order; an empty tensor stands for one that the model lacks.
+enum LayerTensor {
+  INPUT_NORM, QUERY_NORM, KEY_NORM, POST_NORM,
+  QKV, OUT = QKV + 4, GATE_UP = OUT + 4, DOWN = GATE_UP + 4,
+  LAYER_TENSORS = DOWN + 4
+};
+enum ModelTensor { EMBEDDING, FINAL_NORM, COS, SIN, HEAD, MODEL_TENSORS = HEAD + 4 };
+// Each projection's.
+enum ProjectionTensor { PACKED, SCALES, OFFSETS, BIAS };
+
+void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type, bool optional = false) {
+  TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == type &&
+                  (tensor.numel() == elements || (optional && tensor.numel() == 0)),
+              "decoder: a weight has ", tensor.numel(), " elements, not ", elements,
+              ", or another dtype");
+}
+
+void check_vector(const Tensor& tensor, int64_t elements, at::ScalarType type, const char* name) {
+  TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == type &&
+                  tensor.dim() == 1 && tensor.size(0) == elements,
+              "decoder: ", name, " has the wrong dtype or shape");
+}
+
+void check_range(const Tensor& tensor, int64_t first, int64_t end, const char* name) {
+  const auto* values = tensor.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < tensor.size(0); ++i)
+    TORCH_CHECK(values[i] >= first && values[i] < end, "decoder: ", name, " is out of range");
+}
+
+class Decoder : public torch::CustomClassHolder {
+ public:
+  // `sizes`: hidden, intermediate, heads, kv_heads, head_dim, vocab.
+  Decoder(std::vector<Tensor> layers, std::vector<Tensor> model, std::vector<int64_t> sizes,
+          double norm_eps, double attention_scale)
+      : tensors_(std::move(layers)), model_(std::move(model)) {
+    TORCH_CHECK(sizes.size() == 6 && model_.size() == MODEL_TENSORS && !tensors_.empty() &&
+                    tensors_.size() % LAYER_TENSORS == 0,
+                "decoder: wrong number of tensors or sizes");
+    shape_ = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
+              static_cast<float>(norm_eps), static_cast<float>(attention_scale)};
+    for (const int64_t size : sizes) TORCH_CHECK(size > 0, "decoder: a size is not positive");
+    TORCH_CHECK(shape_.heads % shape_.kv_heads == 0, "decoder: heads do not divide");
+    type_ = model_[FINAL_NORM].scalar_type();
+    TORCH_CHECK(type_ == at::kFloat || type_ == at::kBFloat16, "decoder: dtype");
+    if (type_ == at::kFloat)
+      float_ = std::make_unique<tenora::Decoder<float>>(shape_, weights<float>());
+    else
+      bf16_ = std::make_unique<tenora::Decoder<bf16>>(shape_, weights<bf16>());
+  }
+
+  Tensor forward(const Tensor& token_ids, const Tensor& positions, const Tensor& slots,
+                 const Tensor& pool, int64_t block_tokens, const Tensor& query_start,
+                 const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
+                 std::vector<Tensor> table) {
+    const int64_t rows = token_ids.size(0);
+    check_vector(token_ids, rows, at::kLong, "token_ids");
+    check_vector(positions, rows, at::kLong, "positions");
+    check_vector(slots, rows, at::kLong, "slots");
+    check_vector(row_slot, rows, at::kInt, "row_slot");
+    check_vector(query_start, context_len.size(0) + 1, at::kInt, "query_start");
+    check_vector(context_len, context_len.size(0), at::kInt, "context_len");
+    TORCH_CHECK(block_table.dim() == 2 && block_table.is_contiguous() &&
+                    block_table.scalar_type() == at::kInt &&
+                    block_table.size(0) == context_len.size(0),
+                "decoder: block_table has the wrong dtype or shape");
+    TORCH_CHECK(query_start[-1].item<int>() == rows, "decoder: query_start does not end at ", rows);
+    const int64_t page_elements = num_layers() * 2 * block_tokens * shape_.kv_width();
+    TORCH_CHECK(pool.dim() == 2 && pool.is_contiguous() && pool.scalar_type() == type_ &&
+                    pool.size(1) == page_elements,
+                "decoder: the arena has the wrong dtype or shape");
+    check_range(token_ids, 0, shape_.vocab, "token_ids");
+    check_range(positions, 0, model_[COS].size(0), "positions");
+    check_range(slots, 0, pool.size(0) * block_tokens, "slots");
+    check_table(table, row_slot);
+    Tensor hidden = at::empty({rows, shape_.hidden}, pool.options());
+    const auto step = [&](auto& decoder, auto* to) {
+      using T = std::remove_pointer_t<decltype(to)>;
+      const tenora::StepInputs<T> inputs{
+          rows,
+          data<int64_t>(token_ids),
+          data<int64_t>(positions),
+          data<int64_t>(slots),
+          data<int32_t>(row_slot),
+          {data<T>(pool), data<int64_t>(table[0]), data<int32_t>(table[1]),
+           data<int32_t>(table[2]), data<int32_t>(table[3]), data<float>(table[4]),
+           table[1].size(1), table[0].size(2), table[1].size(2)},
+          {data<T>(pool), num_layers(), block_tokens, shape_.kv_heads, shape_.head_dim},
+          {data<int32_t>(query_start), data<int32_t>(context_len), data<int32_t>(block_table),
+           context_len.size(0), block_table.size(1), pool.size(0)}};
+      decoder.forward(inputs, to, threads());
+    };
+    if (rows > 0) {
+      if (float_)
+        step(*float_, data<float>(hidden));
+      else
+        step(*bf16_, data<bf16>(hidden));
+    }
+    return hidden;
+  }
+
+  Tensor logits(const Tensor& hidden) {
+    TORCH_CHECK(hidden.dim() == 2 && hidden.size(1) == shape_.hidden && hidden.is_contiguous() &&
+                    hidden.scalar_type() == type_,
+                "decoder: hidden has the wrong dtype or shape");
+    Tensor logits = at::empty({hidden.size(0), shape_.vocab}, hidden.options());
+    if (float_)
+      float_->logits(data<float>(hidden), hidden.size(0), data<float>(logits), threads());
+    else
+      bf16_->logits(data<bf16>(hidden), hidden.size(0), data<bf16>(logits), threads());
+    return logits;
+  }
+
+  std::vector<double> take_seconds() {
+    const tenora::PartSeconds seconds = float_ ? float_->take_seconds() : bf16_->take_seconds();
+    return {seconds.begin(), seconds.end()};
+  }
+
+ private:
+  std::vector<Tensor> tensors_, model_;  // keeps the weights alive
+  tenora::DecoderShape shape_;
+  at::ScalarType type_;
+  std::unique_ptr<tenora::Decoder<float>> float_;
+  std::unique_ptr<tenora::Decoder<bf16>> bf16_;
+
+  int64_t num_layers() const { return tensors_.size() / LAYER_TENSORS; }
+  static int threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
+
+  template <typename T>
+  const T* vector(const Tensor& tensor, int64_t elements, bool optional = false) const {
+    check_size(tensor, elements, type_, optional);
+    return tensor.numel() ? data<T>(tensor) : nullptr;
+  }
+
+  template <typename T>
+  tenora::PackedWeight<T> packed(const Tensor* t, int64_t out, int64_t in) const {
+    const bool quantised = t[SCALES].numel() > 0;
+    const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
+    check_size(t[PACKED], tenora::packed_elements(out, in), quantised ? at::kChar : type_);
+    const T* bias = vector<T>(t[BIAS], out, true);
+    if (!quantised) return {t[PACKED].const_data_ptr(), bias, out, in};
+    check_size(t[SCALES], filled, at::kFloat);
+    check_size(t[OFFSETS], filled, at::kInt);
+    return {t[PACKED].const_data_ptr(), bias, out, in, data<float>(t[SCALES]),
+            data<int32_t>(t[OFFSETS])};
+  }
+
+  template <typename T>
+  tenora::DecoderWeights<T> weights() const {
+    tenora::DecoderWeights<T> all;
+    for (size_t first = 0; first < tensors_.size(); first += LAYER_TENSORS) {
+      const Tensor* t = &tensors_[first];
+      all.layers.push_back(
+          {vector<T>(t[INPUT_NORM], shape_.hidden),
+           vector<T>(t[QUERY_NORM], shape_.head_dim, true),
+           vector<T>(t[KEY_NORM], shape_.head_dim, true), vector<T>(t[POST_NORM], shape_.hidden),
+           packed<T>(t + QKV, shape_.qkv_width(), shape_.hidden),
+           packed<T>(t + OUT, shape_.hidden, shape_.query_width()),
+           packed<T>(t + GATE_UP, 2 * shape_.intermediate, shape_.hidden),
+           packed<T>(t + DOWN, shape_.hidden, shape_.intermediate)});
+      TORCH_CHECK(!all.layers.back().query_norm == !all.layers.back().key_norm,
+                  "decoder: query_norm and key_norm come together");
+    }
+    all.embedding = vector<T>(model_[EMBEDDING], shape_.vocab * shape_.hidden, true);
+    all.final_norm = vector<T>(model_[FINAL_NORM], shape_.hidden);
+    all.head = packed<T>(&model_[HEAD], shape_.vocab, shape_.hidden);
+    const Tensor &cos = model_[COS], &sin = model_[SIN];
+    TORCH_CHECK(cos.dim() == 2 && 2 * cos.size(1) <= shape_.head_dim, "decoder: cos");
+    check_size(cos, cos.numel(), at::kFloat);
+    check_size(sin, cos.numel(), at::kFloat);
+    all.rope = {data<float>(cos), data<float>(sin), cos.size(1)};
+    return all;
+  }
+
+  // granule_offset, rank, a_offset, b_offset, scale.
+  void check_table(const std::vector<Tensor>& table, const Tensor& row_slot) const {
+    TORCH_CHECK(table.size() == 5 && table[0].dim() == 3 && table[1].dim() == 3,
+                "adapter table: wrong shape");
+    const Tensor& rank = table[1];
+    TORCH_CHECK(table[0].scalar_type() == at::kLong && table[0].is_contiguous() &&
+                    table[0].size(0) == rank.size(0) && table[0].size(1) == rank.size(1) &&
+                    rank.size(1) == num_layers() && rank.size(2) == 7,
+                "adapter table: wrong dtype or shape");
+    for (int i = 1; i < 5; ++i)
+      TORCH_CHECK(table[i].scalar_type() == (i == 4 ? at::kFloat : at::kInt) &&
+                      table[i].is_contiguous() && table[i].sizes() == rank.sizes(),
+                  "adapter table: wrong dtype or shape");
+    const auto* slots = row_slot.const_data_ptr<int32_t>();
+    for (int64_t row = 0; row < row_slot.size(0); ++row)
+      TORCH_CHECK(slots[row] < rank.size(0), "decoder: row_slot is out of range");
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(tenora, library) {
+  library.class_<Decoder>("Decoder")
+      .def(torch::init<std::vector<Tensor>, std::vector<Tensor>, std::vector<int64_t>, double,
+                       double>())
+      .def("forward", &Decoder::forward)
+      .def("logits", &Decoder::logits)
+      .def("take_seconds", &Decoder::take_seconds);
+}
