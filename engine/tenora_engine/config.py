@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 DType = Literal["bfloat16", "float32"]
+WeightDType = Literal["auto", "int8"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_format: Literal["auto", "dummy"] = "auto"  # dummy: config only, seeded random weights
     device: Device = "cpu"
     dtype: DType = "bfloat16"
+    weight_dtype: WeightDType = "auto"  # of the linears' weights; auto = dtype
     threads: int | None = None  # of the compute pool; None = all cores
     memory_bytes: int = 2 * 1024**3  # weights + workspace + arena together
     arena_bytes: int | None = None  # the arena alone; None = what the budget leaves

@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tenora_engine.config import LORA_MODULES, DType, EngineConfig
+from tenora_engine.config import LORA_MODULES, DType, EngineConfig, WeightDType
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model import loader
 from tenora_engine.model.compiled_decoder import CompiledDecoder
@@ -96,8 +96,13 @@ class Harness:
     computed: int = 0
 
     @classmethod
-    def of(cls, folder: Path, dtype: DType = "float32") -> Harness:
-        model = load_model(EngineConfig(model=str(folder), served_name="m", dtype=dtype))
+    def of(
+        cls, folder: Path, dtype: DType = "float32", weight_dtype: WeightDType = "auto"
+    ) -> Harness:
+        config = EngineConfig(
+            model=str(folder), served_name="m", dtype=dtype, weight_dtype=weight_dtype
+        )
+        model = load_model(config)
         info = model.info
         kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
         pool = torch.full((NUM_PAGES, kv.page_elements), float("nan"), dtype=DTYPES[dtype])
@@ -262,7 +267,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(tmp_path: Path)
             harness = Harness.of(tmp_path, "bfloat16")
             if not isinstance(harness.model.decoder, CompiledDecoder):
                 pytest.skip("only the compiled decoder promises this")
-            parts = torch.tensor(TOKENS).split(chunks)
+            parts = torch.split(torch.tensor(TOKENS), chunks)
             results.append(torch.cat([harness.run(part.tolist()) for part in parts]))
     finally:
         torch.set_num_threads(threads)
@@ -275,6 +280,38 @@ def test_decoder_refuses_what_lies_outside_its_tables(tmp_path: Path) -> None:
     harness = Harness.of(tmp_path)
     with pytest.raises((RuntimeError, IndexError), match="range"):
         harness.run([SIZES["vocab_size"]])
+
+
+def rounded(rows: Tensor) -> Tensor:
+    """Each row to whole numbers of its largest value / 127."""
+    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
+    return (rows / scale).round() * scale
+
+
+@pytest.mark.skipif(not has_compiled_ops(), reason="int8 weights need the compiled kernels")
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_int8_weights_equal_rounded_linears(tmp_path: Path, name: str) -> None:
+    reference = save_random_model(tmp_path, CONFIGS[name]())
+    for module in reference.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.data = rounded(module.weight.data)
+            module.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0]),))
+    with torch.inference_mode():
+        expected = reference(torch.tensor([TOKENS])).logits[0]
+    harness = Harness.of(tmp_path, weight_dtype="int8")
+    ours = torch.cat([harness.run(TOKENS[:30]), harness.run(TOKENS[30:])])
+    # An input on the border between two whole numbers may fall to the other side, a step of 1/127
+    # of one term; any wrong scale or offset is an error of the size of the logits themselves.
+    assert (ours - expected).abs().max() < 0.03 * expected.std()
+
+
+def test_int8_weights_are_refused_where_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_random_model(tmp_path, CONFIGS["llama"]())
+    monkeypatch.setattr(loader, "can_compile", lambda *_: False)
+    with pytest.raises(ModelLoadError, match="compiled kernels"):
+        Harness.of(tmp_path, weight_dtype="int8")
 
 
 def test_dummy_weights_need_a_config_only(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from tenora_kernels.compiled.decoder import (
     PackedProjection,
     StepDecoder,
 )
-from tenora_kernels.compiled.linear import pack_weight
+from tenora_kernels.compiled.linear import PackedWeight, pack_weight, quantise_weight
 
 
 def can_compile(spec: DecoderSpec, device: torch.device) -> bool:
@@ -32,8 +34,12 @@ class CompiledDecoder:
         self._steps = steps
 
     @classmethod
-    def load(cls, spec: DecoderSpec, reader: WeightReader, max_positions: int) -> CompiledDecoder:
-        """Raises ModelLoadError when a tensor cannot be read or has another shape."""
+    def load(
+        cls, spec: DecoderSpec, reader: WeightReader, max_positions: int, *, int8: bool = False
+    ) -> CompiledDecoder:
+        """`int8` rounds the linears' weights and a tied embedding to 8 bits. Raises ModelLoadError
+        when a tensor cannot be read or has another shape."""
+        pack = quantise_weight if int8 else pack_weight
         embedding = reader.embedding()
         head = reader.head()
         cos, sin = rope_table(spec, max_positions, embedding.device)
@@ -47,10 +53,10 @@ class CompiledDecoder:
                     head_dim=spec.head_dim,
                     vocab=spec.vocab,
                 ),
-                layers=[_pack_layer(reader.layer(index)) for index in range(spec.num_layers)],
+                layers=[_pack_layer(reader.layer(index), pack) for index in range(spec.num_layers)],
                 embedding=None if head is None else embedding,
                 final_norm=reader.final_norm(),
-                head=pack_weight(embedding if head is None else head),
+                head=pack(embedding if head is None else head),
                 cos=cos.contiguous(),
                 sin=sin.contiguous(),
                 norm_eps=spec.norm_eps,
@@ -84,18 +90,17 @@ class CompiledDecoder:
         return self._steps.take_seconds()
 
 
-def _pack_layer(layer: LayerWeights) -> PackedLayer:
+def _pack_layer(layer: LayerWeights, pack: Callable[[Tensor], PackedWeight]) -> PackedLayer:
+    def packed(linear: LinearWeights) -> PackedProjection:
+        return PackedProjection(pack(linear.weight), linear.bias)
+
     return PackedLayer(
         input_norm=layer.input_norm,
         query_norm=layer.query_norm,
         key_norm=layer.key_norm,
         post_norm=layer.post_norm,
-        qkv=_pack(layer.qkv),
-        out=_pack(layer.out),
-        gate_up=_pack(layer.gate_up),
-        down=_pack(layer.down),
+        qkv=packed(layer.qkv),
+        out=packed(layer.out),
+        gate_up=packed(layer.gate_up),
+        down=packed(layer.down),
     )
-
-
-def _pack(linear: LinearWeights) -> PackedProjection:
-    return PackedProjection(pack_weight(linear.weight), linear.bias)

@@ -53,8 +53,12 @@ def load_model(config: EngineConfig) -> LoadedModel:
         weights = SafetensorsFolder(config.model)
         weights.require(spec.tensor_shapes())
     reader = WeightReader(spec, weights, torch.device(config.device), DTYPES[config.dtype])
-    kind = CompiledDecoder if can_compile(spec, torch.device(config.device)) else Decoder
-    decoder = kind.load(spec, reader, max_positions=info.context_tokens)
+    decoder: Decoder | CompiledDecoder
+    if can_compile(spec, torch.device(config.device)):
+        int8 = config.weight_dtype == "int8"
+        decoder = CompiledDecoder.load(spec, reader, info.context_tokens, int8=int8)
+    else:
+        decoder = Decoder.load(spec, reader, info.context_tokens)
     return LoadedModel(
         info=info,
         spec=spec,
@@ -72,6 +76,8 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
             f"this model attends to a sliding window of {spec.sliding_window} tokens, which is not "
             f"supported; set max_context_tokens to {spec.sliding_window} or less"
         )
+    if config.weight_dtype == "int8":
+        _check_int8(config, spec)
     return ModelInfo(
         id=config.served_name,
         architecture=spec.architecture,
@@ -90,9 +96,27 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
     )
 
 
+def _check_int8(config: EngineConfig, spec: DecoderSpec) -> None:
+    if not can_compile(spec, torch.device(config.device)):
+        raise ModelLoadError(
+            "weight_dtype int8 needs device cpu and the compiled kernels (tenora doctor says why "
+            "they are missing); use weight_dtype auto"
+        )
+    odd = [name for name in LORA_MODULES if spec.module_shape(name)[0] % 4]
+    if odd:
+        raise ModelLoadError(
+            f"weight_dtype int8 needs linears with a multiple of 4 inputs, {odd[0]} has "
+            f"{spec.module_shape(odd[0])[0]}; use weight_dtype auto"
+        )
+
+
 def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
     elements = spec.num_parameters
+    if config.weight_dtype == "int8":
+        linears = spec.num_linear_parameters
+        scales_and_offsets = spec.num_linear_outputs * 8
+        return linears + scales_and_offsets + (elements - linears) * dtype.itemsize
     if spec.tied_embeddings and can_block(device, dtype) and not can_compile(spec, device):
         elements += spec.vocab * spec.hidden  # the LM head's own, blocked copy of the embedding
     return elements * dtype.itemsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,13 +97,18 @@ class DecoderSpec:
 
     @property
     def num_parameters(self) -> int:
-        total = 0
-        for shape in self.tensor_shapes().values():
-            size = 1
-            for extent in shape:
-                size *= extent
-            total += size
-        return total
+        return sum(math.prod(shape) for shape in self.tensor_shapes().values())
+
+    @property
+    def num_linear_parameters(self) -> int:
+        """Of all projections and the LM head, biases apart."""
+        layer = sum(math.prod(shape) for shape in self._layer_shapes().values() if len(shape) == 2)
+        return self.num_layers * layer + self.vocab * self.hidden
+
+    @property
+    def num_linear_outputs(self) -> int:
+        layer = sum(shape[0] for shape in self._layer_shapes().values() if len(shape) == 2)
+        return self.num_layers * layer + self.vocab
 
 
 def read_spec(folder: str) -> DecoderSpec:
