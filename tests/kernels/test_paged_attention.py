@@ -53,17 +53,35 @@ def test_batches(ops: Ops, batch: str) -> None:
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_tokens"),
-    [(1, 1, 16, 1), (6, 2, 24, 5), (4, 4, 16, 8), (8, 1, 32, 32)],
+    [
+        (1, 1, 16, 1),
+        (6, 2, 24, 5),
+        (4, 4, 16, 8),
+        (8, 1, 32, 32),
+        (9, 3, 64, 32),
+        (5, 1, 80, 8),
+        (14, 2, 96, 16),
+        (2, 2, 128, 16),
+    ],
 )
 def test_head_shapes(ops: Ops, heads: int, kv_heads: int, head_dim: int, block_tokens: int) -> None:
     kv = KVLayout(num_layers=2, block_tokens=block_tokens, kv_heads=kv_heads, head_dim=head_dim)
-    check(ops, [1, 4, 1], [11, 9, 33], kv, heads, torch.float32)
+    for dtype in ops.dtypes:
+        check(ops, [1, 4, 1], [11, 9, 33], kv, heads, dtype)
 
 
 def test_long_contexts_are_split(ops: Ops) -> None:
     """More than one part per context, and parts that lie past a shorter sequence's end."""
     kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=16)
-    check(ops, [1, 1], [700, 30], kv, 2, torch.float32)
+    for dtype in ops.dtypes:
+        check(ops, [1, 1, 1], [700, 30, 256], kv, 2, dtype)
+
+
+def test_chunks_of_long_contexts(ops: Ops) -> None:
+    """Queries on both sides of where a context is split."""
+    kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=16)
+    for dtype in ops.dtypes:
+        check(ops, [3, 40, 2], [1025, 1050, 2060], kv, 2, dtype)
 
 
 def test_public_op() -> None:

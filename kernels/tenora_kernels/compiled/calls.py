@@ -18,5 +18,5 @@ def named_errors(op: str) -> Iterator[None]:
     """Raises the library's refusal of an input, which has changed nothing, as KernelInputError."""
     try:
         yield
-    except RuntimeError as refusal:
+    except (RuntimeError, ValueError) as refusal:
         raise KernelInputError(f"{op}: {str(refusal).splitlines()[0]}") from None

@@ -18,7 +18,7 @@ class DecodePart {
         group_(plan.group()),
         pitch_(plan.pitch()) {
     const int64_t rows = (last_head - first_head) * group_;
-    lines_ = scratch.take<const T*>(DECODE_PART);
+    lines_ = scratch.take<const T*>(DECODE_LINES);
     scores_ = scratch.take<float>(rows * DECODE_PART);
     weights_ = scratch.take<Weight>(rows * DECODE_PART);
   }
@@ -27,24 +27,24 @@ class DecodePart {
     const int64_t first = part * DECODE_PART;
     const int64_t tokens = std::min(DECODE_PART, item_.keys - first);
     const int64_t steps = (tokens + STEP - 1) / STEP;
-    find_lines(first, tokens, steps * STEP);
-    for (int64_t t = 0; t < steps * STEP; t += STEP)
+    const int64_t padded = steps * STEP;
+    find_lines(first, tokens, padded);
+    for (int64_t t = 0; t < padded; t += STEP)
       by_rows([&]<int ROWS>(int64_t head, int64_t row) {
         const T* q[ROWS];
         for (int i = 0; i < ROWS; ++i)
           q[i] = p_.q.at(item_.first_row, first_head_ * group_ + row + i);
-        score_lines<ROWS>(q, lines_ + t, head * p_.pages.head_dim, p_.pages.head_dim,
-                          scores_ + row * DECODE_PART + t, DECODE_PART);
+        score_lines<ROWS>(q, lines_ + t, lines_ + t + AHEAD, head * p_.pages.head_dim,
+                          p_.pages.head_dim, scores_ + row * DECODE_PART + t, DECODE_PART);
       });
     const int64_t rows = (last_head_ - first_head_) * group_;
-    for (int64_t row = 0; row < rows; ++row)
-      soften(row, tokens, steps * STEP, state);
+    for (int64_t row = 0; row < rows; ++row) soften(row, tokens, padded, state);
     std::fill_n(state.mixed, rows * pitch_, 0.0f);
-    const int64_t values = p_.pages.block();
-    for (int64_t t = 0; t < steps * STEP; t += STEP)
+    const T* const* values = lines_ + padded;
+    for (int64_t t = 0; t < padded; t += STEP)
       by_rows([&]<int ROWS>(int64_t head, int64_t row) {
-        mix_lines<ROWS>(weights_ + row * DECODE_PART + t, DECODE_PART, lines_ + t,
-                        values + head * p_.pages.head_dim, p_.pages.head_dim,
+        mix_lines<ROWS>(weights_ + row * DECODE_PART + t, DECODE_PART, values + t,
+                        values + t + AHEAD, head * p_.pages.head_dim, p_.pages.head_dim,
                         state.mixed + row * pitch_, pitch_);
       });
   }
@@ -55,20 +55,31 @@ class DecodePart {
   const AttentionArguments<T>& p_;
   const AttentionItem& item_;
   const int64_t first_head_, last_head_, group_, pitch_;
-  const T** lines_;  // keys of each token; the last one's again up to a whole step
+  const T** lines_;  // [DECODE_LINES] in the order of reading: keys, values, what comes next
   float* scores_;    // [rows, DECODE_PART]
   Weight* weights_;  // [rows, DECODE_PART]
 
+  // Each token's keys, the last one's again up to a whole step, then the values likewise, then the
+  // first keys of the next part.
   void find_lines(int64_t first, int64_t tokens, int64_t padded) {
-    int64_t block = first / p_.pages.block_tokens;
-    int64_t offset = first % p_.pages.block_tokens;
+    find_keys(first, tokens, lines_);
+    for (int64_t t = tokens; t < padded; ++t) lines_[t] = lines_[tokens - 1];
+    for (int64_t t = 0; t < padded; ++t) lines_[padded + t] = lines_[t] + p_.pages.block();
+    const T** next = lines_ + 2 * padded;
+    const int64_t more = std::min(AHEAD, item_.keys - first - tokens);
+    if (more > 0) find_keys(first + tokens, more, next);
+    for (int64_t t = std::max<int64_t>(more, 0); t < AHEAD; ++t) next[t] = next[t - 1];
+  }
+
+  void find_keys(int64_t first, int64_t tokens, const T** lines) {
+    const int64_t block_tokens = p_.pages.block_tokens;
     const int64_t line = p_.pages.line();
+    int64_t block = first / block_tokens;
+    int64_t offset = first % block_tokens;
     for (int64_t t = 0; t < tokens; ++block, offset = 0) {
       const T* keys = p_.pages.keys(item_.blocks[block], p_.layer);
-      for (; offset < p_.pages.block_tokens && t < tokens; ++offset, ++t)
-        lines_[t] = keys + offset * line;
+      for (; offset < block_tokens && t < tokens; ++offset, ++t) lines[t] = keys + offset * line;
     }
-    for (int64_t t = tokens; t < padded; ++t) lines_[t] = lines_[tokens - 1];
   }
 
   // Calls work<ROWS>(KV head, first row) for up to four query heads of a KV head at a time.

@@ -21,7 +21,7 @@ int64_t part_tokens(const AttentionItem& item) {
 }
 
 int64_t decode_scratch(const AttentionShape& shape, int64_t pitch) {
-  return DECODE_PART * 2 + 2 * shape.heads * DECODE_PART + 2 * State::floats(shape.heads, pitch);
+  return DECODE_LINES * 2 + 2 * shape.heads * DECODE_PART + 2 * State::floats(shape.heads, pitch);
 }
 
 int64_t prefill_scratch(const AttentionShape& shape, int64_t pitch) {
@@ -39,7 +39,7 @@ void require(bool holds, const char* message) {
 void AttentionPlan::make(const AttentionBatch& batch, const AttentionShape& shape, int threads) {
   require(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 &&
               shape.head_dim > 0 && shape.block_tokens > 0,
-          "attention: heads, head_dim or block_tokens");
+          "heads, head_dim or block_tokens");
   shape_ = shape;
   threads_ = std::max(threads, 1);
   pitch_ = round_up(shape.head_dim, 2 * LANES);
@@ -75,13 +75,13 @@ void AttentionPlan::add_items(const AttentionBatch& batch) {
     const int64_t first = batch.query_start[i];
     const int64_t queries = batch.query_start[i + 1] - first;
     const int64_t context = batch.context_len[i];
-    require(queries >= 1 && queries <= context, "attention: needs 1 <= query_len <= context_len");
+    require(queries >= 1 && queries <= context, "needs 1 <= query_len <= context_len");
     const int64_t blocks = (context + shape_.block_tokens - 1) / shape_.block_tokens;
-    require(blocks <= batch.max_blocks, "attention: a context is longer than its block table");
+    require(blocks <= batch.max_blocks, "a context is longer than its block table");
     const int32_t* table = batch.block_table + i * batch.max_blocks;
     bool inside = true;
     for (int64_t b = 0; b < blocks; ++b) inside &= table[b] >= 0 && table[b] < batch.num_pages;
-    require(inside, "attention: a block table names a page outside the arena");
+    require(inside, "a block table names a page outside the arena");
     for (int64_t q = 0; q < queries; q += most) {
       const int64_t count = std::min(most, queries - q);
       AttentionItem item{table, first + q, count, context - queries + q + count, 0, -1};

@@ -17,12 +17,18 @@ struct Element {
 
 // ---------------------------------------------------------------- one query row per head
 
-// scores[i * stride + t] = q[i] . (lines[t] + offset), for STEP lines.
+template <typename T>
+inline void fetch(const T* from, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / sizeof(T)) prefetch(from + i);
+}
+
+// scores[i * stride + t] = q[i] . (lines[t] + offset), for STEP lines; fetches as many of `ahead`.
 template <int ROWS, typename T>
-inline void score_lines(const T* const* q, const T* const* lines, int64_t offset, int64_t head_dim,
-                        float* scores, int64_t stride) {
+inline void score_lines(const T* const* q, const T* const* lines, const T* const* ahead,
+                        int64_t offset, int64_t head_dim, float* scores, int64_t stride) {
   for (int t = 0; t < STEP; ++t) {
     const T* key = lines[t] + offset;
+    fetch(ahead[t] + offset, head_dim);
     Lanes sums[ROWS] = {};
     for (int64_t d = 0; d < head_dim; d += LANES) {
       const int64_t count = head_dim - d;
@@ -35,8 +41,10 @@ inline void score_lines(const T* const* q, const T* const* lines, int64_t offset
 
 // mixed[i] += sum over STEP lines t of weights[i * stride + t] * (lines[t] + offset).
 template <int ROWS, typename T>
-inline void mix_lines(const float* weights, int64_t stride, const T* const* lines, int64_t offset,
-                      int64_t head_dim, float* mixed, int64_t pitch) {
+inline void mix_lines(const float* weights, int64_t stride, const T* const* lines,
+                      const T* const* ahead, int64_t offset, int64_t head_dim, float* mixed,
+                      int64_t pitch) {
+  for (int t = 0; t < STEP; ++t) fetch(ahead[t] + offset, head_dim);
   for (int64_t d = 0; d < head_dim; d += LANES) {
     Lanes sums[ROWS];
     for (int i = 0; i < ROWS; ++i) sums[i] = load(mixed + i * pitch + d);

@@ -49,8 +49,8 @@ inline __m512 add_across(const __m512 (&v)[4]) {
 }
 
 template <int ROWS>
-inline void score_lines(const bf16* const* q, const bf16* const* lines, int64_t offset,
-                        int64_t head_dim, float* scores, int64_t stride) {
+inline void score_lines(const bf16* const* q, const bf16* const* lines, const bf16* const* ahead,
+                        int64_t offset, int64_t head_dim, float* scores, int64_t stride) {
   __m512 quarters[ROWS][4];
   for (int quad = 0; quad < 4; ++quad) {
     __m512 sums[ROWS][4];
@@ -58,8 +58,10 @@ inline void score_lines(const bf16* const* q, const bf16* const* lines, int64_t 
       for (int t = 0; t < 4; ++t) sums[i][t] = _mm512_setzero_ps();
     for (int64_t d = 0; d < head_dim; d += 32) {
       __m512i keys[4];
-      for (int t = 0; t < 4; ++t)
+      for (int t = 0; t < 4; ++t) {
         keys[t] = load_pairs(lines[4 * quad + t] + offset + d, head_dim - d);
+        prefetch(ahead[4 * quad + t] + offset + d);
+      }
       for (int i = 0; i < ROWS; ++i) {
         const __m512i query = load_pairs(q[i] + d, head_dim - d);
         for (int t = 0; t < 4; ++t) sums[i][t] = add_pairs(sums[i][t], query, keys[t]);
@@ -82,7 +84,8 @@ inline void interleave(__m512i one, __m512i other, __m512i (&pairs)[2]) {
 
 template <int ROWS, int VECTORS>
 inline void mix_columns(const bf16* weights, int64_t stride, const bf16* const* lines,
-                        int64_t offset, int64_t count, float* mixed, int64_t pitch) {
+                        const bf16* const* ahead, int64_t offset, int64_t count, float* mixed,
+                        int64_t pitch) {
   __m512 sums[ROWS][VECTORS];
   for (int i = 0; i < ROWS; ++i)
     for (int j = 0; j < VECTORS; ++j)
@@ -90,6 +93,8 @@ inline void mix_columns(const bf16* weights, int64_t stride, const bf16* const* 
   for (int t = 0; t < STEP; t += 2) {
     for (int j = 0; j < VECTORS; j += 2) {
       __m512i pairs[2];
+      prefetch(ahead[t] + offset + j * LANES);
+      prefetch(ahead[t + 1] + offset + j * LANES);
       interleave(load_pairs(lines[t] + offset + j * LANES, count - j * LANES),
                  load_pairs(lines[t + 1] + offset + j * LANES, count - j * LANES), pairs);
       for (int i = 0; i < ROWS; ++i) {
@@ -105,12 +110,13 @@ inline void mix_columns(const bf16* weights, int64_t stride, const bf16* const* 
 
 template <int ROWS>
 inline void mix_lines(const bf16* weights, int64_t stride, const bf16* const* lines,
-                      int64_t offset, int64_t head_dim, float* mixed, int64_t pitch) {
+                      const bf16* const* ahead, int64_t offset, int64_t head_dim, float* mixed,
+                      int64_t pitch) {
   int64_t d = 0;
   for (; d + 64 <= pitch; d += 64)
-    mix_columns<ROWS, 4>(weights, stride, lines, offset + d, head_dim - d, mixed + d, pitch);
+    mix_columns<ROWS, 4>(weights, stride, lines, ahead, offset + d, head_dim - d, mixed + d, pitch);
   if (d < pitch)
-    mix_columns<ROWS, 2>(weights, stride, lines, offset + d, head_dim - d, mixed + d, pitch);
+    mix_columns<ROWS, 2>(weights, stride, lines, ahead, offset + d, head_dim - d, mixed + d, pitch);
 }
 
 template <int ROWS, int VECTORS>

@@ -1,0 +1,210 @@
+"""The compiled attention, kv_write and norms beyond what all implementations are tested for: the
+same bits for any number of threads and in any batch, their exponentials, what they refuse, and
+their portable form, which a CPU with AVX-512 does not run otherwise."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.kernels.cases import fill_pages
+from torch import Tensor
+
+import tenora_kernels
+from tenora_kernels import KVLayout, build_attention_layout
+from tenora_kernels.backend import compiled_implementation
+from tenora_kernels.checks import KernelInputError
+
+pytestmark = pytest.mark.usefixtures("compiled_library")
+
+DTYPES = (torch.float32, torch.bfloat16)
+THREADS = (1, 2, 3, 8)
+KV = KVLayout(num_layers=1, block_tokens=16, kv_heads=3, head_dim=64)
+
+
+def attention(
+    q: Tensor,
+    pool: Tensor,
+    query_lens: list[int],
+    context_lens: list[int],
+    block_tables: list[list[int]],
+    kv: KVLayout = KV,
+    scale: float = 0.125,
+) -> Tensor:
+    layout = build_attention_layout(query_lens, context_lens, block_tables, "cpu")
+    out = torch.full_like(q, math.nan)
+    compiled_implementation().paged_attention(q, pool, kv, 0, layout, scale, out)
+    return out
+
+
+def with_threads(run: Callable[[], Tensor]) -> list[Tensor]:
+    before = torch.get_num_threads()
+    try:
+        results: list[Tensor] = []
+        for count in THREADS:
+            torch.set_num_threads(count)
+            results.append(run())
+    finally:
+        torch.set_num_threads(before)
+    return results
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("query_lens", "context_lens"),
+    [([1], [1500]), ([1, 1, 1, 1], [800, 17, 3000, 256]), ([1, 90, 1, 33], [70, 90, 900, 2500])],
+)
+def test_attention_has_the_same_bits_for_any_number_of_threads(
+    query_lens: list[int], context_lens: list[int], dtype: torch.dtype
+) -> None:
+    pages = fill_pages(context_lens, KV, dtype)
+    q = torch.randn(sum(query_lens), 9, 64).to(dtype)
+    first, *others = with_threads(
+        lambda: attention(q, pages.pool, query_lens, context_lens, pages.block_tables)
+    )
+    assert first.isfinite().all()
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sequence_has_the_same_bits_in_any_batch(dtype: torch.dtype) -> None:
+    query_lens, context_lens = [1, 40, 1, 7], [2000, 60, 5, 1300]
+    pages = fill_pages(context_lens, KV, dtype)
+    q = torch.randn(sum(query_lens), 9, 64).to(dtype)
+    together = attention(q, pages.pool, query_lens, context_lens, pages.block_tables)
+    end = 0
+    for query, context, blocks in zip(query_lens, context_lens, pages.block_tables, strict=True):
+        rows = slice(end, end := end + query)
+        alone = attention(q[rows], pages.pool, [query], [context], [blocks])
+        assert torch.equal(alone, together[rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_other_ops_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    """Enough rows that several threads take part."""
+    ops = compiled_implementation()
+    x, residual = torch.randn(2, 200, 576).to(dtype).unbind(0)
+    weight = torch.randn(576).to(dtype)
+    qkv = torch.randn(200, 15, 64).to(dtype)
+    cos, sin = torch.randn(2, 300, 32).unbind(0)
+
+    def write() -> Tensor:
+        rows, pool = qkv.clone(), torch.zeros(20, KV.page_elements, dtype=dtype)
+        q, k, v = rows[:, :9], rows[:, 9:12], rows[:, 12:]
+        ops.kv_write(q, k, v, cos, sin, torch.arange(200), pool, KV, 0, torch.arange(200))
+        return torch.cat([rows.flatten(), pool.flatten()])
+
+    for run in (
+        lambda: ops.rms_norm(x, weight, 1e-5),
+        lambda: torch.cat(ops.add_rms_norm(x, weight, 1e-5, residual)),
+        lambda: ops.silu_mul(x),
+        write,
+    ):
+        first, *others = with_threads(run)
+        assert all(torch.equal(first, other) for other in others)
+
+
+def test_exponential_of_silu() -> None:
+    """Within 4 units of the last place: one each of the exponential, the sum, the division, the
+    product."""
+    gate = torch.linspace(-87, 100, 400_000)
+    product = compiled_implementation().silu_mul(torch.cat([gate, torch.ones_like(gate)])[None])
+    wide = gate.double()
+    expected = wide / (1 + torch.exp(-wide))
+    torch.testing.assert_close(product[0].double(), expected, atol=0, rtol=4 * 2.0**-23)
+    edges = torch.tensor([[-math.inf, -1e4, 0.0, math.inf, math.nan] + [1.0] * 5])
+    told = compiled_implementation().silu_mul(edges)[0]
+    torch.testing.assert_close(
+        told, torch.tensor([math.nan, 0, 0, math.inf, math.nan]), equal_nan=True
+    )
+
+
+def test_exponential_of_attention() -> None:
+    """Two keys of scores 0 and x and values 0 and 1 give a sigmoid. The score is scaled to base 2
+    and rounded: an error of |x| half units."""
+    x = torch.linspace(-80, 0, 3000)
+    kv = KVLayout(num_layers=1, block_tokens=2, kv_heads=1, head_dim=1)
+    pool = torch.zeros(3000, 2, 2)
+    pool[:, 0, 1] = x
+    pool[:, 1, 1] = 1
+    ones = [1] * 3000
+    out = attention(
+        torch.ones(3000, 1, 1),
+        pool.flatten(1),
+        ones,
+        [2] * 3000,
+        [[i] for i in range(3000)],
+        kv,
+        1.0,
+    )
+    expected = torch.sigmoid(x.double())
+    error = (out.flatten().double() - expected).abs() / expected
+    assert (error <= (4 + 2 * x.abs()) * 2.0**-24).all()
+
+
+def test_a_nan_of_its_own_is_seen() -> None:
+    pages = fill_pages([40], KV, torch.float32)
+    q = torch.full((1, 9, 64), math.nan)
+    assert attention(q, pages.pool, [1], [40], pages.block_tables).isnan().all()
+
+
+def test_what_would_read_or_write_elsewhere_is_refused() -> None:
+    ops = compiled_implementation()
+    pages = fill_pages([40], KV, torch.float32)
+    q = torch.randn(1, 9, 64)
+    for bad in (-1, pages.pool.shape[0]):
+        with pytest.raises(KernelInputError, match="names a page outside the arena"):
+            attention(q, pages.pool, [1], [40], [[0, 1, bad]])
+    with pytest.raises(KernelInputError, match="longer than its block table"):
+        attention(q, pages.pool, [1], [40], [[0, 1]])
+    with pytest.raises(KernelInputError, match="does not cover q"):
+        attention(q.expand(2, 9, 64), pages.pool, [1], [40], pages.block_tables)
+    cos = torch.ones(4, 32)
+    k = torch.randn(1, 3, 64)
+
+    def write(position: int, slot: int) -> None:
+        at = torch.tensor([position]), torch.tensor([slot])
+        ops.kv_write(q, k, k, cos, cos, at[0], pages.pool, KV, 0, at[1])
+
+    for position in (-1, 4):
+        with pytest.raises(
+            KernelInputError, match=r"kv_write: positions has values outside 0\.\.3"
+        ):
+            write(position, 0)
+    for slot in (-1, pages.pool.shape[0] * 16):
+        with pytest.raises(KernelInputError, match="slots has values outside"):
+            write(0, slot)
+
+
+def test_without_avx512(tmp_path: Path) -> None:
+    """All ops against the float32 reference, compiled for a plain x86-64: a copy of the package
+    with other flags, in a process of its own."""
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        pytest.skip("the flags are those of x86-64")
+    copy = tmp_path / "tenora_kernels"
+    ignored = shutil.ignore_patterns("_build", "__pycache__")
+    shutil.copytree(Path(tenora_kernels.__file__).parent, copy, ignore=ignored)
+    library = copy / "compiled" / "library.py"
+    flags = library.read_text()
+    assert '"-O3", "-march=native"' in flags
+    library.write_text(flags.replace('"-O3", "-march=native"', '"-O1", "-march=x86-64-v2"'))
+    root = Path(__file__).parents[2]
+    names = ("test_paged_attention", "test_kv_write", "test_norms", "test_sgmv")
+    files = [str(root / "tests" / "kernels" / f"{name}.py") for name in names]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "compiled", *files],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-4000:]
+    assert list((copy / "compiled" / "_build").glob("tenora_ops-*.so"))
