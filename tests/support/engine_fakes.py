@@ -174,7 +174,7 @@ class FakeRunner:
 
     def _sample(self, sequence: Sequence) -> int:
         size, length = self.config.engine.block_tokens, len(sequence.token_ids)
-        kv = self.pool[sequence.block_table].reshape(len(sequence.block_table), -1)
+        kv = self.pool[sequence.block_table.tolist()].reshape(len(sequence.block_table), -1)
         rows = kv[:, : 2 * size].reshape(-1, 2)[:length]
         assert [int(value) for value in rows[:, 0]] == sequence.token_ids, "KV of other tokens"
         owner = _owner(sequence)
