@@ -58,19 +58,26 @@ class BatchBuilder:
         computed = np.array([sequence.num_computed for sequence in sequences])
         query = np.array([item.num_tokens for item in plan.scheduled])
         context = computed + query
-        first_row = query.cumsum() - query
-        owner = np.repeat(np.arange(len(sequences)), query)  # [num_tokens], the row's sequence
-
-        table = self._block_table(sequences, context)
+        blocks = -(-context // self._block_tokens)  # a prefill has pages beyond them already
+        table = stack_block_tables(
+            [
+                sequence.block_table[:count]
+                for sequence, count in zip(sequences, blocks.tolist(), strict=True)
+            ]
+        )
+        rows = torch.from_numpy(self._rows(sequences, computed, query, table.numpy()))
+        token_ids, positions, slots = rows.to(self._device).unbind(0)  # one copy for all three
         adapter_slot = np.array([sequence.adapter_slot for sequence in sequences], np.int32)
         sampled = [place for place, item in enumerate(plan.scheduled) if item.samples]
         return Batch(
             inputs=ForwardInputs(
-                *self._rows(sequences, computed, context, first_row, owner, table),
+                token_ids=token_ids,
+                positions=positions,
+                slots=slots,
                 attention=build_attention_layout(query, context, table, self._device),
-                segments=build_segments(torch.from_numpy(adapter_slot[owner]), self._table),
+                segments=build_segments(torch.from_numpy(adapter_slot.repeat(query)), self._table),
             ),
-            sample_rows=torch.from_numpy((first_row + query - 1)[sampled]).to(self._device),
+            sample_rows=torch.from_numpy(query.cumsum()[sampled] - 1).to(self._device),
             sampling=build_sampling_inputs(
                 [sequences[place] for place in sampled], self._vocab, self._seed, self._device
             ),
@@ -78,38 +85,25 @@ class BatchBuilder:
             num_items=len(sequences),
         )
 
-    def _block_table(self, sequences: list[Sequence], context: Int64s) -> Tensor:
-        """The pages up to each context's end; a prefill has more of them already."""
-        blocks = (-(-context // self._block_tokens)).tolist()
-        return stack_block_tables(
-            [
-                sequence.block_table[:count]
-                if count < len(sequence.block_table)
-                else sequence.block_table
-                for sequence, count in zip(sequences, blocks, strict=True)
-            ]
-        )
-
     def _rows(
         self,
         sequences: list[Sequence],
         computed: Int64s,  # [num_seqs]
-        context: Int64s,  # [num_seqs]
-        first_row: Int64s,  # [num_seqs]
-        owner: Int64s,  # [num_tokens]
-        table: Tensor,  # [num_seqs, max_blocks] int32
-    ) -> tuple[Tensor, Tensor, Tensor]:  # each [num_tokens] int64
-        """Token ids, positions and KV slots, in one copy to the device."""
+        query: Int64s,  # [num_seqs]
+        table: npt.NDArray[np.int32],  # [num_seqs, max_blocks]
+    ) -> Int64s:  # [3, num_tokens]: token ids, positions, KV slots
         tokens: list[int] = []
-        for sequence, start, end in zip(
-            sequences, computed.tolist(), context.tolist(), strict=True
+        for sequence, start, count in zip(
+            sequences, computed.tolist(), query.tolist(), strict=True
         ):
-            tokens += sequence.token_ids[start:end]
-        flat = np.empty((3, len(tokens)), np.int64)
-        flat[0] = tokens
-        positions = flat[1]
-        positions[:] = np.arange(len(tokens)) + (computed - first_row)[owner]
-        pages = table.numpy()[owner, positions // self._block_tokens].astype(np.int64)
-        flat[2] = pages * self._block_tokens + positions % self._block_tokens
-        token_ids, positions_, slots = torch.from_numpy(flat).to(self._device).unbind(0)
-        return token_ids, positions_, slots
+            tokens += sequence.token_ids[start : start + count]
+        rows = np.empty((3, len(tokens)), np.int64)
+        token_ids, positions, slots = rows
+        token_ids[:] = tokens
+        first_row = query.cumsum() - query
+        positions[:] = np.arange(len(tokens)) + (computed - first_row).repeat(query)
+        block, offset = np.divmod(positions, self._block_tokens)
+        slots[:] = table[np.arange(len(sequences)).repeat(query), block]
+        slots *= self._block_tokens
+        slots += offset
+        return rows
