@@ -266,6 +266,33 @@ def test_frequencies_follow_the_distribution() -> None:
     assert statistic < 31.3
 
 
+@pytest.mark.parametrize("vocab", [1, 255, 256, 257, 3000])
+def test_draws_invert_the_cumulative_distribution(vocab: int) -> None:
+    """Blocks or not, a row's token is the one in whose part of [0, 1) its number lies."""
+    params = SamplingParams(temperature=0.9, min_p=0.001, seed=3)
+    logits = torch.randn(40, vocab, generator=torch.Generator().manual_seed(vocab)) * 2
+    inputs = build_sampling_inputs(
+        [sequence(params, output=[0] * position) for position in range(40)], vocab, 0, CPU
+    )
+    assert inputs.draws is not None
+    weights = filtered_weights(logits, inputs.draws).double()
+    bounds = weights.cumsum(dim=1) / weights.sum(dim=1, keepdim=True)
+    tokens = torch.tensor(sample(logits, inputs).token_ids).unsqueeze(1)
+    number = inputs.draws.uniform.double()
+    end, part = bounds.gather(1, tokens), weights.gather(1, tokens) / weights.sum(1, keepdim=True)
+    assert bool((part > 0).all())
+    # Sums of 3000 float32 weights of at most 1 are off by less than 1e-5 of the total.
+    assert bool((number < end + 1e-5).all())
+    assert bool((number >= end - part - 1e-5).all())
+
+
+def test_of_equal_logits_the_first_is_taken() -> None:
+    logits = torch.zeros(20, 700, dtype=torch.bfloat16)
+    logits[:, 300:] = 1.0
+    rows = [sequence(SamplingParams(temperature=0.0)) for _ in range(20)]
+    assert run(logits, rows).token_ids == [300] * 20
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0 - 2.0**-24])
 def test_the_ends_of_the_unit_interval_draw_tokens_that_are_left(
     value: float, monkeypatch: pytest.MonkeyPatch

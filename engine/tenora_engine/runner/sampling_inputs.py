@@ -40,6 +40,29 @@ class Draws:
     min_p: Tensor | None  # [num_draws, 1] float32, 0 where off; None where all are
     max_top_k: int  # the largest top_k that is on, 0 where all are off
 
+    def split(self, num_rows: int) -> list[Draws]:
+        """Parts of at most `num_rows` draws, in order."""
+        if self.rows.shape[0] <= num_rows:
+            return [self]
+        places = torch.arange(self.rows.shape[0], device=self.rows.device)
+        return [self.of(part) for part in torch.split(places, num_rows)]
+
+    def of(self, chosen: Tensor) -> Draws:
+        """Some of the draws: `chosen` are their places here, int64."""
+
+        def some(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column.index_select(0, chosen)
+
+        return Draws(
+            rows=self.rows.index_select(0, chosen),
+            temperature=self.temperature.index_select(0, chosen),
+            uniform=self.uniform.index_select(0, chosen),
+            top_k=some(self.top_k),
+            top_p=some(self.top_p),
+            min_p=some(self.min_p),
+            max_top_k=self.max_top_k,
+        )
+
 
 @dataclass(frozen=True)
 class SamplingInputs:
