@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+
+from tenora_engine.adapters.identity import (
+    adapter_digest,
+    config_key,
+    normalise_config,
+    weights_key,
+)
+from tenora_engine.request import AdapterRef
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -79,3 +89,22 @@ def write_adapters(root: Path, model: Path, count: int, ranks: list[int]) -> lis
         write_adapter(root / spec.name, model, spec)
         folders.append(root / spec.name)
     return folders
+
+
+def publish_adapters(
+    folder: Path, store: Path, model: Path, count: int, ranks: Sequence[int]
+) -> list[AdapterRef]:
+    """Random adapters of `ranks` in turn, in an object store as the platform lays it out. Their
+    PEFT folders are left in `folder`."""
+    return [_publish(made, store) for made in write_adapters(folder, model, count, list(ranks))]
+
+
+def _publish(folder: Path, store: Path) -> AdapterRef:
+    fields = json.loads((folder / "adapter_config.json").read_text())
+    config = normalise_config(fields)
+    weights = (folder / "adapter_model.safetensors").read_bytes()
+    digest = adapter_digest(config, hashlib.sha256(weights).hexdigest())
+    for key, content in ((config_key(digest), config), (weights_key(digest), weights)):
+        (store / key).parent.mkdir(parents=True, exist_ok=True)
+        (store / key).write_bytes(content)
+    return AdapterRef(digest, fields["r"])

@@ -195,6 +195,86 @@ def kernels_command(
     write_json(json_file, result)
 
 
+def numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def print_steps(result: dict[str, Any]) -> None:
+    cells = result["cells"]
+    table = Table(title="milliseconds of a decode step, and share")
+    table.add_column("")
+    for cell in cells:
+        table.add_column(f"{cell['name']} x{cell['streams']}", justify="right")
+    for phase in cells[0]["phases_ms"]:
+        parts = [(cell["phases_ms"][phase], sum(cell["phases_ms"].values())) for cell in cells]
+        table.add_row(phase, *(f"{ms:.3f} {ms / whole:4.0%}" for ms, whole in parts))
+    table.add_section()
+    table.add_row("step, no clock", *(f"{cell['step_ms']:.2f}     " for cell in cells))
+    table.add_row("tokens/s", *(f"{cell['tokens_per_s']:.0f}     " for cell in cells))
+    console = Console()
+    console.print(table)
+    for cell in cells:
+        if "of_weight_floor" in cell:
+            console.print(
+                f"{cell['name']} x1: {cell['of_weight_floor']:.0%} of the weight-reading floor, "
+                f"{result['weight_bytes'] / 1e6:.0f} MB at {result['read_gb_per_s']:.1f} GB/s"
+            )
+
+
+def print_taxes(taxes: list[dict[str, Any]]) -> None:
+    table = Table(title="what adapters add to a step, over their bytes at the read bandwidth")
+    columns = ("base_ms", "tax_ms", "bytes_ms", "tax_over_bytes", "speed_of_base", "read_gb_per_s")
+    for heading in ("streams", "adapters", "ranks", *columns):
+        table.add_column(heading, justify="right")
+    for tax in taxes:
+        table.add_row(
+            str(tax["streams"]),
+            str(tax["adapters"]),
+            "-".join(map(str, tax["ranks"])),
+            *(f"{tax[column]:.2f}" for column in columns),
+        )
+    Console().print(table)
+
+
+@app.command("step")
+def step_command(
+    streams: Annotated[str, typer.Option(help="Sequences in the step.")] = "1,16,64",
+    adapters: Annotated[int, typer.Option(help="Distinct; 0: base only.")] = 16,
+    ranks: Annotated[str, typer.Option(help="Their ranks, taken in turn.")] = "8,16,32,64",
+    compare_adapters: Annotated[
+        str | None,
+        typer.Option(help="Only LoRA's tax, for these numbers of distinct adapters: 1,16,64."),
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option()] = 64,
+    rounds: Annotated[int, typer.Option(help="Interleaved turns.")] = 5,
+    steps: Annotated[int, typer.Option(help="Steps of a turn.")] = 8,
+    threads: Annotated[int | None, typer.Option(help="Default: all cores.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """The raw engine, without HTTP: where a decode step's time goes, or what adapters add to it."""
+    from tenora_bench.lora_tax import measure_taxes
+    from tenora_bench.step import Workload, measure_steps
+
+    load = Workload(
+        model=default_model(model),
+        dtype=dtype,
+        threads=threads or os.cpu_count() or 1,
+        prompt_tokens=prompt_tokens,
+        rounds=rounds,
+        steps=steps,
+    )
+    with tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
+        if compare_adapters is not None:
+            result = measure_taxes(load, Path(folder), numbers(compare_adapters), numbers(ranks))
+            print_taxes(result["taxes"])
+        else:
+            result = measure_steps(load, Path(folder), numbers(streams), adapters, numbers(ranks))
+            print_steps(result)
+    write_json(json_file, result)
+
+
 def main() -> None:
     app()
 

@@ -5,6 +5,7 @@ The scheduler owns and changes it; the runner only reads it."""
 from __future__ import annotations
 
 import enum
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class Sequence:
     token_ids: list[int]
     num_prompt: int
     num_computed: int = 0
-    block_table: list[int] = field(default_factory=list)  # arena page numbers
+    block_table: array[int] = field(default_factory=lambda: array("i"))  # arena page numbers
     adapter_slot: int = BASE_SLOT
     state: SequenceState = SequenceState.WAITING
     cached_tokens: int = 0  # of the prompt, found in the prefix cache at first admission

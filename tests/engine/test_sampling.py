@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from typing import Any
@@ -205,19 +206,40 @@ def test_seeds() -> None:
 
 
 def test_negative_and_huge_seeds_are_fine() -> None:
-    for seed in (-1, 0, 2**63, 2**64 + 5):
-        assert 0.0 <= uniform(seed, 0, 0) < 1.0
+    seeds = [-1, 0, 2**63, 2**64 + 5]
+    drawn = uniform(seeds, [0] * 4, [0] * 4)
+    assert all(0.0 <= value < 1.0 for value in drawn)
+    assert len(set(drawn.tolist())) == 4
+
+
+def splitmix(seed: int, index: int, position: int) -> float:
+    """The same number by arithmetic on Python's own integers."""
+    state, mask = 0, (1 << 64) - 1
+    for part in (seed, index, position):
+        state = ((state ^ (part & mask)) + 0x9E3779B97F4A7C15) & mask
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+        state ^= state >> 31
+    return (state >> 40) / (1 << 24)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**65), 2**65), st.integers(0, 20), st.integers(0, 10**6)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_uniform_is_splitmix64(keys: list[tuple[int, int, int]]) -> None:
+    seeds, indices, positions = zip(*keys, strict=True)
+    assert uniform(seeds, indices, positions).tolist() == [splitmix(*key) for key in keys]
 
 
 def test_uniform_is_uniform() -> None:
     """Kolmogorov-Smirnov: with 20,000 draws D < 1.95 / sqrt(n) holds with probability 0.999; the
     draws are fixed by their seeds, so this passes always or never."""
-    draws = sorted(
-        uniform(seed, index, position)
-        for seed in range(20)
-        for index in range(2)
-        for position in range(500)
-    )
+    keys = itertools.product(range(20), range(2), range(500))
+    draws = sorted(uniform(*zip(*keys, strict=True)).tolist())
     count = len(draws)
     distance = max(
         max((order + 1) / count - value, value - order / count) for order, value in enumerate(draws)
@@ -244,11 +266,38 @@ def test_frequencies_follow_the_distribution() -> None:
     assert statistic < 31.3
 
 
+@pytest.mark.parametrize("vocab", [1, 255, 256, 257, 3000])
+def test_draws_invert_the_cumulative_distribution(vocab: int) -> None:
+    """Blocks or not, a row's token is the one in whose part of [0, 1) its number lies."""
+    params = SamplingParams(temperature=0.9, min_p=0.001, seed=3)
+    logits = torch.randn(40, vocab, generator=torch.Generator().manual_seed(vocab)) * 2
+    inputs = build_sampling_inputs(
+        [sequence(params, output=[0] * position) for position in range(40)], vocab, 0, CPU
+    )
+    assert inputs.draws is not None
+    weights = filtered_weights(logits, inputs.draws).double()
+    bounds = weights.cumsum(dim=1) / weights.sum(dim=1, keepdim=True)
+    tokens = torch.tensor(sample(logits, inputs).token_ids).unsqueeze(1)
+    number = inputs.draws.uniform.double()
+    end, part = bounds.gather(1, tokens), weights.gather(1, tokens) / weights.sum(1, keepdim=True)
+    assert bool((part > 0).all())
+    # Sums of 3000 float32 weights of at most 1 are off by less than 1e-5 of the total.
+    assert bool((number < end + 1e-5).all())
+    assert bool((number >= end - part - 1e-5).all())
+
+
+def test_of_equal_logits_the_first_is_taken() -> None:
+    logits = torch.zeros(20, 700, dtype=torch.bfloat16)
+    logits[:, 300:] = 1.0
+    rows = [sequence(SamplingParams(temperature=0.0)) for _ in range(20)]
+    assert run(logits, rows).token_ids == [300] * 20
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0 - 2.0**-24])
 def test_the_ends_of_the_unit_interval_draw_tokens_that_are_left(
     value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenora_engine.runner.sampling_inputs.uniform", lambda *_: value)
+    monkeypatch.setattr("tenora_engine.runner.sampling_inputs.uniform", lambda *_: [value])
     logits = torch.randn(1, 49152, generator=torch.Generator().manual_seed(8))
     params = SamplingParams(temperature=1.0, top_k=50)
     kept = distribution(logits, [sequence(params)])[0].nonzero().squeeze(1).tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_se
 from tenora_kernels.backend import torch_implementation
 from tenora_kernels.checks import KernelInputError
 from tenora_kernels.cpu.row_blocks import BlendedBlock
-from tenora_kernels.segments import cut_into_tiles
+from tenora_kernels.segments import cut_into_tiles, stack_block_tables
 
 SLOTS = 5
 ADAPTERS = pack_adapters(
@@ -98,6 +100,17 @@ def test_any_sequences_give_every_row(batch: list[tuple[int, int]]) -> None:
     torch_implementation().paged_attention(q, pages.pool, kv, 0, layout, 0.5, out)
     owner = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(query_lens))
     assert_near(out, owner[:, None, None].expand(out.shape), torch.float32)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=5))
+def test_block_tables_are_padded_to_the_longest(tables: list[list[int]]) -> None:
+    width = max(map(len, tables), default=0)
+    expected = [table + [0] * (width - len(table)) for table in tables]
+    for given_tables in (tables, [array("i", table) for table in tables]):
+        stacked = stack_block_tables(given_tables)
+        assert stacked.dtype == torch.int32
+        assert stacked.shape == (len(tables), width)
+        assert stacked.tolist() == expected
 
 
 @given(sequences)

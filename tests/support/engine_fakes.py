@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from batch_reference import check_batch
 from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
@@ -21,6 +22,7 @@ from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policy import EvictionPolicy
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.runner.batch import BatchBuilder
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT, AdapterTable
@@ -134,6 +136,7 @@ class FakeRunner:
         self.fail_next: Exception | None = None
         self.plans: list[StepPlan] = []
         self.computed_tokens = 0
+        self.builder = BatchBuilder(config, table, pool.device)
 
     def build_batch(self, plan: StepPlan) -> FakeBatch:
         engine = self.config.engine
@@ -148,6 +151,7 @@ class FakeRunner:
             end = sequence.num_computed + item.num_tokens
             assert len(sequence.block_table) * engine.block_tokens >= end
             assert len(set(sequence.block_table)) == len(sequence.block_table)
+        check_batch(self.builder.build(plan), plan, engine.block_tokens)
         return FakeBatch(plan)
 
     def run(self, batch: FakeBatch) -> StepResult:
@@ -174,7 +178,7 @@ class FakeRunner:
 
     def _sample(self, sequence: Sequence) -> int:
         size, length = self.config.engine.block_tokens, len(sequence.token_ids)
-        kv = self.pool[sequence.block_table].reshape(len(sequence.block_table), -1)
+        kv = self.pool[sequence.block_table.tolist()].reshape(len(sequence.block_table), -1)
         rows = kv[:, : 2 * size].reshape(-1, 2)[:length]
         assert [int(value) for value in rows[:, 0]] == sequence.token_ids, "KV of other tokens"
         owner = _owner(sequence)

@@ -64,7 +64,7 @@ def _claim_sequences(pool: PagePool, owners: dict[int, str], running: Collection
     for sequence in running:
         name = f"sequence {sequence.request.request_id}:{sequence.index}"
         shared = len(sequence.prefix_nodes)
-        if [node.page for node in sequence.prefix_nodes] != sequence.block_table[:shared]:
+        if [node.page for node in sequence.prefix_nodes] != sequence.block_table[:shared].tolist():
             raise IntegrityError(f"{name} does not point at its cached blocks")
         for page in sequence.block_table[shared:]:
             _claim(pool, owners, page, LIVE_KV, name)

@@ -4,6 +4,7 @@ pool, prefix tree, adapter cache and eviction policy together; it decides nothin
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection
 
@@ -112,7 +113,8 @@ class MemoryManager:
             self.adapters.acquire(resident, now_s)
             sequence.adapter_slot = resident.slot
         sequence.prefix_nodes = nodes
-        sequence.block_table = [node.page for node in nodes] + self._allocate(needed, LIVE_KV)
+        pages = [node.page for node in nodes] + self._allocate(needed, LIVE_KV)
+        sequence.block_table = array("i", pages)
         sequence.num_computed = len(nodes) * self._block_tokens
         return True
 
@@ -121,7 +123,7 @@ class MemoryManager:
         pages = self.try_allocate(self.blocks(num_tokens) - len(sequence.block_table), LIVE_KV)
         if pages is None:
             return False
-        sequence.block_table += pages
+        sequence.block_table.extend(pages)
         return True
 
     def try_allocate(self, count: int, kind: int) -> list[int] | None:
@@ -155,7 +157,7 @@ class MemoryManager:
         self.tree.unpin(nodes, now_s)
         self.pool.release(sequence.block_table[len(nodes) :])
         sequence.prefix_nodes = []
-        sequence.block_table = []
+        sequence.block_table = array("i")
         sequence.num_computed = 0
         sequence.encoded = b""
         adapter = sequence.request.adapter

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,7 +17,9 @@ from tenora_engine.runner.sampling_inputs import SamplingInputs, build_sampling_
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.sequence import Sequence
 from tenora_kernels import build_attention_layout, build_segments
-from tenora_kernels.segments import AdapterTable
+from tenora_kernels.segments import AdapterTable, stack_block_tables
+
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,64 +54,56 @@ class BatchBuilder:
 
     def build(self, plan: StepPlan) -> Batch:
         """The plan is not empty, and its sequences have the pages their tokens need."""
-        rows = _Rows(self._block_tokens)
-        for place, item in enumerate(plan.scheduled):
-            rows.add(place, item.sequence, item.num_tokens, item.samples)
-        flat = torch.tensor([rows.tokens, rows.positions, rows.slots], dtype=torch.int64)
-        token_ids, positions, slots = flat.to(self._device).unbind(0)
+        sequences = [item.sequence for item in plan.scheduled]
+        computed = np.array([sequence.num_computed for sequence in sequences])
+        query = np.array([item.num_tokens for item in plan.scheduled])
+        context = computed + query
+        blocks = -(-context // self._block_tokens)  # a prefill has pages beyond them already
+        table = stack_block_tables(
+            [
+                sequence.block_table[:count]
+                for sequence, count in zip(sequences, blocks.tolist(), strict=True)
+            ]
+        )
+        rows = torch.from_numpy(self._rows(sequences, computed, query, table.numpy()))
+        token_ids, positions, slots = rows.to(self._device).unbind(0)  # one copy for all three
+        adapter_slot = np.array([sequence.adapter_slot for sequence in sequences], np.int32)
+        sampled = [place for place, item in enumerate(plan.scheduled) if item.samples]
         return Batch(
             inputs=ForwardInputs(
                 token_ids=token_ids,
                 positions=positions,
                 slots=slots,
-                attention=build_attention_layout(
-                    rows.query_lens, rows.context_lens, rows.block_tables, self._device
-                ),
-                segments=build_segments(
-                    torch.tensor(rows.row_slot, dtype=torch.int32), self._table
-                ),
+                attention=build_attention_layout(query, context, table, self._device),
+                segments=build_segments(torch.from_numpy(adapter_slot.repeat(query)), self._table),
             ),
-            sample_rows=torch.tensor(rows.sample_rows, dtype=torch.int64, device=self._device),
+            sample_rows=torch.from_numpy(query.cumsum()[sampled] - 1).to(self._device),
             sampling=build_sampling_inputs(
-                [plan.scheduled[place].sequence for place in rows.sampled_items],
-                self._vocab,
-                self._seed,
-                self._device,
+                [sequences[place] for place in sampled], self._vocab, self._seed, self._device
             ),
-            sampled_items=tuple(rows.sampled_items),
-            num_items=len(plan.scheduled),
+            sampled_items=tuple(sampled),
+            num_items=len(sequences),
         )
 
-
-class _Rows:
-    """Collects the rows of a step in plain lists."""
-
-    def __init__(self, block_tokens: int) -> None:
-        self._block_tokens = block_tokens
-        self.tokens: list[int] = []
-        self.positions: list[int] = []
-        self.slots: list[int] = []
-        self.row_slot: list[int] = []
-        self.query_lens: list[int] = []
-        self.context_lens: list[int] = []
-        self.block_tables: list[list[int]] = []
-        self.sample_rows: list[int] = []
-        self.sampled_items: list[int] = []
-
-    def add(self, place: int, sequence: Sequence, num_tokens: int, samples: bool) -> None:
-        block = self._block_tokens
-        start = sequence.num_computed
-        end = start + num_tokens
-        pages = sequence.block_table
-        self.tokens += sequence.token_ids[start:end]
-        self.positions += range(start, end)
-        self.slots += [
-            pages[position // block] * block + position % block for position in range(start, end)
-        ]
-        self.row_slot += [sequence.adapter_slot] * num_tokens
-        self.query_lens.append(num_tokens)
-        self.context_lens.append(end)
-        self.block_tables.append(pages[: -(-end // block)])
-        if samples:
-            self.sample_rows.append(len(self.tokens) - 1)
-            self.sampled_items.append(place)
+    def _rows(
+        self,
+        sequences: list[Sequence],
+        computed: Int64s,  # [num_seqs]
+        query: Int64s,  # [num_seqs]
+        table: npt.NDArray[np.int32],  # [num_seqs, max_blocks]
+    ) -> Int64s:  # [3, num_tokens]: token ids, positions, KV slots
+        tokens: list[int] = []
+        for sequence, start, count in zip(
+            sequences, computed.tolist(), query.tolist(), strict=True
+        ):
+            tokens += sequence.token_ids[start : start + count]
+        rows = np.empty((3, len(tokens)), np.int64)
+        token_ids, positions, slots = rows
+        token_ids[:] = tokens
+        first_row = query.cumsum() - query
+        positions[:] = np.arange(len(tokens)) + (computed - first_row).repeat(query)
+        block, offset = np.divmod(positions, self._block_tokens)
+        slots[:] = table[np.arange(len(sequences)).repeat(query), block]
+        slots *= self._block_tokens
+        slots += offset
+        return rows

@@ -3,18 +3,30 @@ for comes as tensors (`sampling_inputs`)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tenora_engine.events import TokenLogprob
 from tenora_engine.runner.sampling_inputs import Draws, SamplingInputs
 
-CANDIDATES = 256
-"""How many of the likeliest tokens top_p looks at before the whole vocabulary is sorted; they
+_LOG2_E = math.log2(math.e)
+
+CANDIDATES = 1024
+"""How many of the likeliest tokens top_p looks at before a row's whole vocabulary is sorted; they
 nearly always hold the mass asked for."""
+
+BLOCK = 256
+"""Neighbouring tokens summed at once in a draw: sums are twelve times as fast as running sums."""
+
+
+PART_ROWS = 16
+"""Rows sampled together on the CPU, whose cache holds their 3 MB; what is larger the allocator
+fetches from the system anew each time: 64 rows at once took 14 ms, in parts 1.7."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +46,39 @@ def sample(
     A row's token depends on its own logits and inputs only. Penalties follow OpenAI (presence and
     frequency, over the output) and Hugging Face (repetition, over prompt and output, first).
     """
-    adjusted = _adjust(logits, inputs)
-    token_ids = adjusted.max(dim=1).indices  # of bfloat16, three times as fast as argmax
-    if inputs.draws is not None:
-        drawn = draw(adjusted.index_select(0, inputs.draws.rows).float(), inputs.draws)
-        token_ids = token_ids.index_copy(0, inputs.draws.rows, drawn)
+    adjusted, draws = _adjust(logits, inputs), inputs.draws
+    at_once = PART_ROWS if logits.device.type == "cpu" else inputs.num_rows
+    if draws is None or draws.rows.shape[0] < inputs.num_rows:
+        token_ids = torch.cat([_likeliest(part) for part in torch.split(adjusted, at_once)])
+    else:
+        token_ids = torch.empty(inputs.num_rows, dtype=torch.int64, device=logits.device)
+    for part in draws.split(at_once) if draws is not None else ():
+        drawn = draw(adjusted.index_select(0, part.rows).float(), part)
+        token_ids.index_copy_(0, part.rows, drawn)
     chosen: list[int] = token_ids.tolist()
     return Sampled(chosen, _logprobs(logits, token_ids, inputs))
 
 
 def draw(
-    logits: Tensor,  # [num_draws, vocab] float32
+    logits: Tensor,  # [num_draws, vocab] float32, left as they are
     draws: Draws,
 ) -> Tensor:  # [num_draws] int64
-    """Invert the cumulative distribution of what the filters leave, in the order of token ids."""
+    """Invert the cumulative distribution of what the filters leave, in the order of token ids:
+    first over blocks of neighbouring tokens, then within the block."""
     weights = filtered_weights(logits, draws)
-    cumulative = weights.cumsum(dim=1)
-    total = cumulative[:, -1:]
-    # Rounded up to the total, a target would lie beyond the last token that is left.
-    target = torch.minimum(draws.uniform * total, torch.nextafter(total, torch.zeros_like(total)))
-    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    return tokens.clamp(max=logits.shape[1] - 1)  # logits that are NaN have no place
+    num_draws, vocab = weights.shape
+    if vocab % BLOCK:
+        weights = functional.pad(weights, (0, -vocab % BLOCK))
+    blocks = weights.view(num_draws, -1, BLOCK)
+    cumulative = blocks.sum(dim=2).cumsum(dim=1)
+    target = _below(cumulative[:, -1:], draws.uniform * cumulative[:, -1:])
+    # Logits that are NaN have no place.
+    block = torch.searchsorted(cumulative, target, right=True).clamp(max=blocks.shape[1] - 1)
+    before = (cumulative.gather(1, (block - 1).clamp(min=0))).where(block > 0, 0.0)
+    within = blocks[torch.arange(num_draws, device=blocks.device), block.squeeze(1)].cumsum(dim=1)
+    rest = _below(within[:, -1:], target - before)
+    tokens = block * BLOCK + torch.searchsorted(within, rest, right=True)
+    return tokens.squeeze(1).clamp(max=vocab - 1)
 
 
 def filtered_weights(
@@ -66,15 +90,37 @@ def filtered_weights(
     Every filter is a lower bound on the scaled logit, so tokens of equal logits stay or go
     together, and what a row keeps does not depend on how the others are filtered.
     """
-    scaled = logits / draws.temperature
-    highest = scaled.amax(dim=1, keepdim=True)
-    weights = (scaled - highest).exp_()
+    scaled = logits * (_LOG2_E / draws.temperature)
+    # In place, and as powers of two: four times as fast as exp.
+    weights = scaled.sub_(scaled.amax(dim=1, keepdim=True)).exp2_()
     bound: Tensor | None = None
     if draws.top_k is not None or draws.top_p is not None:
         bound = _top_bound(weights, draws)
     if draws.min_p is not None:
         bound = draws.min_p if bound is None else torch.maximum(bound, draws.min_p)
-    return weights if bound is None else weights.masked_fill_(weights < bound, 0.0)
+    return weights if bound is None else _cut(weights, bound)
+
+
+def _likeliest(logits: Tensor) -> Tensor:  # [num_rows] int64
+    """The first of the highest of each row."""
+    if logits.device.type != "cpu":
+        return logits.argmax(dim=1)
+    # 64 rows of 49152 in bfloat16: numpy's takes 0.4 ms with the copy, torch's max 1.9.
+    return torch.from_numpy(logits.float().numpy().argmax(axis=1))
+
+
+def _below(total: Tensor, value: Tensor) -> Tensor:
+    """At most the number before `total`: what is rounded up to the total, or beyond, would lie
+    behind the last token that is left."""
+    return torch.minimum(value, torch.nextafter(total, torch.zeros_like(total)))
+
+
+def _cut(weights: Tensor, bound: Tensor) -> Tensor:
+    """The weights, 0 where they are below the bound."""
+    if weights.device.type != "cpu":
+        return weights.masked_fill(weights < bound, 0.0)
+    values = weights.numpy()  # a row of 49152: numpy 10 us, torch's mask and fill 46
+    return torch.from_numpy(np.multiply(values, values >= bound.numpy()))
 
 
 def _top_bound(
@@ -84,12 +130,12 @@ def _top_bound(
     """The smallest weight that top_k, then top_p over what it leaves, keep."""
     vocab = weights.shape[1]
     count = draws.max_top_k if draws.top_p is None else max(draws.max_top_k, CANDIDATES)
-    candidates = min(count, vocab)
-    best = weights.topk(candidates, dim=1).values
-    bound, covered = _bound_among(best, weights, draws)
-    if not bool(covered.all()):
-        full, _ = _bound_among(_sort_falling(weights), weights, draws)
-        bound = torch.where(covered, bound, full)
+    bound, covered = _bound_among(_highest(weights, min(count, vocab)), weights, draws)
+    open_rows = (~covered).squeeze(1).nonzero().squeeze(1)
+    if open_rows.shape[0]:
+        rest = weights.index_select(0, open_rows)
+        full, _ = _bound_among(_highest(rest, vocab), rest, draws.of(open_rows))
+        bound = bound.index_copy(0, open_rows, full)
     return bound
 
 
@@ -107,7 +153,7 @@ def _bound_among(
         bound = torch.where(draws.top_k < vocab, kth, bound)
     if draws.top_p is not None:
         # Ties at the k-th place stay, so the mass top_p is of counts them too.
-        left = weights.masked_fill(weights < bound, 0.0) if draws.top_k is not None else weights
+        left = _cut(weights, bound) if draws.top_k is not None else weights
         wanted = draws.top_p * left.sum(dim=1, keepdim=True)
         cumulative = best.cumsum(dim=1)
         kept = ((cumulative - best) < wanted).sum(dim=1, keepdim=True).clamp(min=1)
@@ -118,11 +164,16 @@ def _bound_among(
     return bound, covered
 
 
-def _sort_falling(weights: Tensor) -> Tensor:
+def _highest(weights: Tensor, count: int) -> Tensor:  # [num_rows, count]
+    """The `count` highest of each row, falling."""
     if weights.device.type != "cpu":
-        return weights.sort(dim=1, descending=True).values
-    # 16 rows of 49152: numpy's vectorised sort takes 1.6 ms, torch's, which keeps indices, 24 ms.
-    return torch.from_numpy(np.sort(weights.numpy(), axis=1)).flip(1)
+        return weights.topk(count, dim=1).values
+    # A row of 49152: numpy's vectorised partition takes 29 us and its sort 90, torch's topk of 256
+    # alone 65-105 and its sort, which keeps indices, 1500.
+    values = weights.numpy()
+    if count < values.shape[1]:
+        values = np.partition(values, -count, axis=1)[:, -count:]
+    return torch.from_numpy(np.sort(values, axis=1)).flip(1)
 
 
 def _adjust(logits: Tensor, inputs: SamplingInputs) -> Tensor:

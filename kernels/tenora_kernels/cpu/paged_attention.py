@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tenora_kernels.cpu.query_groups import PreparedGroup, QueryGroup, build_query_groups
+from tenora_kernels.cpu.query_groups import PreparedGroup, QueryGroup
 from tenora_kernels.segments import AttentionLayout, KVLayout
 
 
@@ -21,7 +21,7 @@ def paged_attention(
     out: Tensor,
 ) -> None:
     """See tenora_kernels.paged_attention."""
-    groups = layout.groups or _groups_of(layout)
+    groups = layout.groups
     for group in groups:
         prepared = group.prepare(kv.block_tokens, q.dtype)
         keys, values = _gather(pool, kv, layer, group, prepared)
@@ -36,14 +36,6 @@ def paged_attention(
         else:
             real = group.real
             out.index_copy_(0, group.rows[real], result[real])
-
-
-def _groups_of(layout: AttentionLayout) -> tuple[QueryGroup, ...]:
-    """For a layout that was not made by build_attention_layout."""
-    starts = layout.query_start.long()
-    return build_query_groups(
-        starts[:-1], starts.diff(), layout.context_len.long(), layout.block_table
-    )
 
 
 def _gather(
