@@ -97,7 +97,7 @@ def print_comparison(result: dict[str, Any]) -> None:
     for system, peak in result["peak_memory"].items():
         console.print(
             f"{system}: peak resident {peak['total'] / 1e9:.2f} GB,"
-            f" largest process {peak['largest'] / 1e9:.2f} GB",
+            f" its engine (largest process) {peak['engine'] / 1e9:.2f} GB",
             highlight=False,
         )
 
@@ -162,7 +162,7 @@ def serve_command(
     url: Annotated[str | None, typer.Option(help="A running server; else one is started.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Replay this trace file instead.")] = None,
     compare_with: Annotated[
-        str, typer.Option("--compare", help="Peers: peft,vllm,llamacpp,openvino,openvino-lora.")
+        str, typer.Option("--compare", help="Peers: peft,vllm,llamacpp,... (docs/peers.md)")
     ] = "",
     peer_python: Annotated[
         list[str] | None, typer.Option(help="PEER=VENV or PEER=PYTHON; else this interpreter.")

@@ -64,11 +64,6 @@ def requests_of(load: Workload, adapters: Sequence[str | None], seed: str) -> li
     ]
 
 
-def warm_up_of(load: Workload, adapters: int) -> Workload:
-    """Enough to load every adapter and touch every buffer, at a fraction of the time."""
-    return replace(load, requests=max(load.requests, adapters), prompt_tokens=8, output_tokens=4)
-
-
 def checked(records: Sequence[RequestRecord], load: Workload, who: str) -> Sequence[RequestRecord]:
     """Raises BenchError unless each request ended with all its tokens."""
     failed = [r.error for r in records if r.error]
@@ -98,13 +93,13 @@ async def started(
 
 
 async def one_round(
-    systems: Mapping[str, System], load: Workload, adapters: Sequence[str], seed: str
+    systems: Mapping[str, System], loads: Mapping[str, Workload], names: Sequence[str], seed: str
 ) -> dict[str, dict[str, float | None]]:
-    """The figures of every system and kind by "system kind", each measured while the others
-    are paused."""
+    """The figures of every system by "system kind", under the load of each kind, each measured
+    while the others are paused."""
     figures: dict[str, dict[str, float | None]] = {}
-    for kind in KINDS:
-        requests = requests_of(load, adapters if kind == "mixed" else [None], f"{seed}/{kind}")
+    for kind, load in loads.items():
+        requests = requests_of(load, names if kind == "mixed" else [None], f"{seed}/{kind}")
         for name, system in systems.items():
             if kind not in system.kinds:
                 continue
@@ -132,11 +127,13 @@ async def compare(
     adapters = [folder.name for folder in setup.adapters]
     async with started(server, setup, peers) as systems:
         for load in workloads.values():
-            await one_round(systems, warm_up_of(load, len(adapters)), adapters, "warm-up")
+            # Loads every adapter and meets the shapes, in a fraction of a round's time.
+            brief = replace(load, requests=len(adapters), prompt_tokens=8, output_tokens=4)
+            await one_round(systems, {"mixed": brief, "base": load}, adapters, "warm-up")
         for _ in range(rounds):
             for name, load in workloads.items():
                 seed = f"{name}/{len(result['rounds'])}"
-                runs = await one_round(systems, load, adapters, seed)
+                runs = await one_round(systems, dict.fromkeys(KINDS, load), adapters, seed)
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 result["rounds"].append({"workload": name, "ended": now, "runs": runs})
                 for system, state in systems.items():
@@ -149,7 +146,7 @@ def memory(processes: Mapping[str, int]) -> dict[str, Any]:
     """Bytes of all processes together and of the largest, which is the one that computes."""
     return {
         "total": sum(processes.values()),
-        "largest": max(processes.values(), default=0),
+        "engine": max(processes.values(), default=0),
         "processes": dict(processes),
     }
 

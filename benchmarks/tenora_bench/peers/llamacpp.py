@@ -1,10 +1,12 @@
-"""llama.cpp's server out of the package xllamacpp, base and adapters as GGUF. It does not batch
-requests of different adapters: it takes them in groups."""
+"""llama.cpp's server out of the package xllamacpp, as two peers: the base in bfloat16 and in the
+4-bit GGUF that those weights come from. Requests of different adapters do not share a batch in
+it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from tenora_bench.client import Completion
 from tenora_bench.metrics import RequestRecord
@@ -38,9 +40,7 @@ class LlamaCpp:
 
 
 @asynccontextmanager
-async def llamacpp(setup: Setup) -> AsyncIterator[LlamaCpp]:
-    base = setup.scratch / "base.gguf"
-    write_base(find_base(setup.model), base)
+async def serve(setup: Setup, base: Path) -> AsyncIterator[LlamaCpp]:
     arguments = ["--model", str(base)]
     for folder in setup.adapters:
         adapter = setup.scratch / f"{folder.name}.gguf"
@@ -49,3 +49,17 @@ async def llamacpp(setup: Setup) -> AsyncIterator[LlamaCpp]:
     arguments += ["--slots", str(setup.streams_max), "--context", str(setup.tokens_max)]
     with worker(setup, "llamacpp_worker.py", arguments) as process:
         yield LlamaCpp(process, process.ready["url"], [f.name for f in setup.adapters])
+
+
+@asynccontextmanager
+async def llamacpp(setup: Setup) -> AsyncIterator[LlamaCpp]:
+    base = setup.scratch / "base.gguf"
+    write_base(find_base(setup.model), base)
+    async with serve(setup, base) as system:
+        yield system
+
+
+@asynccontextmanager
+async def llamacpp_q4(setup: Setup) -> AsyncIterator[LlamaCpp]:
+    async with serve(setup, find_base(setup.model)) as system:
+        yield system

@@ -1,6 +1,6 @@
-"""OpenVINO GenAI's continuous batching, as two peers: the package's 4-bit GGUF as it is (adapters
-are not applied to GGUF), and 16-bit weights exported by optimum-intel with adapters, of which a
-batch can have one, so that requests of different adapters run one after another."""
+"""OpenVINO GenAI's continuous batching, as two peers: 16-bit weights exported by optimum-intel, with
+adapters, of which a batch can have one, so that requests of different adapters run one after
+another; and the 4-bit GGUF as it is, to which it applies no adapters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ SCRIPT = "openvino_worker.py"
 STEP_TOKENS = 2048  # of its default 256, 16 prompts of 64 take four steps
 
 
-@asynccontextmanager
-async def openvino_gguf(setup: Setup) -> AsyncIterator[Worker]:
-    arguments = ["--model", str(find_base(setup.model)), "--step-tokens", str(STEP_TOKENS)]
-    with worker(setup, SCRIPT, arguments, kinds=("base",)) as process:
-        yield process
-
-
 def export(setup: Setup) -> Path:
     """`setup.model` in OpenVINO's own format."""
     exported = setup.scratch / "openvino"
@@ -40,9 +33,16 @@ def export(setup: Setup) -> Path:
 
 
 @asynccontextmanager
-async def openvino_lora(setup: Setup) -> AsyncIterator[Worker]:
+async def openvino(setup: Setup) -> AsyncIterator[Worker]:
     arguments = ["--model", str(export(setup)), "--step-tokens", str(STEP_TOKENS)]
     for folder in setup.adapters:
         arguments += ["--adapter", str(folder)]
     with worker(setup, SCRIPT, arguments) as process:
+        yield process
+
+
+@asynccontextmanager
+async def openvino_q4(setup: Setup) -> AsyncIterator[Worker]:
+    arguments = ["--model", str(find_base(setup.model)), "--step-tokens", str(STEP_TOKENS)]
+    with worker(setup, SCRIPT, arguments, kinds=("base",)) as process:
         yield process

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tenora_bench.client import BenchError
 from tenora_bench.peers.interface import Start
-from tenora_bench.peers.llamacpp import llamacpp
-from tenora_bench.peers.openvino import openvino_gguf, openvino_lora
+from tenora_bench.peers.llamacpp import llamacpp, llamacpp_q4
+from tenora_bench.peers.openvino import openvino, openvino_q4
 from tenora_bench.peers.peft import peft
 from tenora_bench.peers.vllm import vllm
 
@@ -37,16 +37,17 @@ PEERS = {
         ),
     ),
     "llamacpp": PeerKind(llamacpp, ("xllamacpp",), ("install xllamacpp",)),
-    "openvino": PeerKind(openvino_gguf, ("openvino_genai", "openvino_tokenizers"), (_OPENVINO,)),
-    "openvino-lora": PeerKind(
-        openvino_lora,
-        ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf"),
+    "llamacpp-q4": PeerKind(llamacpp_q4, ("xllamacpp",), ("install xllamacpp",)),
+    "openvino": PeerKind(
+        openvino,
+        ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "requests"),
         (
             _OPENVINO,
             "install torch 'transformers>=5.1,<5.6' nncf requests",
             "install --no-deps 'optimum~=2.3.0' optimum-intel==2.2.0",
         ),
     ),
+    "openvino-q4": PeerKind(openvino_q4, ("openvino_genai", "openvino_tokenizers"), (_OPENVINO,)),
 }
 
 
@@ -76,9 +77,11 @@ def parse_pythons(given: Sequence[str]) -> dict[str, Path]:
 
 
 def choose(names: Sequence[str], pythons: Mapping[str, Path]) -> dict[str, Path]:
-    """The interpreter of each peer in `names`, this one by default. Raises BenchError, with the
-    lines that install it, for a peer whose interpreter lacks its packages."""
-    chosen = {name: pythons.get(name, Path(sys.executable)) for name in names}
+    """The interpreter of each peer in `names`: its own, else that of the peer of which it is the
+    4-bit form, else this one. Raises BenchError, with the lines that install it, for a peer whose
+    interpreter lacks its packages."""
+    here = Path(sys.executable)
+    chosen = {n: pythons.get(n) or pythons.get(n.removesuffix("-q4")) or here for n in names}
     for name, python in chosen.items():
         missing = missing_modules(python, PEERS[name].modules)
         if missing:
