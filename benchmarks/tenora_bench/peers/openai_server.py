@@ -15,7 +15,9 @@ Spell = Callable[[Request], Completion]  # how this server wants a request put
 
 
 def connect(url: str) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+    # A connection of its own for each request: llama.cpp's server at times closes one just as it
+    # is used again.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(base_url=url, timeout=600, limits=limits)
 
 

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching, as two peers: 16-bit weights exported by optimum-intel, with
+"""OpenVINO GenAI's continuous batching, as two peers: 16-bit weights exported by optimum-intel with
 adapters, of which a batch can have one, so that requests of different adapters run one after
 another; and the 4-bit GGUF as it is, to which it applies no adapters."""
 
