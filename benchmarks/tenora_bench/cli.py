@@ -65,40 +65,46 @@ def write_json(path: Path | None, result: dict[str, Any]) -> None:
 
 
 def number(value: Any) -> str:
-    return f"{value:,.1f}" if isinstance(value, int | float) else "-"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else "-"
+
+
+COLUMNS = {
+    "output tokens/s": "output_tokens_per_s",
+    "TTFT p50 ms": "p50_ttft_ms",
+    "TTFT p99 ms": "p99_ttft_ms",
+    "TPOT ms": "mean_tpot_ms",
+    "rounds": "rounds",
+}
 
 
 def print_table(title: str, runs: dict[str, dict[str, Any]]) -> None:
-    table = Table(title=title)
-    columns = ("output_tokens_per_s", "p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
-    for heading in ("run", *columns):
-        table.add_column(heading, justify="right" if heading != "run" else "left")
+    table = Table("run", title=title)
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right")
     for name, run in runs.items():
-        table.add_row(name, *(number(run.get(column)) for column in columns))
+        table.add_row(name, *(number(run.get(figure)) for figure in COLUMNS.values()))
     Console().print(table)
 
 
 def print_comparison(result: dict[str, Any]) -> None:
     from tenora_bench.comparison import medians, ratios
 
-    console = Console()
+    console = Console(highlight=False)
     console.print(f"{result['machine']['cpu']}, {result['machine']['date']}")
     for name, load in result["workloads"].items():
-        runs = medians(result["rounds"], name)
-        if not runs:
-            continue
         print_table(
             f"{name}: {load['streams']} in flight, {load['prompt_tokens']} tokens in,"
-            f" {load['output_tokens']} out; medians of {min(r['rounds'] for r in runs.values())}",
-            runs,
+            f" {load['output_tokens']} out; medians",
+            medians(result["rounds"], name),
         )
         for pair, value in ratios(result["rounds"], name).items():
-            console.print(f"{pair}: {value:.2f}", highlight=False)
+            console.print(f"{pair}: {value:.2f}")
     for system, peak in result["peak_memory"].items():
         console.print(
             f"{system}: peak resident {peak['total'] / 1e9:.2f} GB,"
-            f" its engine (largest process) {peak['engine'] / 1e9:.2f} GB",
-            highlight=False,
+            f" its engine process alone {peak['engine'] / 1e9:.2f} GB"
         )
 
 
@@ -126,8 +132,7 @@ def run_comparison(
     url: str | None,
     scratch: Path,
     model: Path,
-    dtype: str,
-    adapters: tuple[int, list[int]],
+    settings: dict[str, Any],
     peers: dict[str, Path],
     workloads: dict[str, Workload],
     rounds: int,
@@ -135,26 +140,22 @@ def run_comparison(
     append: bool,
 ) -> dict[str, Any]:
     from tenora_bench.adapters import write_adapters
-    from tenora_bench.comparison import compare, read_earlier, setup_of
+    from tenora_bench.comparison import begin, compare, setup_of
 
     if append and json_file is None:
         raise BenchError("--append needs the --json FILE to add to")
-    earlier = read_earlier(json_file) if append and json_file else None
-    folders = write_adapters(scratch / "adapters", model, *adapters)
+    result = begin(json_file if append else None, settings)
+    dtype, ranks = settings["dtype"], settings["ranks"]
+    folders = write_adapters(scratch / "adapters", model, settings["adapters"], ranks)
     setup = setup_of(model, folders, dtype, workloads, scratch)
+
+    def keep(so_far: dict[str, Any]) -> None:
+        write_json(json_file, so_far)
+
     options = ["--dtype", dtype, "--threads", str(setup.threads)]
     with server_under_test(url, scratch, model, options) as server:
-        return asyncio.run(
-            compare(
-                server,
-                setup,
-                peers,
-                workloads,
-                rounds,
-                lambda result: write_json(json_file, result),
-                earlier,
-            )
-        )
+        asyncio.run(compare(server, setup, peers, workloads, rounds, result, keep))
+    return result
 
 
 @app.command("serve")
@@ -201,12 +202,17 @@ def serve_command(
 
             peers = choose(parse_names(compare_with), parse_pythons(peer_python or []))
             own = Workload(streams, requests or streams, prompt_tokens, output_tokens)
+            settings = {
+                "model": base.name,
+                "dtype": dtype,
+                "adapters": adapters,
+                "ranks": [int(rank) for rank in ranks.split(",")],
+            }
             result = run_comparison(
                 url,
                 scratch,
                 base,
-                dtype,
-                (adapters, [int(rank) for rank in ranks.split(",")]),
+                settings,
                 peers,
                 choose_workloads(workloads) or {"closed-loop": own},
                 rounds,

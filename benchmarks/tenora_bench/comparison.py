@@ -38,7 +38,7 @@ WORKLOADS = {
     "streams16": Workload(streams=16, requests=16, prompt_tokens=64, output_tokens=64),
     "streams8": Workload(streams=8, requests=8, prompt_tokens=64, output_tokens=64),
     "single": Workload(streams=1, requests=2, prompt_tokens=64, output_tokens=64),
-    "long": Workload(streams=4, requests=4, prompt_tokens=1000, output_tokens=32),
+    "long": Workload(streams=2, requests=2, prompt_tokens=1000, output_tokens=32),
     "long-single": Workload(streams=1, requests=1, prompt_tokens=1000, output_tokens=32),
 }
 
@@ -117,12 +117,11 @@ async def compare(
     peers: Mapping[str, Path],
     workloads: Mapping[str, Workload],
     rounds: int,
+    result: dict[str, Any],
     keep: Callable[[dict[str, Any]], None],
-    earlier: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """`rounds` rounds of each workload on each system, interleaved, added to those of `earlier`.
-    `keep` is given the result after each round, so that a run cut short has not been in vain."""
-    result = earlier or {"machine": machine(), "workloads": {}, "rounds": [], "peak_memory": {}}
+) -> None:
+    """Add to `result` (see `begin`) `rounds` rounds of each workload on each system, interleaved.
+    `keep` is given it after each round, so that a run cut short has not been in vain."""
     result["workloads"] |= {name: asdict(load) for name, load in workloads.items()}
     adapters = [folder.name for folder in setup.adapters]
     async with started(server, setup, peers) as systems:
@@ -137,18 +136,31 @@ async def compare(
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 result["rounds"].append({"workload": name, "ended": now, "runs": runs})
                 for system, state in systems.items():
-                    result["peak_memory"][system] = memory(state.peak_memory())
+                    note_memory(result["peak_memory"], system, state.peak_memory())
                 keep(result)
-    return result
 
 
-def memory(processes: Mapping[str, int]) -> dict[str, Any]:
-    """Bytes of all processes together and of the largest, which is the one that computes."""
-    return {
-        "total": sum(processes.values()),
-        "engine": max(processes.values(), default=0),
-        "processes": dict(processes),
-    }
+def begin(path: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """A result without rounds yet, or the one in `path` to go on with. Raises BenchError when that
+    one was made on another machine or with other settings."""
+    fresh: dict[str, Any] = {"machine": machine(), "settings": settings, "workloads": {}}
+    fresh |= {"rounds": [], "peak_memory": {}}
+    if path is None or not path.exists():
+        return fresh
+    found: dict[str, Any] = json.loads(path.read_text())
+    for name, of in (("cpu", "machine"), *((name, "settings") for name in settings)):
+        if found.get(of, {}).get(name) != fresh[of][name]:
+            raise BenchError(f"{path} was made with another {name}; name another --json")
+    return found
+
+
+def note_memory(peaks: dict[str, Any], system: str, processes: Mapping[str, int]) -> None:
+    """Keep the largest sum so far of a system's processes; `engine` is its largest process, which
+    is the one that computes."""
+    total = sum(processes.values())
+    if total >= peaks.get(system, {"total": 0})["total"]:
+        engine = max(processes.values(), default=0)
+        peaks[system] = {"total": total, "engine": engine, "processes": dict(processes)}
 
 
 def medians(rounds: Sequence[Mapping[str, Any]], workload: str) -> dict[str, dict[str, Any]]:
@@ -179,16 +191,6 @@ def ratios(rounds: Sequence[Mapping[str, Any]], workload: str) -> dict[str, floa
         found[f"{ours} / {run}"] = statistics.median(
             a["output_tokens_per_s"] / b["output_tokens_per_s"] for a, b in pairs
         )
-    return found
-
-
-def read_earlier(path: Path) -> dict[str, Any] | None:
-    """The result in `path` to go on from; None when there is none."""
-    if not path.exists():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text())
-    if found.get("machine", {}).get("cpu") != machine()["cpu"] or "rounds" not in found:
-        raise BenchError(f"{path} is not a comparison made on this machine; name another --json")
     return found
 
 

@@ -13,13 +13,13 @@ from tenora_bench.client import BenchError
 from tenora_bench.comparison import (
     WORKLOADS,
     Workload,
+    begin,
     checked,
     choose_workloads,
     medians,
-    memory,
+    note_memory,
     one_round,
     ratios,
-    read_earlier,
     requests_of,
 )
 from tenora_bench.metrics import RequestRecord
@@ -126,10 +126,11 @@ async def test_a_round_asks_each_system_for_what_it_can_do_while_the_others_slee
     assert not base.awake
 
 
-def test_memory_is_summed_and_the_largest_process_is_the_engine() -> None:
-    found = memory({"1 server": 5, "2 engine": 20})
-    assert (found["total"], found["engine"]) == (25, 20)
-    assert memory({})["engine"] == 0
+def test_the_largest_memory_is_kept_and_its_largest_process_is_the_engine() -> None:
+    peaks: dict[str, Any] = {}
+    for processes in ({"1 server": 5, "2 engine": 20}, {"1 server": 6, "2 engine": 10}, {}):
+        note_memory(peaks, "vllm", processes)
+    assert (peaks["vllm"]["total"], peaks["vllm"]["engine"]) == (25, 20)
 
 
 def test_workloads_are_chosen_by_name() -> None:
@@ -141,9 +142,16 @@ def test_workloads_are_chosen_by_name() -> None:
         assert load.requests % load.streams == 0
 
 
-def test_rounds_are_added_only_to_a_comparison(tmp_path: Path) -> None:
-    assert read_earlier(tmp_path / "none.json") is None
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({"machine": {"cpu": "another"}, "rounds": []}))
-    with pytest.raises(BenchError, match="not a comparison made on this machine"):
-        read_earlier(other)
+def test_rounds_are_added_only_to_a_comparison_of_the_same_kind(tmp_path: Path) -> None:
+    settings = {"model": "m", "dtype": "bfloat16"}
+    fresh = begin(None, settings)
+    assert fresh["rounds"] == []
+    file = tmp_path / "comparison.json"
+    assert begin(file, settings)["settings"] == settings
+    file.write_text(json.dumps(fresh | {"rounds": ROUNDS}))
+    assert begin(file, settings)["rounds"] == ROUNDS
+    with pytest.raises(BenchError, match="another dtype"):
+        begin(file, settings | {"dtype": "float32"})
+    file.write_text(json.dumps(fresh | {"machine": {"cpu": "another"}}))
+    with pytest.raises(BenchError, match="another cpu"):
+        begin(file, settings)
