@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ from tenora_bench.client import BenchError
 from tenora_bench.server import ServerUnderTest, serve
 
 if TYPE_CHECKING:
-    from tenora_bench.serve import Workload
+    from tenora_bench.comparison import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
 
@@ -65,23 +65,46 @@ def write_json(path: Path | None, result: dict[str, Any]) -> None:
 
 
 def number(value: Any) -> str:
-    return f"{value:,.1f}" if isinstance(value, int | float) else "-"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else "-"
 
 
-def print_runs(result: dict[str, Any]) -> None:
-    table = Table(title=f"{result['machine']['cpu']}, {result['machine']['date']}")
-    columns = ("output_tokens_per_s", "p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
-    for heading in ("run", *columns):
-        table.add_column(heading, justify="right" if heading != "run" else "left")
-    for name, run in result.get("runs", {"trace": result.get("run", {})}).items():
-        table.add_row(name, *(number(run.get(column)) for column in columns))
-    console = Console()
-    console.print(table)
-    for name, value in result.get("ratios", {}).items():
-        console.print(f"{name}: {value:.2f} (median of the rounds' ratios)")
-    if result.get("peak_resident_bytes"):
+COLUMNS = {
+    "output tokens/s": "output_tokens_per_s",
+    "TTFT p50 ms": "p50_ttft_ms",
+    "TTFT p99 ms": "p99_ttft_ms",
+    "TPOT ms": "mean_tpot_ms",
+    "rounds": "rounds",
+}
+
+
+def print_table(title: str, runs: dict[str, dict[str, Any]]) -> None:
+    table = Table("run", title=title)
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right")
+    for name, run in runs.items():
+        table.add_row(name, *(number(run.get(figure)) for figure in COLUMNS.values()))
+    Console().print(table)
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    from tenora_bench.comparison import medians, ratios
+
+    console = Console(highlight=False)
+    console.print(f"{result['machine']['cpu']}, {result['machine']['date']}")
+    for name, load in result["workloads"].items():
+        print_table(
+            f"{name}: {load['streams']} in flight, {load['prompt_tokens']} tokens in,"
+            f" {load['output_tokens']} out; medians",
+            medians(result["rounds"], name),
+        )
+        for pair, value in ratios(result["rounds"], name).items():
+            console.print(f"{pair}: {value:.2f}")
+    for system, peak in result["peak_memory"].items():
         console.print(
-            f"server's peak resident memory: {result['peak_resident_bytes'] / 1e9:.2f} GB"
+            f"{system}: peak resident {peak['total'] / 1e9:.2f} GB,"
+            f" its engine process alone {peak['engine'] / 1e9:.2f} GB"
         )
 
 
@@ -95,7 +118,7 @@ def run_trace(
     block_tokens: int,
     targets_ms: tuple[float, float],
 ) -> dict[str, Any]:
-    from tenora_bench.serve import replay
+    from tenora_bench.replay import replay
     from tenora_bench.trace import read_trace
 
     requests = read_trace(trace)
@@ -105,70 +128,98 @@ def run_trace(
         )
 
 
-def run_closed_loop(
-    url: str | None, scratch: Path, model: Path, dtype: str, load: Workload, with_peft: bool
+def run_comparison(
+    url: str | None,
+    scratch: Path,
+    model: Path,
+    settings: dict[str, Any],
+    peers: dict[str, Path],
+    workloads: dict[str, Workload],
+    rounds: int,
+    json_file: Path | None,
+    append: bool,
 ) -> dict[str, Any]:
-    import torch
-
     from tenora_bench.adapters import write_adapters
-    from tenora_bench.peers import peft_peer
-    from tenora_bench.serve import compare
+    from tenora_bench.comparison import begin, compare, setup_of
 
-    folders = write_adapters(scratch / "adapters", model, load.adapters, list(load.ranks))
-    threads = torch.get_num_threads()
-    with (
-        server_under_test(url, scratch, model, ["--dtype", dtype]) as server,
-        peft_peer(model, folders, dtype, threads) if with_peft else nullcontext() as peer,
-    ):
-        return asyncio.run(compare(server, load, folders, peer))
+    if append and json_file is None:
+        raise BenchError("--append needs the --json FILE to add to")
+    result = begin(json_file if append else None, settings)
+    dtype, ranks = settings["dtype"], settings["ranks"]
+    folders = write_adapters(scratch / "adapters", model, settings["adapters"], ranks)
+    setup = setup_of(model, folders, dtype, workloads, scratch)
+
+    def keep(so_far: dict[str, Any]) -> None:
+        write_json(json_file, so_far)
+
+    options = ["--dtype", dtype, "--threads", str(setup.threads)]
+    with server_under_test(url, scratch, model, options) as server:
+        asyncio.run(compare(server, setup, peers, workloads, rounds, result, keep))
+    return result
 
 
 @app.command("serve")
 def serve_command(
     url: Annotated[str | None, typer.Option(help="A running server; else one is started.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Replay this trace file instead.")] = None,
-    compare_with: Annotated[str | None, typer.Option("--compare", help="peft")] = None,
-    model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    compare_with: Annotated[
+        str, typer.Option("--compare", help="Peers: peft,vllm,llamacpp,... (docs/peers.md)")
+    ] = "",
+    peer_python: Annotated[
+        list[str] | None, typer.Option(help="PEER=VENV or PEER=PYTHON; else this interpreter.")
+    ] = None,
+    workloads: Annotated[
+        str, typer.Option(help="streams16,streams8,single,long,long-single; else the next four.")
+    ] = "",
     streams: Annotated[int, typer.Option(help="Requests in flight.")] = 16,
-    requests: Annotated[int | None, typer.Option(help="In all; default: streams x 2.")] = None,
+    requests: Annotated[int | None, typer.Option(help="In all; default: streams.")] = None,
     prompt_tokens: Annotated[int, typer.Option()] = 64,
     output_tokens: Annotated[int, typer.Option()] = 64,
+    model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
     adapters: Annotated[int, typer.Option(help="Distinct adapters.")] = 16,
     ranks: Annotated[str, typer.Option(help="Ranks, taken in turn.")] = "8,16,32,64",
     rounds: Annotated[int, typer.Option(help="Counted, interleaved.")] = 5,
     speed: Annotated[float, typer.Option(help="Factor on a trace's arrival rate.")] = 1.0,
     prefix_block_tokens: Annotated[int, typer.Option(help="Tokens of a trace's block.")] = 16,
-    ttft_target_ms: Annotated[float, typer.Option()] = 2000.0,
-    tpot_target_ms: Annotated[float, typer.Option()] = 200.0,
+    ttft_target_ms: Annotated[float, typer.Option(help="Of a trace's requests.")] = 2000.0,
+    tpot_target_ms: Annotated[float, typer.Option(help="Of a trace's requests.")] = 200.0,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Add rounds to --json FILE.")] = False,
 ) -> None:
-    """Load on a server: mixed adapters against base only (and a peer), or a trace."""
-    if compare_with not in (None, "peft"):
-        raise typer.BadParameter("only peft can be compared with", param_hint="--compare")
-    targets = (ttft_target_ms, tpot_target_ms)
+    """Load on a server: mixed adapters and base only, beside peers; or a trace."""
     with readable_errors(), tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
         scratch, base = Path(folder), default_model(model)
         if trace is not None:
+            targets = (ttft_target_ms, tpot_target_ms)
             result = run_trace(
                 url, scratch, base, dtype, trace, speed, prefix_block_tokens, targets
             )
+            print_table(f"{result['machine']['cpu']}, trace", {"trace": result["run"]})
         else:
-            from tenora_bench.serve import Workload
+            from tenora_bench.comparison import Workload, choose_workloads
+            from tenora_bench.peers.registry import choose, parse_names, parse_pythons
 
-            load = Workload(
-                streams=streams,
-                requests=requests or 2 * streams,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-                adapters=adapters,
-                ranks=tuple(int(rank) for rank in ranks.split(",")),
-                rounds=rounds,
-                ttft_target_ms=ttft_target_ms,
-                tpot_target_ms=tpot_target_ms,
+            peers = choose(parse_names(compare_with), parse_pythons(peer_python or []))
+            own = Workload(streams, requests or streams, prompt_tokens, output_tokens)
+            settings = {
+                "model": base.name,
+                "dtype": dtype,
+                "adapters": adapters,
+                "ranks": [int(rank) for rank in ranks.split(",")],
+            }
+            result = run_comparison(
+                url,
+                scratch,
+                base,
+                settings,
+                peers,
+                choose_workloads(workloads) or {"closed-loop": own},
+                rounds,
+                json_file,
+                append,
             )
-            result = run_closed_loop(url, scratch, base, dtype, load, compare_with == "peft")
-    print_runs(result)
+            print_comparison(result)
     write_json(json_file, result)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Completion:
     adapter: str | None
     prompt: list[int]
     output_tokens: int
+    more: Mapping[str, Any] = field(default_factory=dict)  # what only this server knows
 
 
 async def complete(http: httpx.AsyncClient, wanted: Completion) -> RequestRecord:
@@ -41,6 +43,7 @@ async def complete(http: httpx.AsyncClient, wanted: Completion) -> RequestRecord
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **wanted.more,
     }
     headers = {"authorization": f"Bearer {wanted.key}"}
     try:

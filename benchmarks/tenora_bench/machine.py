@@ -1,0 +1,30 @@
+"""What the figures were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def threads() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> dict[str, Any]:
+    cpu = platform.processor() or "unknown"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = f"{len(names)} x {names[0].split(':', 1)[1].strip()}" if names else cpu
+    return {
+        "cpu": cpu,
+        "torch": torch.__version__,
+        "threads": threads(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
