@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tenora_bench.adapters import publish_adapters
-from tenora_bench.serve import machine
+from tenora_bench.machine import machine
 from tenora_bench.step import Workload, build, end, read_bandwidth, requests, start_decoding
 from tenora_engine.config import ModelInfo
 from tenora_engine.engine import Engine

@@ -19,7 +19,7 @@ import torch
 import zmq
 
 from tenora_bench.adapters import publish_adapters
-from tenora_bench.serve import machine
+from tenora_bench.machine import machine
 from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import Event
