@@ -16,7 +16,9 @@ class DecodePart {
         first_head_(first_head),
         last_head_(last_head),
         group_(plan.group()),
-        pitch_(plan.pitch()) {
+        pitch_(plan.pitch()),
+        ahead_(std::clamp<int64_t>(AHEAD_BYTES / (STEP * p_.pages.head_dim * sizeof(T)), 1,
+                                   MOST_AHEAD / STEP)) {
     const int64_t rows = (last_head - first_head) * group_;
     lines_ = scratch.take<const T*>(DECODE_LINES);
     scores_ = scratch.take<float>(rows * DECODE_PART);
@@ -29,24 +31,19 @@ class DecodePart {
     const int64_t steps = (tokens + STEP - 1) / STEP;
     const int64_t padded = steps * STEP;
     find_lines(first, tokens, padded);
-    for (int64_t t = 0; t < padded; t += STEP)
-      by_rows([&]<int ROWS>(int64_t head, int64_t row) {
-        const T* q[ROWS];
-        for (int i = 0; i < ROWS; ++i)
-          q[i] = p_.q.at(item_.first_row, first_head_ * group_ + row + i);
-        score_lines<ROWS>(q, lines_ + t, lines_ + t + AHEAD, head * p_.pages.head_dim,
-                          p_.pages.head_dim, scores_ + row * DECODE_PART + t, DECODE_PART);
-      });
+    by_step(lines_, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
+      const T* q[ROWS];
+      for (int i = 0; i < ROWS; ++i)
+        q[i] = p_.q.at(item_.first_row, first_head_ * group_ + row + i);
+      score_lines<ROWS>(q, lines, p_.pages.head_dim, scores_ + row * DECODE_PART + t, DECODE_PART);
+    });
     const int64_t rows = (last_head_ - first_head_) * group_;
     for (int64_t row = 0; row < rows; ++row) soften(row, tokens, padded, state);
     std::fill_n(state.mixed, rows * pitch_, 0.0f);
-    const T* const* values = lines_ + padded;
-    for (int64_t t = 0; t < padded; t += STEP)
-      by_rows([&]<int ROWS>(int64_t head, int64_t row) {
-        mix_lines<ROWS>(weights_ + row * DECODE_PART + t, DECODE_PART, values + t,
-                        values + t + AHEAD, head * p_.pages.head_dim, p_.pages.head_dim,
-                        state.mixed + row * pitch_, pitch_);
-      });
+    by_step(lines_ + padded, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
+      mix_lines<ROWS>(weights_ + row * DECODE_PART + t, DECODE_PART, lines, p_.pages.head_dim,
+                      state.mixed + row * pitch_, pitch_);
+    });
   }
 
  private:
@@ -55,6 +52,7 @@ class DecodePart {
   const AttentionArguments<T>& p_;
   const AttentionItem& item_;
   const int64_t first_head_, last_head_, group_, pitch_;
+  const int64_t ahead_;  // heads of a step from what is used to what is fetched
   const T** lines_;  // [DECODE_LINES] in the order of reading: keys, values, what comes next
   float* scores_;    // [rows, DECODE_PART]
   Weight* weights_;  // [rows, DECODE_PART]
@@ -66,9 +64,9 @@ class DecodePart {
     for (int64_t t = tokens; t < padded; ++t) lines_[t] = lines_[tokens - 1];
     for (int64_t t = 0; t < padded; ++t) lines_[padded + t] = lines_[t] + p_.pages.block();
     const T** next = lines_ + 2 * padded;
-    const int64_t more = std::min(AHEAD, item_.keys - first - tokens);
+    const int64_t more = std::min(MOST_AHEAD, item_.keys - first - tokens);
     if (more > 0) find_keys(first + tokens, more, next);
-    for (int64_t t = std::max<int64_t>(more, 0); t < AHEAD; ++t) next[t] = next[t - 1];
+    for (int64_t t = std::max<int64_t>(more, 0); t < MOST_AHEAD; ++t) next[t] = next[t - 1];
   }
 
   void find_keys(int64_t first, int64_t tokens, const T** lines) {
@@ -82,17 +80,29 @@ class DecodePart {
     }
   }
 
-  // Calls work<ROWS>(KV head, first row) for up to four query heads of a KV head at a time.
+  // Calls work<ROWS>(t, lines, first row) step by step, in each for up to four query heads of a KV
+  // head at a time.
   template <typename Work>
-  void by_rows(Work&& work) {
-    for (int64_t head = first_head_; head < last_head_; ++head) {
-      const int64_t first = (head - first_head_) * group_;
-      int64_t i = 0;
-      for (; i + 4 <= group_; i += 4) work.template operator()<4>(head, first + i);
-      switch (group_ - i) {
-        case 3: work.template operator()<3>(head, first + i); break;
-        case 2: work.template operator()<2>(head, first + i); break;
-        case 1: work.template operator()<1>(head, first + i); break;
+  void by_step(const T* const* all, int64_t padded, Work&& work) {
+    const int64_t heads = last_head_ - first_head_, head_dim = p_.pages.head_dim;
+    const T* const* ahead = all + ahead_ / heads * STEP;
+    int64_t ahead_head = ahead_ % heads;
+    for (int64_t t = 0; t < padded; t += STEP) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const Lines<T> lines = {all + t, (first_head_ + head) * head_dim, ahead,
+                                (first_head_ + ahead_head) * head_dim};
+        const int64_t row = head * group_;
+        int64_t i = 0;
+        for (; i + 4 <= group_; i += 4) work.template operator()<4>(t, lines, row + i);
+        switch (group_ - i) {
+          case 3: work.template operator()<3>(t, lines, row + i); break;
+          case 2: work.template operator()<2>(t, lines, row + i); break;
+          case 1: work.template operator()<1>(t, lines, row + i); break;
+        }
+        if (++ahead_head == heads) {
+          ahead_head = 0;
+          ahead += STEP;
+        }
       }
     }
   }

@@ -61,7 +61,8 @@ class PrefillPart {
     pack_keys(lines_, offset, head_dim, pitch_, keys_);
     pack_values(lines_, p_.pages.block() + offset, head_dim, pitch_, values_);
     multiply(q_, pitch_, keys_, KEY_TILE, pitch_, columns, scores_, KEY_TILE, nullptr);
-    soften(first, columns, state);
+    if (first + columns <= visible_keys(0)) soften<false>(first, columns, state);
+    else soften<true>(first, columns, state);
     multiply(weights_, KEY_TILE, values_, pitch_, round_up(tokens, 2), pitch_, state.mixed, pitch_,
              factor_);
   }
@@ -98,21 +99,23 @@ class PrefillPart {
   }
 
   // The tile's scores of a row, times scale * log2 e; -inf where the row may not look.
+  template <bool MASKED>
   Lanes visible_scores(int64_t row, int64_t column, int64_t visible) const {
     const Lanes scaled = load(scores_ + row * KEY_TILE + column) * (p_.scale * LOG2_E);
-    if (column + LANES <= visible) return scaled;
+    if (!MASKED) return scaled;
     const Bits index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const uint32_t count = std::max<int64_t>(0, visible - column);
     return index < count ? scaled : Lanes{} - __builtin_inff();
   }
 
   // The tile's weights from its scores; brings the rows' highest scores and sums up to date.
+  template <bool MASKED>
   void soften(int64_t first, int64_t columns, const State& state) {
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t visible = visible_keys(row) - first;
       Lanes most = Lanes{} + state.highest[row];
       for (int64_t c = 0; c < columns; c += LANES) {
-        const Lanes some = visible_scores(row, c, visible);
+        const Lanes some = visible_scores<MASKED>(row, c, visible);
         most = some > most ? some : most;
       }
       const float high = highest(most);
@@ -127,7 +130,7 @@ class PrefillPart {
       const float base = high == -__builtin_inff() ? 0.0f : high;
       Lanes total = {};
       for (int64_t c = 0; c < columns; c += LANES) {
-        const Lanes weight = exp2_below_one(visible_scores(row, c, visible) - base);
+        const Lanes weight = exp2_below_one(visible_scores<MASKED>(row, c, visible) - base);
         total += weight;
         store_elements(weights_ + row * KEY_TILE + c, weight);
       }

@@ -9,8 +9,9 @@
 namespace tenora {
 
 constexpr int64_t DECODE_PART = 256;    // tokens; divides by the lines of one step
-constexpr int64_t AHEAD = 64;           // lines that decode fetches before it needs them
-constexpr int64_t DECODE_LINES = 2 * DECODE_PART + AHEAD;
+constexpr int64_t AHEAD_BYTES = 12288;  // what decode fetches before it needs it
+constexpr int64_t MOST_AHEAD = 128;     // lines
+constexpr int64_t DECODE_LINES = 2 * DECODE_PART + MOST_AHEAD;
 constexpr int64_t PREFILL_PART = 1024;  // tokens; divides by KEY_TILE
 constexpr int64_t KEY_TILE = 64;
 constexpr int64_t TILE_ROWS = 96;  // query rows times heads that share packed keys

@@ -17,18 +17,28 @@ struct Element {
 
 // ---------------------------------------------------------------- one query row per head
 
+// One head's part of STEP lines, and of those that are to be fetched meanwhile.
 template <typename T>
-inline void fetch(const T* from, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64 / sizeof(T)) prefetch(from + i);
-}
+struct Lines {
+  const T* const* now;
+  int64_t offset;
+  const T* const* ahead;
+  int64_t ahead_offset;
 
-// scores[i * stride + t] = q[i] . (lines[t] + offset), for STEP lines; fetches as many of `ahead`.
+  const T* operator[](int line) const { return now[line] + offset; }
+  void fetch(int line, int64_t count) const {
+    for (int64_t i = 0; i < count; i += 64 / sizeof(T)) fetch_at(line, i);
+  }
+  void fetch_at(int line, int64_t at) const { prefetch(ahead[line] + ahead_offset + at); }
+};
+
+// scores[i * stride + t] = q[i] . lines[t], for STEP lines.
 template <int ROWS, typename T>
-inline void score_lines(const T* const* q, const T* const* lines, const T* const* ahead,
-                        int64_t offset, int64_t head_dim, float* scores, int64_t stride) {
+inline void score_lines(const T* const* q, const Lines<T>& lines, int64_t head_dim, float* scores,
+                        int64_t stride) {
   for (int t = 0; t < STEP; ++t) {
-    const T* key = lines[t] + offset;
-    fetch(ahead[t] + offset, head_dim);
+    const T* key = lines[t];
+    lines.fetch(t, head_dim);
     Lanes sums[ROWS] = {};
     for (int64_t d = 0; d < head_dim; d += LANES) {
       const int64_t count = head_dim - d;
@@ -39,17 +49,16 @@ inline void score_lines(const T* const* q, const T* const* lines, const T* const
   }
 }
 
-// mixed[i] += sum over STEP lines t of weights[i * stride + t] * (lines[t] + offset).
+// mixed[i] += sum over STEP lines t of weights[i * stride + t] * lines[t].
 template <int ROWS, typename T>
-inline void mix_lines(const float* weights, int64_t stride, const T* const* lines,
-                      const T* const* ahead, int64_t offset, int64_t head_dim, float* mixed,
-                      int64_t pitch) {
-  for (int t = 0; t < STEP; ++t) fetch(ahead[t] + offset, head_dim);
+inline void mix_lines(const float* weights, int64_t stride, const Lines<T>& lines, int64_t head_dim,
+                      float* mixed, int64_t pitch) {
+  for (int t = 0; t < STEP; ++t) lines.fetch(t, head_dim);
   for (int64_t d = 0; d < head_dim; d += LANES) {
     Lanes sums[ROWS];
     for (int i = 0; i < ROWS; ++i) sums[i] = load(mixed + i * pitch + d);
     for (int t = 0; t < STEP; ++t) {
-      const Lanes value = load_up_to(lines[t] + offset + d, head_dim - d);
+      const Lanes value = load_up_to(lines[t] + d, head_dim - d);
       for (int i = 0; i < ROWS; ++i) sums[i] += value * weights[i * stride + t];
     }
     for (int i = 0; i < ROWS; ++i) store(mixed + i * pitch + d, sums[i]);

@@ -49,8 +49,8 @@ inline __m512 add_across(const __m512 (&v)[4]) {
 }
 
 template <int ROWS>
-inline void score_lines(const bf16* const* q, const bf16* const* lines, const bf16* const* ahead,
-                        int64_t offset, int64_t head_dim, float* scores, int64_t stride) {
+inline void score_lines(const bf16* const* q, const Lines<bf16>& lines, int64_t head_dim,
+                        float* scores, int64_t stride) {
   __m512 quarters[ROWS][4];
   for (int quad = 0; quad < 4; ++quad) {
     __m512 sums[ROWS][4];
@@ -59,8 +59,8 @@ inline void score_lines(const bf16* const* q, const bf16* const* lines, const bf
     for (int64_t d = 0; d < head_dim; d += 32) {
       __m512i keys[4];
       for (int t = 0; t < 4; ++t) {
-        keys[t] = load_pairs(lines[4 * quad + t] + offset + d, head_dim - d);
-        prefetch(ahead[4 * quad + t] + offset + d);
+        keys[t] = load_pairs(lines[4 * quad + t] + d, head_dim - d);
+        lines.fetch_at(4 * quad + t, d);
       }
       for (int i = 0; i < ROWS; ++i) {
         const __m512i query = load_pairs(q[i] + d, head_dim - d);
@@ -83,9 +83,8 @@ inline void interleave(__m512i one, __m512i other, __m512i (&pairs)[2]) {
 }
 
 template <int ROWS, int VECTORS>
-inline void mix_columns(const bf16* weights, int64_t stride, const bf16* const* lines,
-                        const bf16* const* ahead, int64_t offset, int64_t count, float* mixed,
-                        int64_t pitch) {
+inline void mix_columns(const bf16* weights, int64_t stride, const Lines<bf16>& lines,
+                        int64_t first, int64_t head_dim, float* mixed, int64_t pitch) {
   __m512 sums[ROWS][VECTORS];
   for (int i = 0; i < ROWS; ++i)
     for (int j = 0; j < VECTORS; ++j)
@@ -93,10 +92,11 @@ inline void mix_columns(const bf16* weights, int64_t stride, const bf16* const* 
   for (int t = 0; t < STEP; t += 2) {
     for (int j = 0; j < VECTORS; j += 2) {
       __m512i pairs[2];
-      prefetch(ahead[t] + offset + j * LANES);
-      prefetch(ahead[t + 1] + offset + j * LANES);
-      interleave(load_pairs(lines[t] + offset + j * LANES, count - j * LANES),
-                 load_pairs(lines[t + 1] + offset + j * LANES, count - j * LANES), pairs);
+      const int64_t at = first + j * LANES;
+      lines.fetch_at(t, at);
+      lines.fetch_at(t + 1, at);
+      interleave(load_pairs(lines[t] + at, head_dim - at),
+                 load_pairs(lines[t + 1] + at, head_dim - at), pairs);
       for (int i = 0; i < ROWS; ++i) {
         const __m512i weight = repeat_pair(weights + i * stride + t);
         sums[i][j] = add_pairs(sums[i][j], pairs[0], weight);
@@ -109,14 +109,13 @@ inline void mix_columns(const bf16* weights, int64_t stride, const bf16* const* 
 }
 
 template <int ROWS>
-inline void mix_lines(const bf16* weights, int64_t stride, const bf16* const* lines,
-                      const bf16* const* ahead, int64_t offset, int64_t head_dim, float* mixed,
-                      int64_t pitch) {
+inline void mix_lines(const bf16* weights, int64_t stride, const Lines<bf16>& lines,
+                      int64_t head_dim, float* mixed, int64_t pitch) {
   int64_t d = 0;
   for (; d + 64 <= pitch; d += 64)
-    mix_columns<ROWS, 4>(weights, stride, lines, ahead, offset + d, head_dim - d, mixed + d, pitch);
+    mix_columns<ROWS, 4>(weights, stride, lines, d, head_dim, mixed + d, pitch);
   if (d < pitch)
-    mix_columns<ROWS, 2>(weights, stride, lines, ahead, offset + d, head_dim - d, mixed + d, pitch);
+    mix_columns<ROWS, 2>(weights, stride, lines, d, head_dim, mixed + d, pitch);
 }
 
 template <int ROWS, int VECTORS>

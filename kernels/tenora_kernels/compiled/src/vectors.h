@@ -116,11 +116,17 @@ inline void sums8(const Lanes (&lanes)[8], float (&out)[8]) {
 }
 
 inline float highest(Lanes lanes) {
-  float all[LANES];
-  store(all, lanes);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; ++i) all[i] = all[i] > all[i + width] ? all[i] : all[i + width];
-  return all[0];
+  typedef float Eight __attribute__((vector_size(32)));
+  typedef float Four __attribute__((vector_size(16)));
+  Eight halves[2];
+  std::memcpy(halves, &lanes, sizeof(lanes));
+  const Eight eight = halves[0] > halves[1] ? halves[0] : halves[1];
+  Four quarters[2];
+  std::memcpy(quarters, &eight, sizeof(eight));
+  const Four four = quarters[0] > quarters[1] ? quarters[0] : quarters[1];
+  const float one = four[0] > four[2] ? four[0] : four[2];
+  const float other = four[1] > four[3] ? four[1] : four[3];
+  return one > other ? one : other;
 }
 
 // What a T keeps of the lanes. The compiler does not fuse the rounded value into a later sum.
