@@ -263,6 +263,7 @@ def print_steps(result: dict[str, Any]) -> None:
     table.add_row("step, no clock", *(f"{cell['step_ms']:.2f}     " for cell in cells))
     table.add_row("tokens/s", *(f"{cell['tokens_per_s']:.0f}     " for cell in cells))
     console = Console()
+    console.width = max(console.width, 18 * (len(cells) + 1))
     console.print(table)
     for cell in cells:
         if "of_weight_floor" in cell:

@@ -138,19 +138,21 @@ class Engine:
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """Load the base model, size the arena by the memory budget and put the parts together.
+    """Load the base model, size the arena by the memory budget, which goes to the log, and put the
+    parts together.
 
     Raises ModelLoadError or MemoryBudgetError.
     """
     from tenora_engine.adapters.loader import AdapterLoader
     from tenora_engine.memory.arena import Arena
-    from tenora_engine.memory.budget import plan_memory
+    from tenora_engine.memory.budget import describe, plan_memory
     from tenora_engine.model.loader import load_model, read_model_info
     from tenora_engine.runner.runner import ModelRunner
 
     plan_memory(config, read_model_info(config))  # fail before the weights are read
     model = load_model(config)
     resolved = plan_memory(config, model.info)
+    _log.info("memory budget of the engine:\n%s", describe(resolved))
     arena = Arena.allocate(resolved)
     memory = MemoryManager(resolved, arena)
     runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
