@@ -98,7 +98,8 @@ def print_comparison(result: dict[str, Any]) -> None:
     from tenora_bench.comparison import medians, ratios
 
     console = Console(highlight=False)
-    console.print(f"{result['machine']['cpu']}, {result['machine']['date']}")
+    machine = result["machine"]
+    console.print(f"{machine['cpu']}, our kernels: {machine['kernels']}, {machine['date']}")
     for name, load in result["workloads"].items():
         print_table(
             f"{name}: {load['streams']} in flight, {load['prompt_tokens']} tokens in,"
