@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from tenora_bench.comparison import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
+
+
+def end(signal_number: int, frame: object) -> NoReturn:
+    """Leave by way of every context, so that no server stays behind, least of all a paused one."""
+    raise SystemExit(128 + signal_number)
 
 
 @contextmanager
@@ -92,7 +98,8 @@ def print_comparison(result: dict[str, Any]) -> None:
     from tenora_bench.comparison import medians, ratios
 
     console = Console(highlight=False)
-    console.print(f"{result['machine']['cpu']}, {result['machine']['date']}")
+    machine = result["machine"]
+    console.print(f"{machine['cpu']}, our kernels: {machine['kernels']}, {machine['date']}")
     for name, load in result["workloads"].items():
         print_table(
             f"{name}: {load['streams']} in flight, {load['prompt_tokens']} tokens in,"
@@ -188,6 +195,8 @@ def serve_command(
     append: Annotated[bool, typer.Option("--append", help="Add rounds to --json FILE.")] = False,
 ) -> None:
     """Load on a server: mixed adapters and base only, beside peers; or a trace."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     with readable_errors(), tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
         scratch, base = Path(folder), default_model(model)
         if trace is not None:

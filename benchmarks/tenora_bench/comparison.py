@@ -148,7 +148,8 @@ def begin(path: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
     if path is None or not path.exists():
         return fresh
     found: dict[str, Any] = json.loads(path.read_text())
-    for name, of in (("cpu", "machine"), *((name, "settings") for name in settings)):
+    same = [("cpu", "machine"), ("kernels", "machine"), *((name, "settings") for name in settings)]
+    for name, of in same:
         if found.get(of, {}).get(name) != fresh[of][name]:
             raise BenchError(f"{path} was made with another {name}; name another --json")
     return found

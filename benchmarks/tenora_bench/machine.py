@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tenora_kernels.backend import has_compiled_ops
+
 
 def threads() -> int:
     """The cores that this process may use."""
@@ -26,5 +28,6 @@ def machine() -> dict[str, Any]:
         "cpu": cpu,
         "torch": torch.__version__,
         "threads": threads(),
+        "kernels": "compiled" if has_compiled_ops() else "torch",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -35,8 +35,7 @@ def export(setup: Setup) -> Path:
 @asynccontextmanager
 async def openvino(setup: Setup) -> AsyncIterator[Worker]:
     arguments = ["--model", str(export(setup)), "--step-tokens", str(STEP_TOKENS)]
-    for folder in setup.adapters:
-        arguments += ["--adapter", str(folder)]
+    arguments += ["--adapters", *map(str, setup.adapters)]
     with worker(setup, SCRIPT, arguments) as process:
         yield process
 

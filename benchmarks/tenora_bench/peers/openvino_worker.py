@@ -105,11 +105,11 @@ class Pipeline:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
-    parser.add_argument("--adapter", action="append", default=[])
+    parser.add_argument("--adapters", nargs="*", default=[])
     parser.add_argument("--step-tokens", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
-    pipeline = Pipeline(options.model, options.adapter, options.step_tokens, options.threads)
+    pipeline = Pipeline(options.model, options.adapters, options.step_tokens, options.threads)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         message = json.loads(line)

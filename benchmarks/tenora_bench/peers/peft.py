@@ -12,7 +12,6 @@ from tenora_bench.peers.worker import Worker, worker
 @asynccontextmanager
 async def peft(setup: Setup) -> AsyncIterator[Worker]:
     arguments = ["--model", str(setup.model), "--dtype", setup.dtype]
-    for folder in setup.adapters:
-        arguments += ["--adapter", str(folder)]
+    arguments += ["--adapters", *map(str, setup.adapters)]
     with worker(setup, "peft_worker.py", arguments) as process:
         yield process

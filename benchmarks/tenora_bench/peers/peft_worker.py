@@ -74,12 +74,12 @@ def run(model: Any, message: dict[str, Any]) -> list[dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--adapter", type=Path, action="append", required=True)
+    parser.add_argument("--adapters", type=Path, nargs="+", required=True)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model = load(options.model, options.adapter, getattr(torch, options.dtype))
+    model = load(options.model, options.adapters, getattr(torch, options.dtype))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(run(model, json.loads(line))), flush=True)

@@ -101,13 +101,13 @@ class ProcessTree:
     """The part of a System that its processes give it."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
 
     def pause(self) -> None:
-        signal_family(self._pid, signal.SIGSTOP)
+        signal_family(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        signal_family(self._pid, signal.SIGCONT)
+        signal_family(self.pid, signal.SIGCONT)
 
     def peak_memory(self) -> dict[str, int]:
-        return peak_memory(self._pid)
+        return peak_memory(self.pid)
