@@ -28,7 +28,7 @@ def kv_write(
     pool: Tensor,  # [num_pages, page_elements], the arena
     kv: KVLayout,
     layer: int,
-    slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset
+    slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset; CUDA: -1 is nowhere
 ) -> None:
     """Rotate q in place; write rotated k and v of each token to its slot of the arena.
 

@@ -6,7 +6,8 @@ What a step needs once for all its layers is worked out here, by the two builder
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,14 @@ class AdapterTable:
     a_offset: Tensor  # [slots, layers, modules] int32, within the granule
     b_offset: Tensor  # [slots, layers, modules] int32, within the granule
     scale: Tensor  # [slots, layers, modules] float32, alpha / r (or alpha / sqrt(r))
+    alignment: int = 1  # every offset is a multiple of it: see `common_alignment`
+
+
+def common_alignment(sizes: Iterable[int]) -> int:
+    """The largest power of two up to 8 that divides all sizes: what offsets into the arena are
+    multiples of when pages and adapter rows have these sizes. 8 elements of 16 bits are the widest
+    load of a GPU's thread."""
+    return math.gcd(8, *sizes)
 
 
 @dataclass(frozen=True)

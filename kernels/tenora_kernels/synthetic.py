@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
+from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout, common_alignment
 
 MIXES = ("distinct", "identical", "uniform", "zipf", "skewed")
 """Popularities after Punica: each row its own adapter; one for all; ceil(sqrt(rows)) adapters;
@@ -53,6 +53,7 @@ def random_adapters(
         a_offset=a_offset.to(device),
         b_offset=(a_offset + inputs).to(device),
         scale=torch.full((slots, layers, modules), 0.5, device=device),
+        alignment=common_alignment(size for shape in shapes for size in shape),
     )
     return SyntheticAdapters(pool, table)
 
