@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tenora_engine.model.modules import LORA_MODULES as LORA_MODULES
+
 if TYPE_CHECKING:
     from tenora_kernels.segments import KVLayout
 
@@ -42,10 +44,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     prefix_caching: bool = True
     seed: int = 0
-
-
-LORA_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The modules an adapter may change, in the order of AdapterTable's last axis."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

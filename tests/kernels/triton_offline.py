@@ -88,7 +88,7 @@ def launch_rest(kv_dtype: torch.dtype) -> None:
     kv = KVLayout(num_layers=2, block_tokens=16, kv_heads=KV_HEADS, head_dim=HEAD_DIM)
     pool = torch.zeros(4, kv.page_elements, dtype=kv_dtype)
     qkv = torch.zeros(4, HEADS + 2 * KV_HEADS, HEAD_DIM, dtype=DTYPE)
-    q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+    q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
     table, rows = torch.zeros(64, HEAD_DIM // 2), torch.arange(4)
     ops.kv_write(q, k, v, table, table, rows, pool, kv, 1, rows)
     x = torch.zeros(4, HIDDEN, dtype=DTYPE)

@@ -56,7 +56,7 @@ class Tuning:
     def from_json(cls, text: str) -> Tuning:
         """Raises TypeError for names that are not known, ValueError for what is no JSON."""
         table: dict[str, dict[str, Any]] = json.loads(text)
-        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
         return cls(**{name: kinds[name](**values) for name, values in table.items()})
 
 
