@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 DType = Literal["bfloat16", "float32"]
+KVDType = Literal["auto", "fp8"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_format: Literal["auto", "dummy"] = "auto"  # dummy: config only, seeded random weights
     device: Device = "cpu"
     dtype: DType = "bfloat16"
+    kv_dtype: KVDType = "auto"  # auto = dtype; fp8 = e4m3, half the bytes, CUDA only
     threads: int | None = None  # of the compute pool; None = all cores
     memory_bytes: int = 2 * 1024**3  # weights + workspace + arena together
     arena_bytes: int | None = None  # the arena alone; None = what the budget leaves

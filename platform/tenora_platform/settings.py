@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     """Where the model runs."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of weights, KV and adapters."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """Of the KV alone: as dtype, or fp8 (e4m3), which takes half the memory; CUDA only."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads of the engine; all cores when absent."""
     memory: Size = 1024**3
@@ -140,6 +142,7 @@ class Settings(BaseSettings):
             load_format=self.load_format,
             device=self.resolved_device(),
             dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             threads=self.threads,
             memory_bytes=self.memory,
             arena_bytes=self.arena,

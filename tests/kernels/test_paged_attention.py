@@ -27,8 +27,9 @@ def check(
     kv: KVLayout,
     heads: int,
     dtype: torch.dtype,
+    kv_dtype: torch.dtype | None = None,
 ) -> None:
-    pages = fill_pages(context_lens, kv, dtype)
+    pages = fill_pages(context_lens, kv, kv_dtype or dtype)
     packed = torch.randn(sum(query_lens), heads + 2, kv.head_dim).to(dtype)
     q = packed[:, :heads]  # rows that are not adjacent
     layer, scale = kv.num_layers - 1, kv.head_dim**-0.5
@@ -64,6 +65,15 @@ def test_long_contexts_are_split(ops: Ops) -> None:
     """More than one part per context, and parts that lie past a shorter sequence's end."""
     kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=16)
     check(ops, [1, 1], [700, 30], kv, 2, torch.float32)
+
+
+def test_fp8_pages(ops: Ops) -> None:
+    """Keys and values of e4m3 are exact in the query's dtype: nothing is lost after the arena."""
+    if ops.name not in ("interpreter", "gpu"):
+        return
+    kv = KVLayout(num_layers=2, block_tokens=16, kv_heads=2, head_dim=32)
+    for dtype in ops.dtypes:
+        check(ops, [1, 7, 1], [40, 19, 70], kv, 4, dtype, torch.float8_e4m3fn)
 
 
 def test_public_op() -> None:

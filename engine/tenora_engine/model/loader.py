@@ -74,6 +74,8 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
             f"this model attends to a sliding window of {spec.sliding_window} tokens, which is not "
             f"supported; set max_context_tokens to {spec.sliding_window} or less"
         )
+    if config.kv_dtype == "fp8" and config.device != "cuda":
+        raise ModelLoadError("kv_dtype fp8 needs device cuda; set kv_dtype to auto on the CPU")
     return ModelInfo(
         id=config.served_name,
         architecture=spec.architecture,

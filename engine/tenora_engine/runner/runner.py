@@ -31,7 +31,8 @@ class ModelRunner:
         table: AdapterTable,
     ) -> None:
         self._decoder = model.decoder
-        self._arena = Arena(pool=pool, flat=pool.view(-1), kv=resolved.kv_layout, table=table)
+        kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
+        self._arena = Arena(pool=kv_pool, flat=pool.view(-1), kv=resolved.kv_layout, table=table)
         self._builder = BatchBuilder(resolved, table, pool.device)
         self._graphs: GraphRunner | None = None
         if pool.device.type == "cuda":

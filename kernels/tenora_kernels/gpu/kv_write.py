@@ -13,6 +13,14 @@ from tenora_kernels.gpu.launch import power_of_two
 from tenora_kernels.segments import KVLayout
 
 
+@triton.jit
+def _stored(value, kind: tl.constexpr):
+    """As the arena keeps it; fp8 (e4m3, scale 1) saturates at its largest number."""
+    if kind == tl.float8e4nv:
+        value = tl.clamp(value.to(tl.float32), -448.0, 448.0)
+    return value.to(kind)
+
+
 @triton.jit(do_not_specialize=["layer"])
 def _rotate_and_store(
     q, k, v, cos, sin, positions, pool, slots,
@@ -41,27 +49,27 @@ def _rotate_and_store(
         tl.store(source + HALF + half, (high * c + low * s).to(kind), mask=half_real)
     elif slot >= 0:
         kv_head = head - HEADS
-        stored = pool.dtype.element_ty
+        kept: tl.constexpr = pool.dtype.element_ty
         LAYER: tl.constexpr = 2 * BLOCK_TOKENS * KV_HEADS * HEAD_DIM
         line = (slot // BLOCK_TOKENS) * page_stride + layer * LAYER
         line += ((slot % BLOCK_TOKENS) * KV_HEADS + kv_head) * HEAD_DIM
         source = k + row * k_row_stride + kv_head * k_head_stride
         low = tl.load(source + half, mask=half_real, other=0.0).to(tl.float32)
         high = tl.load(source + HALF + half, mask=half_real, other=0.0).to(tl.float32)
-        tl.store(pool + line + half, (low * c - high * s).to(kind).to(stored), mask=half_real)
+        tl.store(pool + line + half, _stored((low * c - high * s).to(kind), kept), mask=half_real)
         turned = (high * c + low * s).to(kind)
-        tl.store(pool + line + HALF + half, turned.to(stored), mask=half_real)
+        tl.store(pool + line + HALF + half, _stored(turned, kept), mask=half_real)
         dims = tl.arange(0, HEAD_ROOM)
         dim_real = dims < HEAD_DIM
         if 2 * HALF < HEAD_DIM:
             passed = dim_real & (dims >= 2 * HALF)
             rest = tl.load(source + dims, mask=passed, other=0.0)
-            tl.store(pool + line + dims, rest.to(stored), mask=passed)
+            tl.store(pool + line + dims, _stored(rest, kept), mask=passed)
         line += BLOCK_TOKENS * KV_HEADS * HEAD_DIM
         value = tl.load(
             v + row * v_row_stride + kv_head * v_head_stride + dims, mask=dim_real, other=0.0
         )
-        tl.store(pool + line + dims, value.to(stored), mask=dim_real)
+        tl.store(pool + line + dims, _stored(value, kept), mask=dim_real)
 
 
 def kv_write(
