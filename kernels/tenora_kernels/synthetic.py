@@ -32,10 +32,11 @@ def random_adapters(
     dtype: torch.dtype,
     device: torch.device,
     seed: int = 0,
+    max_rank: int = 1,  # room in the table, at least the largest rank
 ) -> SyntheticAdapters:
     """Weights that keep activations of order 1, granules in shuffled order as after some use."""
     generator = torch.Generator().manual_seed(seed)
-    slots, modules, max_rank = len(ranks), len(shapes), max(ranks)
+    slots, modules, max_rank = len(ranks), len(shapes), max(*ranks, max_rank)
     granule = sum(map(sum, shapes))
     offsets = torch.tensor([0, *(sum(shape) for shape in shapes)]).cumsum(0)[:-1]
     a_offset = offsets.int().expand(slots, layers, modules).contiguous()

@@ -5,6 +5,7 @@ what lies in the static tensors, and the kernels that read it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.modules import LORA_MODULES
 from tenora_engine.model.spec import DecoderSpec
 from tenora_engine.model.weights import RandomWeights
-from tenora_engine.runner.graphs import Capture, GraphRunner
+from tenora_engine.runner.graphs import Capture, CudaCapture, GraphRunner, again
 from tenora_kernels import BASE_SLOT, KVLayout, backend, build_attention_layout, build_segments
 from tenora_kernels.backend import Implementation
 from tenora_kernels.synthetic import random_adapters
@@ -65,16 +66,6 @@ class Step:
 
     inputs: Callable[[bool], ForwardInputs]
     num_rows: int
-
-
-def call_again(call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-    """A capture for machines without CUDA: a replay makes the same call over the same tensors."""
-    output = call()
-
-    def run() -> None:
-        output.copy_(call())
-
-    return run, output
 
 
 def make_arena(device: torch.device) -> Arena:
@@ -162,6 +153,9 @@ def ops(made: Callable[[], Implementation]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    if torch.cuda.is_available():
+        check(torch.device("cuda"), CudaCapture())
+        sys.exit()
     torch.set_num_threads(1)
     with ops(backend.triton_implementation):
-        check(torch.device("cpu"), call_again, lambda: ops(backend.torch_implementation))
+        check(torch.device("cpu"), again, lambda: ops(backend.torch_implementation))

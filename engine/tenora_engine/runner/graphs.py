@@ -56,6 +56,16 @@ class CudaCapture:
         return graph.replay, output
 
 
+def again(call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """A capture where there is no CUDA: a replay makes the same call over the same tensors."""
+    output = call()
+
+    def run() -> None:
+        output.copy_(call())
+
+    return run, output
+
+
 @dataclass(frozen=True)
 class Replay:
     """One captured step: `run()`, and then `hidden` holds the result."""
