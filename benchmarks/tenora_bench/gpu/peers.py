@@ -4,6 +4,7 @@ and triton is stood in for here; none of their code is."""
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ def vllm_peer(folder: Path) -> Peer:
         b_parts = [[p.contiguous() for p in layer.split(list(widths), dim=1)] for layer in b]
 
         def run(layer: int) -> None:
-            shrink(x, a_parts[layer], buffer, *arguments, 0.5)
+            shrink(x, a_parts[layer], buffer, *arguments, 1.0)
             expand(buffer, b_parts[layer], y, *arguments, offset_start=0, add_inputs=True)
 
         return run
@@ -106,6 +107,11 @@ def sglang_peer(folder: Path) -> Peer:
         stand_in(package)
     stand_in("sglang.srt.lora.utils", LoRABatchInfo=SimpleNamespace)
     stand_in("sglang.srt.utils", cached_triton_kernel=keep, get_device_name=device_name)
+    on, off = SimpleNamespace(get=lambda: True), SimpleNamespace(get=lambda: False)
+    envs = SimpleNamespace(
+        SGLANG_ENABLE_LORA_CSGMV_SPLIT_K=on, SGLANG_ENABLE_DETERMINISTIC_INFERENCE=off
+    )
+    stand_in("sglang.srt.environ", envs=envs)
     stand_in("sglang.utils", cached_triton_kernel=keep)
     stand_in("sglang.kernels.ops")
     stand_in("sglang.kernels.ops.lora")
@@ -120,11 +126,14 @@ def sglang_peer(folder: Path) -> Peer:
     ) -> Call:
         rank, device = b.shape[3], x.device
         info = sglang_batch(row_slot, a.shape[1], rank, device)
-        bounds = torch.tensor([0, *widths]).cumsum(0).to(device=device, dtype=torch.int32)
+        bounds = torch.tensor([0, *widths]).cumsum(0).int()
+        arguments = (info, bounds.to(device), max(widths), y)
+        known = inspect.signature(expand.chunked_sgmv_lora_expand_forward).parameters
+        more = {"slice_offsets_cpu": bounds} if "slice_offsets_cpu" in known else {}
 
         def run(layer: int) -> None:
             hidden = shrink.chunked_sgmv_lora_shrink_forward(x, a[layer], info, len(widths))
-            expand.chunked_sgmv_lora_expand_forward(hidden, b[layer], info, bounds, max(widths), y)
+            expand.chunked_sgmv_lora_expand_forward(hidden, b[layer], *arguments, **more)
 
         return run
 
@@ -134,9 +143,9 @@ def sglang_peer(folder: Path) -> Peer:
 def sglang_batch(
     row_slot: Tensor, adapters: int, rank: int, device: torch.device
 ) -> SimpleNamespace:
-    """Rows in runs, cut into chunks of 16, 32 or 128 rows by the size of the batch."""
+    """Rows in runs, cut into chunks of 16 rows, or of 128 in large batches."""
     tokens = row_slot.shape[0]
-    chunk = 128 if tokens >= 256 else 32 if tokens >= 64 else 16
+    chunk = 128 if tokens > 256 else 16
     slots, counts = torch.unique_consecutive(row_slot, return_counts=True)
     starts: list[int] = []
     owners: list[int] = []
@@ -159,7 +168,7 @@ def sglang_batch(
         weight_indices=ints(owners),
         lora_ranks=ints([rank] * adapters),
         permutation=torch.arange(tokens, dtype=torch.int32, device=device),
-        scalings=torch.full((adapters,), 0.5, device=device),
+        scalings=torch.ones(adapters, device=device),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn import functional
 from tenora_bench.gpu.measure import Call, Ceilings, Machine, Report
 from tenora_bench.gpu.peers import Peer
 from tenora_kernels import build_segments
-from tenora_kernels.synthetic import SyntheticAdapters, mix_rows, random_adapters
+from tenora_kernels.synthetic import mix_rows, random_adapters
 
 # Projections of Llama-3.1-8B: in features, widths
 SHAPES = {
@@ -101,7 +102,7 @@ def time_cell(
     base = machine.seconds(lambda layer: functional.linear(x, weights[layer]), base_layers)
     distinct = len(set(row_slot.tolist()))
     moved = item * (distinct * elements + x.numel() + 2 * y.numel())
-    others = rival_times(machine, made, cell, shapes, row_slot, x, layers, peers, report)
+    others = rival_times(machine, cell, shapes, row_slot, x, layers, peers, report)
     report.add(
         cell.name,
         seconds,
@@ -114,7 +115,6 @@ def time_cell(
 
 def rival_times(
     machine: Machine,
-    made: SyntheticAdapters,
     cell: Cell,
     shapes: Sequence[tuple[int, int]],
     row_slot: Tensor,
@@ -123,10 +123,9 @@ def rival_times(
     peers: Sequence[Peer],
     report: Report,
 ) -> dict[str, float | None]:
-    """Seconds of everything else that does the same, with the same weights as dense tensors: A
+    """Seconds of everything else that does the same, with weights as dense tensors: A
     [layers, adapters, slices * rank, in] and B [layers, adapters, sum of widths, rank]. None where
     it does not run; why is in the report's errors."""
-    layers = min(layers, 4)
     widths = [width for _, width in shapes]
     inputs, slices = shapes[0][0], len(shapes)
     size = (layers, cell.adapters)
@@ -136,20 +135,33 @@ def rival_times(
     calls: dict[str, Call] = {"loop": loop_call(a, b, widths, row_slot, x, y)}
     if cell.tokens <= BASELINE_ROWS:
         calls["bmm"] = bmm_call(a, b, widths, row_slot.to(machine.device).long(), x, y)
+    calls["loop"](0)
+    expected = y.clone()
+    makers = {name: partial(as_given, call) for name, call in calls.items()}
+    makers |= {peer.name: partial(peer.call, a, b, widths, row_slot, x, y) for peer in peers}
     found: dict[str, float | None] = {}
-    for peer in peers:
+    for name, make in makers.items():
         try:
-            calls[peer.name] = peer.call(a, b, widths, row_slot, x, y)
-        except Exception as error:
-            found[peer.name] = None
-            report.errors.append({"section": f"{peer.name}, {cell.name}", "error": repr(error)})
-    for name, call in calls.items():
-        try:
+            call = make()
+            require_same(call, y, expected)
             found[name] = machine.seconds(call, layers, rounds=5)
         except Exception as error:
             found[name] = None
-            report.errors.append({"section": f"{name}, {cell.name}", "error": repr(error)})
+            report.errors.append({"section": f"{name}, {cell.name}", "error": repr(error)[:500]})
     return found
+
+
+def as_given(call: Call) -> Call:
+    return call
+
+
+def require_same(call: Call, y: Tensor, expected: Tensor) -> None:
+    """Raises AssertionError unless a call over zeros gives what is expected, to within what 16 bits
+    in between may cost."""
+    y.zero_()
+    call(0)
+    error = float((y - expected).float().norm() / expected.float().norm())
+    assert error < 0.02, f"differs from the loop over adapters by {error:.1%}"
 
 
 def loop_call(

@@ -27,7 +27,7 @@ SGMV_OPTIONS: dict[str, tuple[Any, ...]] = {
     "block_columns": (128, 256, 512),
     "block_features": (64, 128, 256, 512),
     "shrink_stages": (2, 3, 4, 5),
-    "programs": (264, 528, 1056, 2112),
+    "programs": (256, 512, 1024, 2048),
     "shrink_warps": (2, 4, 8),
     "expand_warps": (2, 4, 8),
     "block_rank": (16, 32, 64),
@@ -36,7 +36,7 @@ ATTENTION_OPTIONS: dict[str, tuple[Any, ...]] = {
     "block_context": (32, 64, 128),
     "stages": (2, 3, 4),
     "warps": (2, 4, 8),
-    "programs": (264, 528, 1056),
+    "programs": (256, 512, 1024),
 }
 
 

@@ -26,7 +26,7 @@ class SgmvTuning:
     shrink_warps: int = 4
     shrink_stages: int = 3
     expand_warps: int = 4
-    programs: int = 528  # a launch is cut further until it has so many: four a multiprocessor
+    programs: int = 512  # a launch is cut further until it has about four a multiprocessor
     early_expand: bool = False  # the expand starts beside the shrink and waits for it (PDL)
 
 
@@ -37,7 +37,7 @@ class AttentionTuning:
     block_context: int = 64  # tokens of context a turn, halved for float32
     warps: int = 4
     stages: int = 3
-    programs: int = 528  # decode: the context is split until the launch has so many
+    programs: int = 512  # decode: the context is split until the launch has so many
 
 
 @dataclass(frozen=True)
