@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tenora_engine.model.modules import LORA_MODULES as LORA_MODULES
+
 if TYPE_CHECKING:
     from tenora_kernels.segments import KVLayout
 
 Device = Literal["cpu", "cuda"]
 DType = Literal["bfloat16", "float32"]
 WeightDType = Literal["auto", "int8"]
+KVDType = Literal["auto", "fp8"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: Device = "cpu"
     dtype: DType = "bfloat16"
     weight_dtype: WeightDType = "auto"  # of the linears' weights; auto = dtype
+    kv_dtype: KVDType = "auto"  # auto = dtype; fp8 = e4m3, half the bytes, CUDA only
     threads: int | None = None  # of the compute pool; None = all cores
     memory_bytes: int = 2 * 1024**3  # weights + workspace + arena together
     arena_bytes: int | None = None  # the arena alone; None = what the budget leaves
@@ -44,10 +48,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     prefix_caching: bool = True
     seed: int = 0
-
-
-LORA_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The modules an adapter may change, in the order of AdapterTable's last axis."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

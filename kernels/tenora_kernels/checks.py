@@ -47,6 +47,12 @@ def require_like(tensor: Tensor, name: str, reference: Tensor, dtype: torch.dtyp
         raise KernelInputError(f"{name} is on {tensor.device}, needs {reference.device}")
 
 
+def require_kv_pool(pool: Tensor, q: Tensor) -> None:
+    """The arena keeps KV in q's dtype, or on CUDA in fp8 (e4m3)."""
+    fp8 = pool.dtype is torch.float8_e4m3fn and q.device.type == "cuda"
+    require_like(pool, "pool", q, pool.dtype if fp8 else q.dtype)
+
+
 def require_dense_rows(tensor: Tensor, name: str) -> None:
     """The neighbours of a row are neighbours in memory."""
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1 and tensor.numel():

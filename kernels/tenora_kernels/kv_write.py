@@ -12,6 +12,7 @@ from tenora_kernels.checks import (
     require_dense_rows,
     require_dims,
     require_float,
+    require_kv_pool,
     require_like,
     require_shape,
 )
@@ -25,10 +26,10 @@ def kv_write(
     cos: Tensor,  # [max_positions, rotary_dim / 2] float32
     sin: Tensor,  # [max_positions, rotary_dim / 2] float32
     positions: Tensor,  # [num_tokens] int64
-    pool: Tensor,  # [num_pages, page_elements], the arena
+    pool: Tensor,  # [num_pages, page_elements], the arena; CUDA: or fp8
     kv: KVLayout,
     layer: int,
-    slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset
+    slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset; CUDA: -1 is nowhere
 ) -> None:
     """Rotate q in place; write rotated k and v of each token to its slot of the arena.
 
@@ -52,7 +53,7 @@ def kv_write(
     require_float(q, "q")
     require_like(k, "k", q, q.dtype)
     require_like(v, "v", q, q.dtype)
-    require_like(pool, "pool", q, q.dtype)
+    require_kv_pool(pool, q)
     require_like(cos, "cos", q, torch.float32)
     require_like(sin, "sin", q, torch.float32)
     require_like(positions, "positions", q, torch.int64)

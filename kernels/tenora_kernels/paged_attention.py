@@ -12,6 +12,7 @@ from tenora_kernels.checks import (
     require_dense_rows,
     require_dims,
     require_float,
+    require_kv_pool,
     require_like,
     require_shape,
 )
@@ -20,7 +21,7 @@ from tenora_kernels.segments import AttentionLayout, KVLayout
 
 def paged_attention(
     q: Tensor,  # [num_tokens, heads, head_dim], rotated
-    pool: Tensor,  # [num_pages, page_elements], the arena
+    pool: Tensor,  # [num_pages, page_elements], the arena; CUDA: or fp8
     kv: KVLayout,
     layer: int,
     layout: AttentionLayout,
@@ -42,7 +43,7 @@ def paged_attention(
     require_dims(pool, "pool", 2)
     require_shape(pool, "pool", pool.shape[0], kv.page_elements)
     require_float(q, "q")
-    require_like(pool, "pool", q, q.dtype)
+    require_kv_pool(pool, q)
     require_like(layout.block_table, "layout.block_table", q, torch.int32)
     require_contiguous(pool, "pool")
     require_dense_rows(q, "q")

@@ -6,8 +6,9 @@ What a step needs once for all its layers is worked out here, by the two builder
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -56,6 +57,14 @@ class AdapterTable:
     a_offset: Tensor  # [slots, layers, modules] int32, within the granule
     b_offset: Tensor  # [slots, layers, modules] int32, within the granule
     scale: Tensor  # [slots, layers, modules] float32, alpha / r (or alpha / sqrt(r))
+    alignment: int = 1  # every offset is a multiple of it: see `common_alignment`
+
+
+def common_alignment(sizes: Iterable[int]) -> int:
+    """The largest power of two up to 8 that divides all sizes: what offsets into the arena are
+    multiples of when pages and adapter rows have these sizes. 8 elements of 16 bits are the widest
+    load of a GPU's thread."""
+    return math.gcd(8, *sizes)
 
 
 @dataclass(frozen=True)
@@ -151,15 +160,18 @@ def cut_into_tiles(
     lengths: Tensor,  # [num_runs] int64, each at least 1
     owners: Tensor,  # [num_runs] int64
     rows_per_tile: int,
-    max_tiles: int,
+    max_tiles: int | None,
     device: torch.device,
 ) -> RowTiles:
-    """Cut each run into tiles, the last one of a run shorter where it does not divide.
+    """Cut each run into tiles, the last one of a run shorter where it does not divide. None makes
+    room for just those there are.
 
     Raises KernelInputError when they are more than `max_tiles`.
     """
     per_run = (lengths + rows_per_tile - 1) // rows_per_tile
     total = int(per_run.sum())
+    if max_tiles is None:
+        max_tiles = max(1, total)
     if total > max_tiles:
         raise KernelInputError(f"{total} tiles, at most {max_tiles} were allowed for")
     run = torch.repeat_interleave(torch.arange(per_run.shape[0]), per_run)
@@ -201,8 +213,8 @@ def build_segments(
     """What sgmv needs about one step, on the table's device.
 
     Rows of one adapter should be contiguous (more runs are right, but slower). `max_segments`
-    bounds the runs for a CUDA launch grid that stays the same from step to step; None means as
-    many as there can be. `tiles` asks for the CUDA form on any device (tests do).
+    bounds the runs for a CUDA launch grid that stays the same from step to step; None makes room
+    for these alone. `tiles` asks for the CUDA form on any device (tests do).
 
     Raises KernelInputError when a slot is outside the table or `row_slot` is not int32 `[n]`.
     """
@@ -216,7 +228,9 @@ def build_segments(
         return AdapterSegments(num_rows, any_adapter, host_slots.contiguous(), table=table)
     starts, lengths, slots = find_runs(host_slots)
     rows_per_tile = 16 if num_rows <= 256 else 64
-    bound = min(num_rows, num_rows // rows_per_tile + (max_segments or num_rows))
+    bound = None
+    if max_segments is not None:
+        bound = min(num_rows, num_rows // rows_per_tile + max_segments)
     return AdapterSegments(
         num_rows=num_rows,
         any_adapter=any_adapter,

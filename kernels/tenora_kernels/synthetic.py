@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
+from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout, common_alignment
 
 MIXES = ("distinct", "identical", "uniform", "zipf", "skewed")
 """Popularities after Punica: each row its own adapter; one for all; ceil(sqrt(rows)) adapters;
@@ -32,10 +32,11 @@ def random_adapters(
     dtype: torch.dtype,
     device: torch.device,
     seed: int = 0,
+    max_rank: int = 1,  # room in the table, at least the largest rank
 ) -> SyntheticAdapters:
     """Weights that keep activations of order 1, granules in shuffled order as after some use."""
     generator = torch.Generator().manual_seed(seed)
-    slots, modules, max_rank = len(ranks), len(shapes), max(ranks)
+    slots, modules, max_rank = len(ranks), len(shapes), max(*ranks, max_rank)
     granule = sum(map(sum, shapes))
     offsets = torch.tensor([0, *(sum(shape) for shape in shapes)]).cumsum(0)[:-1]
     a_offset = offsets.int().expand(slots, layers, modules).contiguous()
@@ -53,6 +54,7 @@ def random_adapters(
         a_offset=a_offset.to(device),
         b_offset=(a_offset + inputs).to(device),
         scale=torch.full((slots, layers, modules), 0.5, device=device),
+        alignment=common_alignment(size for shape in shapes for size in shape),
     )
     return SyntheticAdapters(pool, table)
 

@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     """Of weights, KV and adapters."""
     weight_dtype: Literal["auto", "int8"] = "auto"
     """Of the base model's linears; int8 halves what a step reads, on the CPU only."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """Of the KV alone: as dtype, or fp8 (e4m3), which takes half the memory; CUDA only."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads of the engine; all cores when absent."""
     memory: Size = 1024**3
@@ -143,6 +145,7 @@ class Settings(BaseSettings):
             device=self.resolved_device(),
             dtype=self.dtype,
             weight_dtype=self.weight_dtype,
+            kv_dtype=self.kv_dtype,
             threads=self.threads,
             memory_bytes=self.memory,
             arena_bytes=self.arena,

@@ -119,3 +119,12 @@ def test_the_arena_is_zeroed_aligned_and_one_memory() -> None:
     arena.flat[33] = 7
     assert arena.pool[1, 1] == 7
     assert arena.pool.dtype == torch.float32
+
+
+def test_fp8_halves_the_pages() -> None:
+    """The KV layout then counts bytes, adapters still the model's elements."""
+    fp8 = msgspec.structs.replace(CONFIG, kv_dtype="fp8", device="cuda")
+    resolved, usual = plan_memory(fp8, MODEL), plan_memory(CONFIG, MODEL)
+    assert 2 * resolved.page_bytes == usual.page_bytes
+    assert 2 * resolved.page_elements == resolved.kv_layout.page_elements
+    assert resolved.num_pages >= 2 * usual.num_pages

@@ -4,17 +4,17 @@ through its interpreter, as Triton on a GPU where there is one."""
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 import torch
+from tests.kernels.triton_worker import receive, send
 from torch import Tensor
 
 from tenora_kernels.backend import (
@@ -41,9 +41,8 @@ class TritonInterpreter:
     def call(self, op: str, *arguments: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump((op, arguments), self._process.stdin)
-        self._process.stdin.flush()
-        error, changed, result = pickle.load(self._process.stdout)  # noqa: S301 - our own worker
+        send((op, arguments), cast(BinaryIO, self._process.stdin))
+        error, changed, result = receive(cast(BinaryIO, self._process.stdout))
         if error is not None:
             raise AssertionError(f"the Triton kernel failed in its worker:\n{error}")
         for mine, theirs in zip(arguments, changed, strict=True):

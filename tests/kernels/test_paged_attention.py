@@ -27,8 +27,9 @@ def check(
     kv: KVLayout,
     heads: int,
     dtype: torch.dtype,
+    kv_dtype: torch.dtype | None = None,
 ) -> None:
-    pages = fill_pages(context_lens, kv, dtype)
+    pages = fill_pages(context_lens, kv, kv_dtype or dtype)
     packed = torch.randn(sum(query_lens), heads + 2, kv.head_dim).to(dtype)
     q = packed[:, :heads]  # rows that are not adjacent
     layer, scale = kv.num_layers - 1, kv.head_dim**-0.5
@@ -82,6 +83,15 @@ def test_chunks_of_long_contexts(ops: Ops) -> None:
     kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=16)
     for dtype in ops.dtypes:
         check(ops, [3, 40, 2], [1025, 1050, 2060], kv, 2, dtype)
+
+
+def test_fp8_pages(ops: Ops) -> None:
+    """Keys and values of e4m3 are exact in the query's dtype: nothing is lost after the arena."""
+    if ops.name not in ("interpreter", "gpu"):
+        return
+    kv = KVLayout(num_layers=2, block_tokens=16, kv_heads=2, head_dim=32)
+    for dtype in ops.dtypes:
+        check(ops, [1, 7, 1], [40, 19, 70], kv, 4, dtype, torch.float8_e4m3fn)
 
 
 def test_public_op() -> None:

@@ -14,7 +14,7 @@ from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.events import AdapterResidency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.pool import IntegrityError, PagePool
-from tenora_kernels.segments import AdapterTable
+from tenora_kernels.segments import AdapterTable, common_alignment
 
 
 @dataclass(eq=False)
@@ -41,12 +41,14 @@ def allocate_table(config: ResolvedConfig) -> AdapterTable:
         return torch.zeros((slots, layers, last), dtype=dtype, device=device)
 
     modules = len(LORA_MODULES)
+    sizes = [size for shape in config.model.modules.values() for size in shape]
     return AdapterTable(
         granule_offset=zeros(config.engine.max_rank, torch.int64),
         rank=zeros(modules, torch.int32),
         a_offset=zeros(modules, torch.int32),
         b_offset=zeros(modules, torch.int32),
         scale=zeros(modules, torch.float32),
+        alignment=common_alignment([config.page_elements, *sizes]),
     )
 
 

@@ -25,7 +25,9 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
     numbers, when the arena would be too small to be of use or a page too small for an adapter.
     """
     item = 2 if config.dtype == "bfloat16" else 4
-    page_elements = model.num_layers * 2 * config.block_tokens * model.kv_heads * model.head_dim
+    kv_item = 1 if config.kv_dtype == "fp8" else item
+    kv_elements = model.num_layers * 2 * config.block_tokens * model.kv_heads * model.head_dim
+    page_elements = kv_elements * kv_item // item  # of the model's dtype, as adapters count
     page_bytes = page_elements * item
     _check_page(config, model, page_elements)
     workspace = workspace_bytes(config, model)

@@ -13,8 +13,8 @@ from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayo
 class Arena:
     """The pages, and how to find KV and adapters in them."""
 
-    pool: Tensor  # [num_pages, page_elements]
-    flat: Tensor  # [num_pages * page_elements], the same memory
+    pool: Tensor  # [num_pages, kv.page_elements], in the dtype of the KV
+    flat: Tensor  # all elements in the model's dtype, the same memory
     kv: KVLayout
     table: AdapterTable
 

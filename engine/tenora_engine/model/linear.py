@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - what torch's own documentation calls it
 from torch import Tensor
 
-from tenora_engine.config import LORA_MODULES
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.layers import LinearWeights
+from tenora_engine.model.modules import LORA_MODULES
 from tenora_kernels import sgmv
 from tenora_kernels.segments import AdapterSegments
 

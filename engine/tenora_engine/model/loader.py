@@ -78,6 +78,8 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         )
     if config.weight_dtype == "int8":
         _check_int8(config, spec)
+    if config.kv_dtype == "fp8" and config.device != "cuda":
+        raise ModelLoadError("kv_dtype fp8 needs device cuda; set kv_dtype to auto on the CPU")
     return ModelInfo(
         id=config.served_name,
         architecture=spec.architecture,

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
 from tenora_engine.runner.batch import Batch, BatchBuilder
+from tenora_engine.runner.graphs import GraphRunner
 from tenora_engine.runner.sampling import Sampled, sample
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_kernels.segments import AdapterTable
@@ -19,6 +21,7 @@ class ModelRunner:
 
     `pool` is in the model's dtype on its device; `table` is updated in place by whoever loads
     adapters. The plan's order should have the sequences of one adapter slot next to each other.
+    On CUDA, steps of decode alone replay graphs, which are captured here; others run eagerly.
     """
 
     def __init__(
@@ -29,8 +32,14 @@ class ModelRunner:
         table: AdapterTable,
     ) -> None:
         self._decoder = model.decoder
-        self._arena = Arena(pool=pool, flat=pool.view(-1), kv=resolved.kv_layout, table=table)
+        kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
+        self._arena = Arena(pool=kv_pool, flat=pool.view(-1), kv=resolved.kv_layout, table=table)
         self._builder = BatchBuilder(resolved, table, pool.device)
+        self._graphs: GraphRunner | None = None
+        if isinstance(self._decoder, Decoder) and pool.device.type == "cuda":
+            max_rows, max_context = resolved.engine.max_running, resolved.model.context_tokens
+            self._graphs = GraphRunner(self._decoder, self._arena, max_rows, max_context)
+            self._graphs.capture_all()
 
     def build_batch(self, plan: StepPlan) -> Batch:
         """The flat ragged tensors of one step; reads the plan's sequences, changes nothing."""
@@ -43,7 +52,10 @@ class ModelRunner:
         What a row gets depends on its own sequence only, up to the rounding of matrix products,
         which libraries block differently for different numbers of rows.
         """
-        hidden = self._decoder.forward(batch.inputs, self._arena)
+        if self._graphs is not None and self._graphs.can_run(batch.inputs):
+            hidden = self._graphs.forward(batch.inputs)
+        else:
+            hidden = self._decoder.forward(batch.inputs, self._arena)
         if not batch.sampled_items:
             return batch.result(Sampled([], []))
         logits = self._decoder.logits(hidden, batch.sample_rows)

@@ -1,4 +1,4 @@
-"""What the Triton launchers share: block sizes, and the slices of a packed output on the device."""
+"""What the Triton launchers share: block sizes, and the columns of a packed output on a device."""
 
 from __future__ import annotations
 
@@ -14,24 +14,37 @@ def power_of_two(value: int, least: int) -> int:
     return max(least, 1 << max(0, value - 1).bit_length())
 
 
-def dot_precision(dtype: torch.dtype) -> str:
-    """How tl.dot treats float32 operands. Exact where the model is float32. Under a 16-bit model
-    float32 operands are intermediates, and tf32 keeps three bits more than the bfloat16 weights
-    they meet."""
-    return "ieee" if dtype == torch.float32 else "tf32"
+def cut_for(programs: int, wanted: int, most: int) -> int:
+    """Into how many parts each of `programs` is cut so that a launch has at least `wanted`: a power
+    of two, at most `most` rounded up to one. Of static sizes only, as a captured graph needs."""
+    parts = 1
+    while parts < most and programs * parts < wanted:
+        parts *= 2
+    return parts
 
 
-def slice_table(modules: Sequence[int], widths: Sequence[int], device: torch.device) -> Tensor:
-    """[slices, 3] int32: module, first column, width. Made once per combination, so that no launch
-    copies from the host."""
-    return _slice_table(tuple(modules), tuple(widths), device)
+def column_blocks(
+    modules: Sequence[int], widths: Sequence[int], block: int, device: torch.device
+) -> Tensor:
+    """[blocks, 5] int32: slice, module, first column in the slice, the slice's first column in the
+    packed output, the slice's width. Blocks never cross slices. Made once per combination, so that
+    no launch copies from the host."""
+    return _column_blocks(tuple(modules), tuple(widths), block, device)
 
 
 @functools.cache
-def _slice_table(modules: tuple[int, ...], widths: tuple[int, ...], device: torch.device) -> Tensor:
-    rows: list[tuple[int, int, int]] = []
-    column = 0
-    for module, width in zip(modules, widths, strict=True):
-        rows.append((module, column, width))
-        column += width
+def _column_blocks(
+    modules: tuple[int, ...], widths: tuple[int, ...], block: int, device: torch.device
+) -> Tensor:
+    rows: list[tuple[int, int, int, int, int]] = []
+    start = 0
+    for index, (module, width) in enumerate(zip(modules, widths, strict=True)):
+        rows += [(index, module, column, start, width) for column in range(0, width, block)]
+        start += width
     return torch.tensor(rows, dtype=torch.int32).to(device)
+
+
+@functools.cache
+def module_table(modules: tuple[int, ...], device: torch.device) -> Tensor:
+    """[slices] int32, the module of each slice, kept like `column_blocks`."""
+    return torch.tensor(modules, dtype=torch.int32).to(device)

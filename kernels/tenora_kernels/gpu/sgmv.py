@@ -2,7 +2,8 @@
 
 The shrink is split over the input features into partial sums of their own (no atomics), which the
 expand adds up in a fixed order, so results are the same from run to run. The grid is that of the
-most tiles there can be; programs past the count on the device return at once (CUDA graphs)."""
+most tiles there can be; programs past the count on the device return at once (CUDA graphs). Ranks
+are read on the device: a program loops over its adapter's rank rows and no others."""
 
 # A kernel's parameters get their types at launch.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -17,118 +18,163 @@ import triton.language as tl
 from torch import Tensor
 
 from tenora_kernels.checks import KernelInputError
-from tenora_kernels.gpu.launch import dot_precision, power_of_two, slice_table
+from tenora_kernels.gpu.launch import column_blocks, cut_for, module_table, power_of_two
+from tenora_kernels.gpu.tuning import SgmvTuning, tuning_for
 from tenora_kernels.segments import AdapterSegments, AdapterTable
 
-BLOCK_R = 16
-BLOCK_N = 128
-# Decode needs programs more than long sums: aim at about two per multiprocessor of an H100.
-PROGRAMS_WANTED = 256
+SPLITS_MAX = 16
 
 
 @triton.jit(do_not_specialize=["layer", "num_rows"])
 def _shrink(
-    x, pool, partial, granule_offset, rank, a_offset, scale, slices,
+    x, pool, partial, granule_offset, rank, a_offset, scale, slice_module,
     tile_start, tile_length, tile_slot, tile_count,
-    layer, num_rows, x_stride, in_features,
+    layer, num_rows, x_stride,
     granule_slot_stride, granule_layer_stride, module_slot_stride, module_layer_stride,
-    SLICES: tl.constexpr, RANK_ROOM: tl.constexpr, SPLITS: tl.constexpr,
+    IN_FEATURES: tl.constexpr, SPLIT_FEATURES: tl.constexpr, SLICES: tl.constexpr,
+    MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr, RANK_PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ALIGNMENT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """partial[split, row, slice, r] = scale * x[row, part of K] . A[r, part of K]"""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     tile = tl.program_id(0)
     which = tl.program_id(1) % SLICES
     split = tl.program_id(1) // SLICES
-    first_rank = tl.program_id(2) * BLOCK_RANK
-    if tile >= tl.load(tile_count):
-        return
+    # Loads that do not need each other stand together: what a program waits for is their latency.
+    count = tl.load(tile_count)
     slot = tl.load(tile_slot + tile).to(tl.int64)
-    module = tl.load(slices + 3 * which)
+    first_row = tl.load(tile_start + tile)
+    length = tl.load(tile_length + tile)
+    module = tl.load(slice_module + which)
+    if tile >= count:
+        return
     entry = slot * module_slot_stride + layer * module_layer_stride + module
     rank_here = tl.load(rank + entry)
-    if first_rank >= rank_here:
-        return
-    rows = tl.load(tile_start + tile) + tl.arange(0, BLOCK_M)
-    row_real = tl.arange(0, BLOCK_M) < tl.load(tile_length + tile)
-    ranks = first_rank + tl.arange(0, BLOCK_RANK)
-    rank_real = ranks < rank_here
+    a_base = tl.load(a_offset + entry)
+    factor = tl.load(scale + entry)
+    within = tl.arange(0, BLOCK_M)
+    row_real = within < length
+    rows = (first_row + within).to(tl.int64)
     granule = granule_offset + slot * granule_slot_stride + layer * granule_layer_stride
-    a_start = tl.load(granule + ranks, mask=rank_real, other=0) + tl.load(a_offset + entry)
-    total = tl.zeros((BLOCK_M, BLOCK_RANK), dtype=tl.float32)
-    for k in range(split * BLOCK_K, in_features, SPLITS * BLOCK_K):
-        features = k + tl.arange(0, BLOCK_K)
-        real = features < in_features
-        x_part = tl.load(
-            x + rows[:, None].to(tl.int64) * x_stride + features[None, :],
-            mask=row_real[:, None] & real[None, :], other=0.0,
+    place = ((split.to(tl.int64) * num_rows + rows) * SLICES + which) * RANK_ROOM
+    for first_rank in range(tl.program_id(2) * BLOCK_RANK, rank_here, RANK_PARTS * BLOCK_RANK):
+        ranks = first_rank + tl.arange(0, BLOCK_RANK)
+        rank_real = ranks < rank_here
+        a_start = tl.load(granule + ranks, mask=ranks < MAX_RANK, other=0) + a_base
+        a_start = tl.multiple_of(a_start, ALIGNMENT)
+        total = tl.zeros((BLOCK_M, BLOCK_RANK), dtype=tl.float32)
+        for k in range(0, SPLIT_FEATURES, BLOCK_K):
+            features = split * SPLIT_FEATURES + k + tl.arange(0, BLOCK_K)
+            real = features < IN_FEATURES
+            x_part = tl.load(
+                x + rows[:, None] * x_stride + features[None, :],
+                mask=row_real[:, None] & real[None, :], other=0.0,
+            )  # fmt: skip
+            a_part = tl.load(
+                pool + a_start[None, :] + features[:, None],
+                mask=rank_real[None, :] & real[:, None], other=0.0,
+            )  # fmt: skip
+            total = tl.dot(x_part, a_part, total, input_precision="ieee")
+        tl.store(
+            partial + place[:, None] + ranks[None, :],
+            total * factor, mask=row_real[:, None] & rank_real[None, :],
         )  # fmt: skip
-        a_part = tl.load(
-            pool + a_start[None, :] + features[:, None],
-            mask=rank_real[None, :] & real[:, None], other=0.0,
-        )  # fmt: skip
-        total = tl.dot(x_part, a_part, total, input_precision=PRECISION)
-    total *= tl.load(scale + entry)
-    place = (split * num_rows + rows[:, None].to(tl.int64)) * SLICES + which
-    tl.store(
-        partial + place * RANK_ROOM + ranks[None, :],
-        total, mask=row_real[:, None] & rank_real[None, :],
-    )  # fmt: skip
+
+
+@triton.jit
+def _hidden(partial, place, split_stride, ranks, mask, SPLITS: tl.constexpr):
+    """The shrink's result for some ranks, its parts added in order, float32."""
+    total = tl.load(partial + place[:, None] + ranks[None, :], mask=mask, other=0.0)
+    for split in tl.static_range(1, SPLITS):
+        part = partial + split * split_stride + place[:, None] + ranks[None, :]
+        total += tl.load(part, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def _add_product(total, hidden, weight):
+    """total + hidden . weight. A 16-bit weight meets hidden as a sum of two 16-bit numbers, which
+    keeps 16 bits of bfloat16's mantissa where one number would keep 8."""
+    kind = weight.dtype
+    if kind == tl.float32:
+        total = tl.dot(hidden, weight, total, input_precision="ieee")
+    else:
+        high = hidden.to(kind)
+        low = (hidden - high.to(tl.float32)).to(kind)
+        total = tl.dot(high, weight, total)
+        total = tl.dot(low, weight, total)
+    return total
 
 
 @triton.jit(do_not_specialize=["layer", "num_rows"])
 def _expand(
-    y, pool, partial, granule_offset, rank, b_offset, slices,
+    y, pool, partial, granule_offset, rank, b_offset, blocks,
     tile_start, tile_length, tile_slot, tile_count,
     layer, num_rows, y_stride,
     granule_slot_stride, granule_layer_stride, module_slot_stride, module_layer_stride,
-    SLICES: tl.constexpr, RANK_ROOM: tl.constexpr, SPLITS: tl.constexpr,
+    SLICES: tl.constexpr, MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ALIGNMENT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """y[row, slice columns] += (sum of partials)[row, slice, :rank] . B^T[:rank, columns]"""
     tile = tl.program_id(0)
-    which = tl.program_id(1)
-    if tile >= tl.load(tile_count):
-        return
-    width = tl.load(slices + 3 * which + 2)
-    first_column = tl.program_id(2) * BLOCK_OUT
-    if first_column >= width:
-        return
+    count = tl.load(tile_count)
     slot = tl.load(tile_slot + tile).to(tl.int64)
-    module = tl.load(slices + 3 * which)
+    first_row = tl.load(tile_start + tile)
+    length = tl.load(tile_length + tile)
+    block = blocks + 5 * tl.program_id(1)
+    which = tl.load(block)
+    module = tl.load(block + 1)
+    # Blocks start at multiples of BLOCK_OUT within their slice.
+    columns = tl.multiple_of(tl.load(block + 2), BLOCK_OUT) + tl.arange(0, BLOCK_OUT)
+    slice_start = tl.multiple_of(tl.load(block + 3), ALIGNMENT)
+    column_real = columns < tl.multiple_of(tl.load(block + 4), ALIGNMENT)
+    if tile >= count:
+        return
     entry = slot * module_slot_stride + layer * module_layer_stride + module
+    granule = granule_offset + slot * granule_slot_stride + layer * granule_layer_stride
+    ranks = tl.arange(0, BLOCK_RANK)
     rank_here = tl.load(rank + entry)
+    b_base = tl.load(b_offset + entry)
+    b_start = tl.load(granule + ranks, mask=ranks < MAX_RANK, other=0) + b_base
     if rank_here == 0:
         return
-    rows = tl.load(tile_start + tile) + tl.arange(0, BLOCK_M)
-    row_real = tl.arange(0, BLOCK_M) < tl.load(tile_length + tile)
-    columns = first_column + tl.arange(0, BLOCK_OUT)
-    column_real = columns < width
-    granule = granule_offset + slot * granule_slot_stride + layer * granule_layer_stride
-    b_base = tl.load(b_offset + entry)
+    rank_real = ranks < rank_here
+    b_start = tl.multiple_of(b_start, ALIGNMENT)
+    weight = tl.load(
+        pool + b_start[:, None] + columns[None, :],
+        mask=rank_real[:, None] & column_real[None, :], other=0.0,
+    )  # fmt: skip
+    within = tl.arange(0, BLOCK_M)
+    row_real = within < length
+    rows = (first_row + within).to(tl.int64)
+    target = y + rows[:, None] * y_stride + (slice_start + columns)[None, :]
+    target_real = row_real[:, None] & column_real[None, :]
+    before = tl.load(target, mask=target_real, other=0.0)
+    if EARLY:  # what the shrink wrote is there from here on; all above does not depend on it
+        tl.extra.cuda.gdc_wait()
+    place = (rows * SLICES + which) * RANK_ROOM
+    split_stride = num_rows.to(tl.int64) * SLICES * RANK_ROOM
+    real = row_real[:, None] & rank_real[None, :]
+    hidden = _hidden(partial, place, split_stride, ranks, real, SPLITS)
     total = tl.zeros((BLOCK_M, BLOCK_OUT), dtype=tl.float32)
-    for first_rank in range(0, rank_here, BLOCK_RANK):
+    total = _add_product(total, hidden, weight)
+    for first_rank in range(BLOCK_RANK, rank_here, BLOCK_RANK):
         ranks = first_rank + tl.arange(0, BLOCK_RANK)
         rank_real = ranks < rank_here
-        hidden = tl.zeros((BLOCK_M, BLOCK_RANK), dtype=tl.float32)
-        for split in tl.static_range(SPLITS):
-            place = (split * num_rows + rows[:, None].to(tl.int64)) * SLICES + which
-            hidden += tl.load(
-                partial + place * RANK_ROOM + ranks[None, :],
-                mask=row_real[:, None] & rank_real[None, :], other=0.0,
-            )  # fmt: skip
         b_start = tl.load(granule + ranks, mask=rank_real, other=0) + b_base
+        b_start = tl.multiple_of(b_start, ALIGNMENT)
         weight = tl.load(
             pool + b_start[:, None] + columns[None, :],
             mask=rank_real[:, None] & column_real[None, :], other=0.0,
         )  # fmt: skip
-        total = tl.dot(hidden, weight.to(tl.float32), total, input_precision=PRECISION)
-    target = y + rows[:, None].to(tl.int64) * y_stride + tl.load(slices + 3 * which + 1)
-    target += columns[None, :]
-    mask = row_real[:, None] & column_real[None, :]
-    total += tl.load(target, mask=mask, other=0.0).to(tl.float32)
-    tl.store(target, total.to(y.dtype.element_ty), mask=mask)
+        real = row_real[:, None] & rank_real[None, :]
+        hidden = _hidden(partial, place, split_stride, ranks, real, SPLITS)
+        total = _add_product(total, hidden, weight)
+    total += before.to(tl.float32)
+    tl.store(target, total.to(y.dtype.element_ty), mask=target_real)
 
 
 def sgmv(
@@ -140,44 +186,50 @@ def sgmv(
     layer: int,
     modules: Sequence[int],
     widths: Sequence[int],
+    tuning: SgmvTuning | None = None,  # None: the device's own
 ) -> None:
     """See tenora_kernels.sgmv."""
     tiles = segments.tiles
     if tiles is None:
         raise KernelInputError("segments have no tiles: build them on the device that runs them")
+    if tuning is None:
+        tuned = tuning_for(x.device)
+        tuning = tuned.sgmv_decode if tiles.rows_per_tile <= 16 else tuned.sgmv_prefill
     num_rows, in_features = x.shape
-    grid_tiles, max_rank = tiles.start.shape[0], table.granule_offset.shape[2]
-    rank_blocks = triton.cdiv(max_rank, BLOCK_R)
-    block_k = min(128, power_of_two(in_features, 16))
-    splits = choose_splits(grid_tiles * len(modules), triton.cdiv(in_features, block_k))
-    room = rank_blocks * BLOCK_R
-    partial = torch.empty(
-        splits, num_rows, len(modules), room, dtype=torch.float32, device=x.device
-    )
-    slices = slice_table(modules, widths, x.device)
+    slices, grid_tiles = len(modules), tiles.start.shape[0]
+    max_rank = table.granule_offset.shape[2]
+    room = triton.cdiv(max_rank, tuning.block_rank) * tuning.block_rank
+    block_k = tuning.block_features // (1 if x.element_size() == 2 else 4)
+    block_k = min(block_k, power_of_two(in_features, 16))
+    k_blocks = triton.cdiv(in_features, block_k)
+    splits = cut_for(grid_tiles * slices, tuning.programs, min(SPLITS_MAX, k_blocks))
+    programs = grid_tiles * slices * splits
+    rank_parts = cut_for(programs, tuning.programs, room // tuning.block_rank)
+    partial = torch.empty(splits, num_rows, slices, room, dtype=torch.float32, device=x.device)
     shared = (tiles.start, tiles.length, tiles.owner, tiles.count, layer, num_rows)
     strides = (*table.granule_offset.stride()[:2], *table.rank.stride()[:2])
     block_m = max(16, tiles.rows_per_tile)
-    precision = dot_precision(x.dtype)
-    _shrink[(grid_tiles, len(modules) * splits, rank_blocks)](
-        x, pool, partial, table.granule_offset, table.rank, table.a_offset, table.scale, slices,
-        *shared, x.stride(0), in_features, *strides,
-        SLICES=len(modules), RANK_ROOM=room, SPLITS=splits,
-        BLOCK_M=block_m, BLOCK_RANK=BLOCK_R, BLOCK_K=block_k, PRECISION=precision, num_warps=4,
+    _shrink[(grid_tiles, slices * splits, rank_parts)](
+        x, pool, partial, table.granule_offset, table.rank, table.a_offset, table.scale,
+        module_table(tuple(modules), x.device),
+        *shared, x.stride(0), *strides,
+        IN_FEATURES=in_features, SPLIT_FEATURES=triton.cdiv(k_blocks, splits) * block_k,
+        SLICES=slices, MAX_RANK=max_rank, RANK_ROOM=room, RANK_PARTS=rank_parts, BLOCK_M=block_m,
+        BLOCK_RANK=tuning.block_rank, BLOCK_K=block_k, ALIGNMENT=table.alignment,
+        EARLY=tuning.early_expand,
+        num_warps=tuning.shrink_warps, num_stages=tuning.shrink_stages,
     )  # fmt: skip
-    block_n = min(BLOCK_N, power_of_two(max(widths), 16))
-    _expand[(grid_tiles, len(modules), triton.cdiv(max(widths), block_n))](
-        y, pool, partial, table.granule_offset, table.rank, table.b_offset, slices,
+    block_out = min(tuning.block_columns, power_of_two(max(widths), 16))
+    blocks = column_blocks(modules, widths, block_out, x.device)
+    _expand[(grid_tiles, blocks.shape[0])](
+        y, pool, partial, table.granule_offset, table.rank, table.b_offset, blocks,
         *shared, y.stride(0), *strides,
-        SLICES=len(modules), RANK_ROOM=room, SPLITS=splits,
-        BLOCK_M=block_m, BLOCK_RANK=BLOCK_R, BLOCK_OUT=block_n, PRECISION=precision, num_warps=4,
+        SLICES=slices, MAX_RANK=max_rank, RANK_ROOM=room, SPLITS=splits,
+        BLOCK_M=block_m, BLOCK_RANK=tuning.block_rank, BLOCK_OUT=block_out,
+        ALIGNMENT=table.alignment, EARLY=tuning.early_expand,
+        num_warps=tuning.expand_warps, **_EARLY_LAUNCH if tuning.early_expand else {},
     )  # fmt: skip
 
 
-def choose_splits(programs: int, k_blocks: int) -> int:
-    """Into how many partial sums the shrink is cut: a power of two from 1 to 8, at most one per
-    block of features, as many as bring the launch to about PROGRAMS_WANTED programs."""
-    splits = 1
-    while splits < 8 and 2 * splits <= k_blocks and programs * splits < PROGRAMS_WANTED:
-        splits *= 2
-    return splits
+# Programmatic dependent launch (PTX griddepcontrol), Hopper and later.
+_EARLY_LAUNCH = {"launch_pdl": True}
