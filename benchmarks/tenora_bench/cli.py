@@ -294,7 +294,9 @@ def print_taxes(taxes: list[dict[str, Any]]) -> None:
             "-".join(map(str, tax["ranks"])),
             *(f"{tax[column]:.2f}" for column in columns),
         )
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 120)
+    console.print(table)
 
 
 @app.command("step")
