@@ -338,6 +338,31 @@ def step_command(
     write_json(json_file, result)
 
 
+@app.command("quality")
+def quality_command(
+    text: Annotated[list[Path], typer.Option(help="Text to be read; may be given repeatedly.")],
+    tokens: Annotated[int, typer.Option(help="At most so many.")] = 4096,
+    model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """What bfloat16 and int8 weights cost in quality, against float32."""
+    from tenora_bench.quality import measure_quality
+
+    with readable_errors():
+        result = measure_quality(default_model(model), text, tokens)
+    table = Table("precision", "perplexity", "KL, nats", "same choice", "change of logprob")
+    for row in result["precisions"]:
+        table.add_row(
+            row["precision"],
+            f"{row['perplexity']:.3f}",
+            f"{row['divergence']:.5f}",
+            f"{row['same_choice']:.1%}",
+            f"{row['logprob_change']:.4f}",
+        )
+    Console().print(table)
+    write_json(json_file, result)
+
+
 def main() -> None:
     app()
 
