@@ -25,10 +25,7 @@ inline __m512i repeat_pair(const bf16* pair) {
   return _mm512_set1_epi32(bits);
 }
 
-inline void store_elements(bf16* to, Lanes lanes) {
-  const __m256bh half = _mm512_cvtneps_pbh((__m512)lanes);
-  std::memcpy(to, &half, sizeof(half));
-}
+inline void store_elements(bf16* to, Lanes lanes) { store(to, lanes); }
 
 // Each quarter of the result holds the sums of that quarter of a, b, c, d.
 inline __m512 add_quarters(const __m512 (&v)[4]) {

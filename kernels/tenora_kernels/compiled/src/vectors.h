@@ -51,13 +51,25 @@ inline Lanes load_part(const T* from, int64_t count) {
 
 inline void store(float* to, Lanes lanes) { std::memcpy(to, &lanes, sizeof(lanes)); }
 
-// Rounds to nearest, ties to even; a NaN stays a NaN.
-inline void store(bf16* to, Lanes lanes) {
+// The bfloat16 of each lane: rounded to nearest, ties to even; a NaN stays a NaN. The instruction
+// takes what is below the normal numbers for 0.
+inline HalfBits narrowed(Lanes lanes) {
+#ifdef TENORA_BF16_DOT
+  return reinterpret_cast<HalfBits>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(lanes)));
+#else
   const Bits bits = reinterpret_cast<Bits>(lanes);
-  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Bits even = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const Bits quiet = (bits >> 16) | 0x40;
-  const Bits chosen = lanes != lanes ? quiet : rounded;
-  const HalfBits half = __builtin_convertvector(chosen, HalfBits);
+  return __builtin_convertvector(lanes != lanes ? quiet : even, HalfBits);
+#endif
+}
+
+inline Lanes widened(HalfBits half) {
+  return reinterpret_cast<Lanes>(__builtin_convertvector(half, Bits) << 16);
+}
+
+inline void store(bf16* to, Lanes lanes) {
+  const HalfBits half = narrowed(lanes);
   std::memcpy(to, &half, sizeof(half));
 }
 
@@ -135,9 +147,7 @@ inline Lanes rounded(Lanes lanes);
 
 template <>
 inline Lanes rounded<bf16>(Lanes lanes) {
-  bf16 half[LANES];
-  store(half, lanes);
-  return load(half);
+  return widened(narrowed(lanes));
 }
 
 template <>
