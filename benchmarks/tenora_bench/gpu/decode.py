@@ -55,7 +55,18 @@ TINY = replace(
 RANK, CONTEXT, STEPS = 16, 1024, 20
 ROUNDING = 0.08
 # (sequences, distinct adapters among them): 128 distinct ones need as many sequences
-BATCHES = ((64, 0), (64, 1), (64, 16), (64, 64), (128, 128), (128, 0), (1, 0), (1, 1), (16, 16))
+BATCHES = (
+    (64, 0),
+    (64, 64),
+    (64, 1),
+    (64, 16),
+    (128, 0),
+    (128, 128),
+    (1, 0),
+    (1, 1),
+    (16, 0),
+    (16, 16),
+)
 
 
 @dataclass(frozen=True)

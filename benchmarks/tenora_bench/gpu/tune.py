@@ -99,7 +99,7 @@ def descend(
                 continue
             if cost < GAIN * least:
                 best, least = candidate, cost
-                print(f"  {name}={value}: {math.exp(cost) * 1e6:.1f} us", flush=True)
+                print(f"  {name}={value}: {cost:.3f}", flush=True)
     return best
 
 

@@ -189,6 +189,9 @@ def _launch(
     partial = torch.empty(splits, part_rows, heads, head_dim, device=q.device)
     partial_max = torch.empty(splits, part_rows, heads, device=q.device)
     partial_sum = torch.empty_like(partial_max)
+    exact = q.element_size() == 4  # products without tensor cores: small blocks, or no end to them
+    block_ctx = tuning.block_context // (4 if exact else 1)
+    warps = 8 if exact else tuning.warps
     block_m = power_of_two(tiles.rows_per_tile * (heads // kv.kv_heads), 16)
     _attend[(grid_tiles, kv.kv_heads, splits)](
         q, pool, out, partial, partial_max, partial_sum,
@@ -198,8 +201,7 @@ def _launch(
         pool.stride(0), scale,
         HEADS=heads, KV_HEADS=kv.kv_heads, HEAD_DIM=head_dim, HEAD_ROOM=room,
         BLOCK_TOKENS=kv.block_tokens, BLOCK_M=block_m,
-        BLOCK_CTX=tuning.block_context // (1 if q.element_size() == 2 else 2), SPLITS=splits,
-        num_warps=tuning.warps, num_stages=tuning.stages,
+        BLOCK_CTX=block_ctx, SPLITS=splits, num_warps=warps, num_stages=tuning.stages,
     )  # fmt: skip
     if splits > 1:
         _combine[(grid_tiles, heads)](

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).with_name("tuned")
 class SgmvTuning:
     """Of one regime of sgmv: tiles of up to 16 rows (decode) or of up to 64 (prefill)."""
 
-    block_features: int = 256  # of the shrink's sums, halved twice for float32
+    block_features: int = 256  # of the shrink's sums, a quarter for float32
     block_rank: int = 16
     block_columns: int = 256  # of y, in the expand
     shrink_warps: int = 4
@@ -34,7 +34,7 @@ class SgmvTuning:
 class AttentionTuning:
     """Of decode (one query row a tile) or of prefill."""
 
-    block_context: int = 64  # tokens of context a turn, halved for float32
+    block_context: int = 64  # tokens of context a turn, a quarter for float32
     warps: int = 4
     stages: int = 3
     programs: int = 512  # decode: the context is split until the launch has so many
