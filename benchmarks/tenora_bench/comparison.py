@@ -83,9 +83,9 @@ async def started(
     async with AsyncExitStack() as stack:
         systems: dict[str, System] = {}
         for name, python in peers.items():
-            system = await stack.enter_async_context(
-                PEERS[name].start(replace(setup, python=python))
-            )
+            own = replace(setup, python=python, scratch=setup.scratch / name)
+            own.scratch.mkdir()
+            system = await stack.enter_async_context(PEERS[name].start(own))
             system.pause()
             systems[name] = system
         ours = await stack.enter_async_context(tenora(server, setup.adapters))

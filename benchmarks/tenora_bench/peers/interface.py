@@ -33,7 +33,7 @@ class Setup:
     threads: int
     streams_max: int  # most requests in flight
     tokens_max: int  # longest prompt and answer together
-    scratch: Path
+    scratch: Path  # a folder for it alone
 
 
 class System(Protocol):

