@@ -118,8 +118,8 @@ def read(loaded: LoadedModel, tokens: list[int]) -> Tensor:
         attention=build_attention_layout([count], [count], [list(range(blocks))], "cpu"),
         segments=build_segments(torch.full((count,), BASE_SLOT, dtype=torch.int32), table),
     )
-    hidden = loaded.decoder.forward(inputs, Arena(pool, pool.view(-1), kv, table))
-    return loaded.decoder.logits(hidden, torch.arange(count)).float()
+    arena = Arena(pool, pool.view(-1), kv, table)
+    return loaded.decoder.next_logits(inputs, arena, torch.arange(count)).float()
 
 
 def no_adapters(layers: int) -> AdapterTable:

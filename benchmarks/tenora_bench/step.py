@@ -170,7 +170,7 @@ class PhaseClock:
 @contextmanager
 def phases_timed(engine: Engine, clock: PhaseClock) -> Iterator[None]:
     """`clock` around the engine's parts. A decoder that runs all layers in one call has a clock of
-    its own (`take_seconds`), read after each `forward`."""
+    its own (`take_seconds`), read after each step."""
     scheduler, model_runner = engine._scheduler, engine._runner
     decoder = model_runner._decoder  # type: ignore[attr-defined] # a ModelRunner
     wrapped: list[tuple[str, Any, str]] = [
@@ -179,13 +179,13 @@ def phases_timed(engine: Engine, clock: PhaseClock) -> Iterator[None]:
         ("batch building", model_runner, "build_batch"),
         ("sampling", batch, "build_sampling_inputs"),
         ("sampling", runner, "sample"),
-        ("lm head", decoder, "logits"),
     ]
     if hasattr(decoder, "take_seconds"):
         decoder.take_seconds()
-        wrapped.append(("rest", decoder, "forward"))
+        wrapped.append(("rest", decoder, "next_logits"))
     else:
         wrapped += [
+            ("lm head", decoder, "logits"),
             ("elementwise", decoder, "forward"),
             ("gemm", linear.PackedLinear, "__call__"),
             ("sgmv", linear, "sgmv"),

@@ -102,10 +102,14 @@ class Harness:
         config = EngineConfig(
             model=str(folder), served_name="m", dtype=dtype, weight_dtype=weight_dtype
         )
-        model = load_model(config)
+        return cls.around(load_model(config))
+
+    @classmethod
+    def around(cls, model: LoadedModel) -> Harness:
         info = model.info
+        dtype = DTYPES[info.dtype]
         kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
-        pool = torch.full((NUM_PAGES, kv.page_elements), float("nan"), dtype=DTYPES[dtype])
+        pool = torch.full((NUM_PAGES, kv.page_elements), float("nan"), dtype=dtype)
         order = torch.randperm(NUM_PAGES // 2, generator=torch.Generator().manual_seed(1)).tolist()
         arena = Arena(pool=pool, flat=pool.view(-1), kv=kv, table=empty_table(info.num_layers))
         return cls(model, arena, order[:32])
@@ -130,8 +134,7 @@ class Harness:
             ),
         )
         with torch.inference_mode():
-            hidden = self.model.decoder.forward(inputs, self.arena)
-            return self.model.decoder.logits(hidden, torch.arange(len(tokens)))
+            return self.model.decoder.next_logits(inputs, self.arena, torch.arange(len(tokens)))
 
 
 def empty_table(layers: int) -> AdapterTable:
@@ -320,10 +323,9 @@ def test_dummy_weights_need_a_config_only(tmp_path: Path) -> None:
     text["architectures"] = ["Qwen2ForCausalLM"]
     (tmp_path / "config.json").write_text(json.dumps(text))
     config = EngineConfig(model=str(tmp_path), served_name="m", load_format="dummy")
-    first, second = load_model(config).decoder, load_model(config).decoder
-    rows = torch.randn(2, 48).bfloat16()
-    same = [decoder.logits(rows, torch.arange(2)) for decoder in (first, second)]
-    torch.testing.assert_close(same[0], same[1], atol=0, rtol=0)
+    loaded = [load_model(config) for _ in range(2)]
+    same = [Harness.around(model).run(TOKENS) for model in loaded]
+    assert torch.equal(same[0], same[1])
     assert same[0].std() > 0
 
 

@@ -64,9 +64,15 @@ class CompiledDecoder:
             )
         )
 
-    def forward(self, inputs: ForwardInputs, arena: Arena) -> Tensor:  # [num_tokens, hidden]
-        """Run all rows through all layers; their KV is in the arena afterwards."""
-        return self._steps.forward(
+    def next_logits(
+        self,
+        inputs: ForwardInputs,
+        arena: Arena,
+        rows: Tensor,  # [num_samples] int64
+    ) -> Tensor:  # [num_samples, vocab]
+        """Run all rows through all layers, `rows` through the LM head too, in the model's dtype.
+        The KV of all is in the arena afterwards."""
+        return self._steps.step(
             inputs.token_ids,
             inputs.positions,
             inputs.slots,
@@ -75,18 +81,11 @@ class CompiledDecoder:
             inputs.attention,
             arena.table,
             inputs.segments,
+            rows,
         )
 
-    def logits(
-        self,
-        hidden: Tensor,  # [num_tokens, hidden]
-        rows: Tensor,  # [num_samples] int64
-    ) -> Tensor:  # [num_samples, vocab]
-        """The LM head over `rows` of `hidden`, in the model's dtype."""
-        return self._steps.logits(hidden.index_select(0, rows))
-
     def take_seconds(self) -> dict[str, float]:
-        """Where the time of `forward` went since the last call, see StepDecoder."""
+        """Where the time of `next_logits` went since the last call, see StepDecoder."""
         return self._steps.take_seconds()
 
 

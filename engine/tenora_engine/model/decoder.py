@@ -96,6 +96,15 @@ class Decoder:
             normed, residual = rms_norm(changed, next_norm, eps, residual)
         return normed
 
+    def next_logits(
+        self,
+        inputs: ForwardInputs,
+        arena: Arena,
+        rows: Tensor,  # [num_samples] int64
+    ) -> Tensor:  # [num_samples, vocab]
+        """`forward`, then `logits` of `rows`."""
+        return self.logits(self.forward(inputs, arena), rows)
+
     def logits(
         self,
         hidden: Tensor,  # [num_tokens, hidden]

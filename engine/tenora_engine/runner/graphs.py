@@ -124,6 +124,10 @@ class GraphRunner:
         self._replays[key].run()
         return self._replays[key].hidden[:num_rows]
 
+    def next_logits(self, inputs: ForwardInputs, rows: Tensor) -> Tensor:  # [num_samples, vocab]
+        """`forward`, and the LM head for `rows` outside of the graph."""
+        return self._decoder.logits(self.forward(inputs), rows)
+
     def _record(self, bucket: int, adapted: bool) -> Replay:
         # While nothing is said to be there, a captured step reads and writes no page.
         self._static.slots.fill_(NOWHERE)

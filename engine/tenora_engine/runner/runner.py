@@ -49,14 +49,17 @@ class ModelRunner:
     def run(self, batch: Batch) -> StepResult:
         """Write the step's KV into its pages and sample one token for each row that samples.
 
-        What a row gets depends on its own sequence only, up to the rounding of matrix products,
-        which libraries block differently for different numbers of rows.
+        What a row gets depends on its own sequence only: with the compiled decoder down to the
+        bits, else up to the rounding of matrix products, which libraries block differently for
+        different numbers of rows.
         """
-        if self._graphs is not None and self._graphs.can_run(batch.inputs):
-            hidden = self._graphs.forward(batch.inputs)
-        else:
-            hidden = self._decoder.forward(batch.inputs, self._arena)
+        logits = self._next_logits(batch)
         if not batch.sampled_items:
             return batch.result(Sampled([], []))
-        logits = self._decoder.logits(hidden, batch.sample_rows)
         return batch.result(sample(logits, batch.sampling))
+
+    def _next_logits(self, batch: Batch) -> Tensor:  # [num_samples, vocab]
+        inputs, rows = batch.inputs, batch.sample_rows
+        if self._graphs is not None and self._graphs.can_run(inputs):
+            return self._graphs.next_logits(inputs, rows)
+        return self._decoder.next_logits(inputs, self._arena, rows)

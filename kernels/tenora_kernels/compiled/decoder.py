@@ -11,7 +11,7 @@ from torch import Tensor
 from tenora_kernels.compiled.linear import PackedWeight
 from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
 
-PARTS = ("gemm", "sgmv", "attention", "elementwise", "waiting")
+PARTS = ("gemm", "sgmv", "attention", "elementwise", "lm head", "waiting")
 """What a step's time is charged to: `waiting` is for the other threads, at a phase's end. A product
 and the shrinking half of sgmv share a phase."""
 
@@ -92,7 +92,7 @@ class StepDecoder:
             attention_scale,
         )
 
-    def forward(
+    def step(
         self,
         token_ids: Tensor,  # [num_tokens] int64
         positions: Tensor,  # [num_tokens] int64
@@ -102,9 +102,10 @@ class StepDecoder:
         attention: AttentionLayout,
         table: AdapterTable,
         segments: AdapterSegments,
-    ) -> Tensor:  # [num_tokens, hidden]
-        """Write the rows' KV, return the normed hidden states."""
-        hidden: Tensor = self._decoder.forward(
+        wanted: Tensor,  # [num_wanted] int64, rows whose next token is asked for
+    ) -> Tensor:  # [num_wanted, vocab]
+        """Write the rows' KV, return the wanted rows' logits in the model's dtype."""
+        logits: Tensor = self._decoder.step(
             token_ids,
             positions,
             slots,
@@ -115,16 +116,10 @@ class StepDecoder:
             attention.block_table,
             segments.row_slot,
             [table.granule_offset, table.rank, table.a_offset, table.b_offset, table.scale],
+            wanted,
         )
-        return hidden
-
-    def logits(
-        self,
-        hidden: Tensor,  # [rows, hidden], dense
-    ) -> Tensor:  # [rows, vocab]
-        logits: Tensor = self._decoder.logits(hidden)
         return logits
 
     def take_seconds(self) -> dict[str, float]:
-        """Where the calling thread's time in `forward` went since the last call, by PARTS."""
+        """Where the calling thread's time in `step` went since the last call, by PARTS."""
         return dict(zip(PARTS, self._decoder.take_seconds(), strict=True))

@@ -47,7 +47,7 @@ class Clock {
 template <typename T>
 class Decoder<T>::Step {
  public:
-  Step(Decoder& decoder, const StepInputs<T>& inputs, const Buffers& buffers, T* hidden,
+  Step(Decoder& decoder, const StepInputs<T>& inputs, const Buffers& buffers, T* logits,
        Member& member)
       : shape_(decoder.shape_),
         weights_(decoder.weights_),
@@ -55,24 +55,20 @@ class Decoder<T>::Step {
         sgmv_(decoder.sgmv_),
         in_(inputs),
         at_(buffers),
-        hidden_(hidden),
+        logits_(logits),
         member_(member),
         clock_(member.index() == 0 ? &decoder.seconds_ : nullptr) {}
 
   void run() {
     embed();
-    norm(weights_.layers.front().input_norm, at_.normed);
-    const size_t layers = weights_.layers.size();
-    for (size_t index = 0; index < layers; ++index) {
+    for (size_t index = 0; index < weights_.layers.size(); ++index) {
       const DecoderLayer<T>& layer = weights_.layers[index];
+      norm(layer.input_norm);
       self_attention(layer, index);
-      norm(layer.post_norm, at_.normed);
+      norm(layer.post_norm);
       feed_forward(layer, index);
-      if (index + 1 < layers)
-        norm(weights_.layers[index + 1].input_norm, at_.normed);
-      else
-        norm(weights_.final_norm, hidden_);
     }
+    head();
   }
 
  private:
@@ -82,7 +78,7 @@ class Decoder<T>::Step {
   Sgmv& sgmv_;
   const StepInputs<T>& in_;
   const Buffers& at_;
-  T* hidden_;
+  T* logits_;
   Member& member_;
   Clock clock_;
 
@@ -104,9 +100,10 @@ class Decoder<T>::Step {
     end_phase(Part::Elementwise);
   }
 
-  void norm(const T* weight, T* out) {
+  void norm(const T* weight) {
     const int64_t width = shape_.hidden;
-    rms_norm(member_, at_.residual, width, weight, shape_.norm_eps, out, width, in_.rows, width);
+    rms_norm(member_, at_.residual, width, weight, shape_.norm_eps, at_.normed, width, in_.rows,
+             width);
     end_phase(Part::Elementwise);
   }
 
@@ -185,6 +182,27 @@ class Decoder<T>::Step {
     end_phase(Part::Elementwise);
     linear(layer.down, at_.activated, at_.residual, true, index, {{DOWN, 0, shape_.hidden}});
   }
+
+  // The LM head, for the rows that want it only.
+  void head() {
+    const int64_t width = shape_.hidden, rows = in_.num_wanted;
+    const PackedWeight<T>& weight = weights_.head;
+    if (rows == 0) return;
+    member_.deal(rows, [&](int64_t i) {
+      std::copy_n(at_.residual + in_.wanted[i] * width, width, at_.normed + i * width);
+    });
+    end_phase(Part::Head);
+    rms_norm(member_, at_.normed, width, weights_.final_norm, shape_.norm_eps, at_.normed, width,
+             rows, width);
+    end_phase(Part::Head);
+    const RowsOf<T> x{at_.normed, width, rows, at_.quantised, at_.scales};
+    if (weight.scales) {
+      quantise_rows(member_, x, width);
+      end_phase(Part::Head);
+    }
+    multiply(member_, x, weight, logits_, weight.out);
+    end_phase(Part::Head);
+  }
 };
 
 // One allocation, cut up; each part begins on a cache line.
@@ -213,24 +231,11 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
 }
 
 template <typename T>
-void Decoder<T>::forward(const StepInputs<T>& inputs, T* hidden, int threads) {
+void Decoder<T>::step(const StepInputs<T>& inputs, T* logits, int threads) {
   attention_.make(inputs.attention, attention_shape(inputs.pages.block_tokens), threads);
   sgmv_.begin(inputs.adapters, inputs.row_slot, inputs.rows, threads);
-  const Buffers at = buffers(inputs.rows);
-  run_team(threads, [&](Member& member) { Step(*this, inputs, at, hidden, member).run(); });
-}
-
-template <typename T>
-void Decoder<T>::logits(const T* hidden, int64_t rows, T* logits, int threads) {
-  const Buffers at = buffers(rows);
-  const RowsOf<T> x{hidden, shape_.hidden, rows, at.quantised, at.scales};
-  run_team(threads, [&](Member& member) {
-    if (weights_.head.scales) {
-      quantise_rows(member, x, shape_.hidden);
-      member.barrier();
-    }
-    multiply(member, x, weights_.head, logits, shape_.vocab);
-  });
+  const Buffers at = buffers(std::max(inputs.rows, inputs.num_wanted));
+  run_team(threads, [&](Member& member) { Step(*this, inputs, at, logits, member).run(); });
 }
 
 template <typename T>

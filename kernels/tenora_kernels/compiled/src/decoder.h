@@ -60,11 +60,13 @@ struct StepInputs {
   AdapterTable adapters;
   KVPages<T> pages;
   AttentionBatch attention;
+  const int64_t* wanted;  // [num_wanted], the rows whose next token is asked for
+  int64_t num_wanted;
 };
 
 // Where the calling thread's time went.
-enum class Part { Gemm, Sgmv, Attention, Elementwise, Waiting };
-constexpr int PARTS = 5;
+enum class Part { Gemm, Sgmv, Attention, Elementwise, Head, Waiting };
+constexpr int PARTS = 6;
 using PartSeconds = std::array<double, PARTS>;
 
 template <typename T>
@@ -73,13 +75,10 @@ class Decoder {
   Decoder(const DecoderShape& shape, DecoderWeights<T> weights)
       : shape_(shape), weights_(std::move(weights)) {}
 
-  // Writes the step's KV into the pages, and the normed hidden states of all rows to `hidden`
-  // [rows, shape.hidden]. Only one thread may call it at a time. Throws std::invalid_argument when
-  // the attention batch does not fit together.
-  void forward(const StepInputs<T>& inputs, T* hidden, int threads);
-
-  // logits[rows, vocab] of normed hidden states.
-  void logits(const T* hidden, int64_t rows, T* logits, int threads);
+  // Writes the step's KV into the pages, and the wanted rows' logits [num_wanted, vocab]. Only one
+  // thread may call it at a time. Throws std::invalid_argument when the attention batch does not
+  // fit together.
+  void step(const StepInputs<T>& inputs, T* logits, int threads);
 
   // By part, since the last call.
   PartSeconds take_seconds();

@@ -68,10 +68,11 @@ class Decoder : public torch::CustomClassHolder {
       bf16_ = std::make_unique<tenora::Decoder<bf16>>(shape_, weights<bf16>());
   }
 
-  Tensor forward(const Tensor& token_ids, const Tensor& positions, const Tensor& slots,
+  // Logits [wanted, vocab].
+  Tensor step(const Tensor& token_ids, const Tensor& positions, const Tensor& slots,
                  const Tensor& pool, int64_t block_tokens, const Tensor& query_start,
                  const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
-                 std::vector<Tensor> table) {
+              std::vector<Tensor> table, const Tensor& wanted) {
     const int64_t rows = token_ids.size(0);
     check_vector(token_ids, rows, at::kLong, "token_ids");
     check_vector(positions, rows, at::kLong, "positions");
@@ -92,8 +93,10 @@ class Decoder : public torch::CustomClassHolder {
     check_range(positions, 0, model_[COS].size(0), "positions");
     check_range(slots, 0, pool.size(0) * block_tokens, "slots");
     check_table(table, row_slot);
-    Tensor hidden = at::empty({rows, shape_.hidden}, pool.options());
-    const auto step = [&](auto& decoder, auto* to) {
+    check_vector(wanted, wanted.size(0), at::kLong, "wanted");
+    check_range(wanted, 0, rows, "wanted");
+    Tensor logits = at::empty({wanted.size(0), shape_.vocab}, pool.options());
+    const auto run = [&](auto& decoder, auto* to) {
       using T = std::remove_pointer_t<decltype(to)>;
       const tenora::StepInputs<T> inputs{
           rows,
@@ -106,27 +109,17 @@ class Decoder : public torch::CustomClassHolder {
            table[1].size(1), table[0].size(2), table[1].size(2)},
           {data<T>(pool), num_layers(), block_tokens, shape_.kv_heads, shape_.head_dim},
           {data<int32_t>(query_start), data<int32_t>(context_len), data<int32_t>(block_table),
-           context_len.size(0), block_table.size(1), pool.size(0)}};
-      decoder.forward(inputs, to, threads());
+           context_len.size(0), block_table.size(1), pool.size(0)},
+          data<int64_t>(wanted),
+          wanted.size(0)};
+      decoder.step(inputs, to, threads());
     };
     if (rows > 0) {
       if (float_)
-        step(*float_, data<float>(hidden));
+        run(*float_, data<float>(logits));
       else
-        step(*bf16_, data<bf16>(hidden));
+        run(*bf16_, data<bf16>(logits));
     }
-    return hidden;
-  }
-
-  Tensor logits(const Tensor& hidden) {
-    TORCH_CHECK(hidden.dim() == 2 && hidden.size(1) == shape_.hidden && hidden.is_contiguous() &&
-                    hidden.scalar_type() == type_,
-                "decoder: hidden has the wrong dtype or shape");
-    Tensor logits = at::empty({hidden.size(0), shape_.vocab}, hidden.options());
-    if (float_)
-      float_->logits(data<float>(hidden), hidden.size(0), data<float>(logits), threads());
-    else
-      bf16_->logits(data<bf16>(hidden), hidden.size(0), data<bf16>(logits), threads());
     return logits;
   }
 
@@ -216,7 +209,6 @@ TORCH_LIBRARY_FRAGMENT(tenora, library) {
   library.class_<Decoder>("Decoder")
       .def(torch::init<std::vector<Tensor>, std::vector<Tensor>, std::vector<int64_t>, double,
                        double>())
-      .def("forward", &Decoder::forward)
-      .def("logits", &Decoder::logits)
+      .def("step", &Decoder::step)
       .def("take_seconds", &Decoder::take_seconds);
 }
