@@ -117,8 +117,8 @@ def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
     elements = spec.num_parameters
     if config.weight_dtype == "int8":
         linears = spec.num_linear_parameters
-        scales_and_offsets = spec.num_linear_outputs * 8
-        return linears + scales_and_offsets + (elements - linears) * dtype.itemsize
+        scales = spec.num_linear_outputs * 4
+        return linears + scales + (elements - linears) * dtype.itemsize
     if spec.tied_embeddings and can_block(device, dtype) and not can_compile(spec, device):
         elements += spec.vocab * spec.hidden  # the LM head's own, blocked copy of the embedding
     return elements * dtype.itemsize

@@ -23,7 +23,7 @@ class PackedProjection:
 
     @property
     def tensors(self) -> list[Tensor | None]:
-        return [self.weight.packed, self.weight.scales, self.weight.offsets, self.bias]
+        return [self.weight.packed, self.weight.scales, self.bias]
 
 
 @dataclass(frozen=True)

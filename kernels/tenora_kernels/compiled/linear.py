@@ -15,14 +15,12 @@ class PackedWeight:
 
     out_features: int
     in_features: int
-    packed: Tensor  # [panels * 16 * in], the weight's dtype, or int8
-    scales: Tensor | None = None  # [panels * 16] float32, of each output, where int8
-    offsets: Tensor | None = None  # [panels * 16] int32, 128 * the sum of an output's weights
+    packed: Tensor  # [panels * 16 * in], the weight's dtype, or uint8: whole numbers + 128
+    scales: Tensor | None = None  # [panels * 16] float32, of each output, where uint8
 
     @property
     def tensors(self) -> list[Tensor]:
-        parts = (self.packed, self.scales, self.offsets)
-        return [part for part in parts if part is not None]
+        return [self.packed] if self.scales is None else [self.packed, self.scales]
 
 
 def pack_weight(
@@ -39,8 +37,8 @@ def quantise_weight(
     """Rounded to 8 bits with one scale an output. Raises RuntimeError when the weight is not as
     said above."""
     out_features, in_features = weight.shape
-    packed, scales, offsets = torch.ops.tenora.quantise_weight(weight)
-    return PackedWeight(out_features, in_features, packed, scales, offsets)
+    packed, scales = torch.ops.tenora.quantise_weight(weight)
+    return PackedWeight(out_features, in_features, packed, scales)
 
 
 def packed_linear(
@@ -48,8 +46,11 @@ def packed_linear(
     weight: PackedWeight,
     bias: Tensor | None = None,  # [out]
 ) -> Tensor:  # [rows, out]
-    """`x W^T + b`, sums in float32, rounded once; for int8 weights, x is rounded to 8 bits with one
-    scale a row. Raises RuntimeError when shapes or dtypes disagree."""
+    """`x W^T + b`, sums in float32, rounded once; for weights of 8 bits, x is rounded to 8 bits
+    with one scale for each 64 inputs of a row.
+
+    Raises RuntimeError when shapes or dtypes disagree.
+    """
     y = torch.empty(x.shape[0], weight.out_features, dtype=x.dtype)
     torch.ops.tenora.packed_linear(y, x, weight.tensors, bias, False)
     return y

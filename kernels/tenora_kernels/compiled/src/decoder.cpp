@@ -111,7 +111,7 @@ class Decoder<T>::Step {
   void linear(const PackedWeight<T>& weight, const T* x, T* y, bool add, int64_t layer,
               std::initializer_list<Slice> slices) {
     const LoraLinear lora{layer, weight.in, slices.begin(), static_cast<int64_t>(slices.size())};
-    const RowsOf<T> rows{x, weight.in, in_.rows, at_.quantised, at_.scales};
+    const RowsOf<T> rows{x, weight.in, in_.rows, at_.quantised, at_.scales, at_.offsets};
     if (weight.scales) {
       quantise_rows(member_, rows, weight.in);
       end_phase(Part::Elementwise);
@@ -195,7 +195,7 @@ class Decoder<T>::Step {
     rms_norm(member_, at_.normed, width, weights_.final_norm, shape_.norm_eps, at_.normed, width,
              rows, width);
     end_phase(Part::Head);
-    const RowsOf<T> x{at_.normed, width, rows, at_.quantised, at_.scales};
+    const RowsOf<T> x{at_.normed, width, rows, at_.quantised, at_.scales, at_.offsets};
     if (weight.scales) {
       quantise_rows(member_, x, width);
       end_phase(Part::Head);
@@ -212,7 +212,7 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
   const int64_t widest = std::max({hidden, inner, shape_.query_width()});
   const int64_t row_bytes[] = {hidden * item, hidden * item, shape_.qkv_width() * item,
                                shape_.query_width() * item, 2 * inner * item, inner * item,
-                               widest, sizeof(float)};
+                               widest, groups_of(widest) * 4, groups_of(widest) * 4};
   constexpr int64_t LINE = 64;
   const auto whole_lines = [](int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; };
   if (rows > workspace_rows_) {
@@ -227,7 +227,8 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
   const auto take = [&] { return std::exchange(next, next + whole_lines(rows * *bytes++)); };
   const auto take_rows = [&] { return reinterpret_cast<T*>(take()); };
   return {take_rows(), take_rows(), take_rows(), take_rows(), take_rows(), take_rows(),
-          reinterpret_cast<uint8_t*>(take()), reinterpret_cast<float*>(take())};
+          reinterpret_cast<int8_t*>(take()), reinterpret_cast<float*>(take()),
+          reinterpret_cast<int32_t*>(take())};
 }
 
 template <typename T>

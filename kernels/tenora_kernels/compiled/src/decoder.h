@@ -87,8 +87,9 @@ class Decoder {
   class Step;
   struct Buffers {
     T *residual, *normed, *qkv, *attended, *gate_up, *activated;
-    uint8_t* quantised;  // of the rows that a product reads
+    int8_t* quantised;  // of the rows that a product reads
     float* scales;
+    int32_t* offsets;
   };
 
   DecoderShape shape_;

@@ -21,12 +21,12 @@ T* data(const Tensor& tensor) {
 // Tensors of one layer, in this order; an empty tensor stands for one that the model lacks.
 enum LayerTensor {
   INPUT_NORM, QUERY_NORM, KEY_NORM, POST_NORM,
-  QKV, OUT = QKV + 4, GATE_UP = OUT + 4, DOWN = GATE_UP + 4,
-  LAYER_TENSORS = DOWN + 4
+  QKV, OUT = QKV + 3, GATE_UP = OUT + 3, DOWN = GATE_UP + 3,
+  LAYER_TENSORS = DOWN + 3
 };
-enum ModelTensor { EMBEDDING, FINAL_NORM, COS, SIN, HEAD, MODEL_TENSORS = HEAD + 4 };
+enum ModelTensor { EMBEDDING, FINAL_NORM, COS, SIN, HEAD, MODEL_TENSORS = HEAD + 3 };
 // Each projection's.
-enum ProjectionTensor { PACKED, SCALES, OFFSETS, BIAS };
+enum ProjectionTensor { PACKED, SCALES, BIAS };
 
 void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type, bool optional = false) {
   TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == type &&
@@ -148,13 +148,11 @@ class Decoder : public torch::CustomClassHolder {
   tenora::PackedWeight<T> packed(const Tensor* t, int64_t out, int64_t in) const {
     const bool quantised = t[SCALES].numel() > 0;
     const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
-    check_size(t[PACKED], tenora::packed_elements(out, in), quantised ? at::kChar : type_);
+    check_size(t[PACKED], tenora::packed_elements(out, in), quantised ? at::kByte : type_);
     const T* bias = vector<T>(t[BIAS], out, true);
     if (!quantised) return {t[PACKED].const_data_ptr(), bias, out, in};
     check_size(t[SCALES], filled, at::kFloat);
-    check_size(t[OFFSETS], filled, at::kInt);
-    return {t[PACKED].const_data_ptr(), bias, out, in, data<float>(t[SCALES]),
-            data<int32_t>(t[OFFSETS])};
+    return {t[PACKED].const_data_ptr(), bias, out, in, data<float>(t[SCALES])};
   }
 
   template <typename T>

@@ -27,16 +27,20 @@ struct Plain {
   using Element = T;
   using Sum = Lanes;
   static constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
+  static constexpr int MEDIUM_TILE_ROWS = 12;
+  static constexpr int WIDE_TILE_PANELS = 4;
 };
 
-// And of inputs of 8 bits, moved by 128, with weights of 8 bits.
+// And of inputs of 8 bits with weights of 8 bits.
 template <typename T>
 struct Quantised {
   using Output = T;
-  using Input = uint8_t;
-  using Element = int8_t;
+  using Input = int8_t;
+  using Element = uint8_t;
   using Sum = Counts;
   static constexpr int64_t STEP = 4;
+  static constexpr int MEDIUM_TILE_ROWS = 6;  // sums and totals together take 24 registers
+  static constexpr int WIDE_TILE_PANELS = 2;
 };
 
 // What a lane takes of x, for all lanes.
@@ -69,10 +73,10 @@ inline void accumulate(Lanes& sum, Bits x, Bits weights) {
 
 inline void accumulate(Counts& sum, Bits x, Bits weights) {
 #ifdef TENORA_INT8_DOT
-  sum = (Counts)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
+  sum = (Counts)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)x);
 #else
   for (int shift = 0; shift < 32; shift += 8)
-    sum += (Counts)(x >> shift & 0xff) * ((Counts)(weights << (24 - shift)) >> 24);
+    sum += (Counts)(weights >> shift & 0xff) * ((Counts)(x << (24 - shift)) >> 24);
 #endif
 }
 
@@ -87,7 +91,8 @@ struct Call {
   const Element* packed;
   const Input* x;
   int64_t x_stride;
-  const float* x_scale;  // of each row, where quantised
+  const float* x_scales;     // [rows, groups], where quantised
+  const int32_t* x_offsets;  // likewise
   T* y;
   int64_t y_stride;
   bool add;
@@ -95,22 +100,9 @@ struct Call {
   const Element* panel(int64_t number) const { return packed + number * weight.in * PANEL; }
 };
 
-template <typename T>
-Lanes value(const Call<Plain<T>>&, Lanes sum, int64_t, int64_t) {
-  return sum;
-}
-
-template <typename T>
-Lanes value(const Call<Quantised<T>>& call, Counts sum, int64_t row, int64_t column) {
-  Counts offset;
-  std::memcpy(&offset, call.weight.offsets + column, sizeof(offset));
-  const Lanes product = __builtin_convertvector(sum - offset, Lanes);
-  return product * (load(call.weight.scales + column) * call.x_scale[row]);
-}
-
 template <typename Kind>
-void finish(const Call<Kind>& call, typename Kind::Sum sums, int64_t row, int64_t column) {
-  Lanes sum = value(call, sums, row, column);
+void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
+  if (call.weight.scales) sum *= load(call.weight.scales + column);
   const int64_t left = call.weight.out - column;
   typename Kind::Output* y = call.y + row * call.y_stride + column;
   if (left >= LANES) {
@@ -124,21 +116,15 @@ void finish(const Call<Kind>& call, typename Kind::Sum sums, int64_t row, int64_
   }
 }
 
-// ROWS rows from `row` on with PANELS panels from `panel` on. `ahead`, if any, is asked for: as
-// many panels, to be read next.
+// Adds the products of inputs `from`..`end` - 1. `ahead`, if any, is asked for: as many panels, to
+// be read next.
 template <int ROWS, int PANELS, typename Kind>
-void tile(const Call<Kind>& call, int64_t row, int64_t panel,
-          const typename Kind::Element* ahead) {
-  using Sum = typename Kind::Sum;
-  Sum sums[ROWS][PANELS];
-#pragma GCC unroll 12
-  for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < PANELS; ++j) sums[i][j] = Sum{};
-  const int64_t in = call.weight.in, panel_elements = in * PANEL;
-  const auto* x = call.x + row * call.x_stride;
-  const auto* weights = call.panel(panel);
-  for (int64_t k = 0; k < in; k += Kind::STEP) {
+inline __attribute__((always_inline)) void add_products(
+    const Call<Kind>& call, const typename Kind::Input* x, const typename Kind::Element* weights,
+    const typename Kind::Element* ahead, int64_t from, int64_t end,
+    typename Kind::Sum (&sums)[ROWS][PANELS]) {
+  const int64_t panel_elements = call.weight.in * PANEL;
+  for (int64_t k = from; k < end; k += Kind::STEP) {
     decltype(load_step(weights)) steps[PANELS];
 #pragma GCC unroll 4
     for (int j = 0; j < PANELS; ++j) {
@@ -152,10 +138,49 @@ void tile(const Call<Kind>& call, int64_t row, int64_t panel,
       for (int j = 0; j < PANELS; ++j) accumulate(sums[i][j], inputs, steps[j]);
     }
   }
+}
+
+// ROWS rows from `row` on with PANELS panels from `panel` on.
+template <int ROWS, int PANELS, typename T>
+void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, const T* ahead) {
+  Lanes sums[ROWS][PANELS];
+#pragma GCC unroll 12
+  for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < PANELS; ++j) sums[i][j] = Lanes{};
+  add_products<ROWS, PANELS>(call, call.x + row * call.x_stride, call.panel(panel), ahead, 0,
+                             call.weight.in, sums);
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < PANELS; ++j) finish(call, sums[i][j], row + i, (panel + j) * PANEL);
+}
+
+// Whole numbers are summed within a group of inputs, which shares a scale, floats beyond it.
+template <int ROWS, int PANELS, typename T>
+void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, const uint8_t* ahead) {
+  Lanes totals[ROWS][PANELS] = {};
+  const int64_t in = call.weight.in, groups = groups_of(in);
+  const float* scales = call.x_scales + row * groups;
+  const int32_t* offsets = call.x_offsets + row * groups;
+  for (int64_t group = 0; group < groups; ++group) {
+    Counts sums[ROWS][PANELS];
+#pragma GCC unroll 12
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < PANELS; ++j) sums[i][j] = Counts{} - offsets[i * groups + group];
+    add_products<ROWS, PANELS>(call, call.x + row * call.x_stride, call.panel(panel), ahead,
+                               group * GROUP, std::min(in, (group + 1) * GROUP), sums);
+#pragma GCC unroll 12
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < PANELS; ++j)
+        totals[i][j] += __builtin_convertvector(sums[i][j], Lanes) * scales[i * groups + group];
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < PANELS; ++j) finish(call, totals[i][j], row + i, (panel + j) * PANEL);
 }
 
 template <typename Kind>
@@ -165,7 +190,8 @@ using Tile = void (*)(const Call<Kind>&, int64_t row, int64_t panel,
 // The tiles of 1..sizeof...(ROWS) rows.
 template <int PANELS, typename Kind, int... ROWS>
 Tile<Kind> choose(int64_t rows, std::integer_sequence<int, ROWS...>) {
-  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1, PANELS, Kind>...};
+  using T = typename Kind::Output;
+  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1, PANELS, T>...};
   return tiles[rows - 1];
 }
 
@@ -204,9 +230,9 @@ void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
     if (last - first <= FEW_ROWS)
       chunk_of_rows<FEW_ROWS, 4>(call, first, last, panel, end);
     else if (last - first <= MEDIUM_ROWS)
-      chunk_of_rows<12, 2>(call, first, last, panel, end);
+      chunk_of_rows<Kind::MEDIUM_TILE_ROWS, 2>(call, first, last, panel, end);
     else
-      chunk_of_rows<6, 4>(call, first, last, panel, end);
+      chunk_of_rows<6, Kind::WIDE_TILE_PANELS>(call, first, last, panel, end);
   });
 }
 
@@ -247,16 +273,16 @@ float largest(const T* values, int64_t count) {
   return of_all;
 }
 
-// Whole numbers of `scale` (returned), at most 127 from zero, moved by `move`.
-template <typename T, typename Narrow>
-float quantise(const T* values, int64_t count, int move, Narrow* to) {
+// Values as whole numbers of a scale, at most 127 from zero.
+template <typename T>
+float quantise(const T* values, int64_t count, int8_t* to) {
   const float most = largest(values, count);
   const float inverse = most > 0 ? 127 / most : 0;
   by_lanes(values, count, [&](Lanes lanes, int64_t i, int64_t used) {
     const Lanes scaled = lanes * inverse;
     const Lanes half = scaled < 0 ? Lanes{} - 0.5f : Lanes{} + 0.5f;
-    const Counts whole = __builtin_convertvector(scaled + half, Counts) + move;
-    typedef Narrow Few __attribute__((vector_size(LANES)));
+    const Counts whole = __builtin_convertvector(scaled + half, Counts);
+    typedef int8_t Few __attribute__((vector_size(LANES)));
     const Few few = __builtin_convertvector(whole, Few);
     std::memcpy(to + i, &few, used);
   });
@@ -270,20 +296,28 @@ void multiply(Member& member, const RowsOf<T>& x, const PackedWeight<T>& weight,
               int64_t y_stride, bool add) {
   if (weight.scales)
     deal_product(member,
-                 Call<Quantised<T>>{weight, static_cast<const int8_t*>(weight.packed),
-                                    x.quantised, weight.in, x.scales, y, y_stride, add},
+                 Call<Quantised<T>>{weight, static_cast<const uint8_t*>(weight.packed),
+                                    x.quantised, weight.in, x.scales, x.offsets, y, y_stride, add},
                  x.rows);
   else
     deal_product(member,
                  Call<Plain<T>>{weight, static_cast<const T*>(weight.packed), x.data, x.stride,
-                                nullptr, y, y_stride, add},
+                                nullptr, nullptr, y, y_stride, add},
                  x.rows);
 }
 
 template <typename T>
 void quantise_rows(Member& member, const RowsOf<T>& x, int64_t in) {
+  const int64_t groups = groups_of(in);
   member.deal(x.rows, [&](int64_t row) {
-    x.scales[row] = quantise(x.data + row * x.stride, in, 128, x.quantised + row * in);
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t first = group * GROUP, count = std::min(GROUP, in - first);
+      int8_t* to = x.quantised + row * in + first;
+      x.scales[row * groups + group] = quantise(x.data + row * x.stride + first, count, to);
+      int32_t sum = 0;
+      for (int64_t k = 0; k < count; ++k) sum += to[k];
+      x.offsets[row * groups + group] = 128 * sum;
+    }
   });
 }
 
@@ -293,17 +327,15 @@ void pack_weight(const T* weight, int64_t out, int64_t in, T* packed) {
 }
 
 template <typename T>
-void quantise_weight(const T* weight, int64_t out, int64_t in, int8_t* packed, float* scales,
-                     int32_t* offsets) {
-  std::vector<int8_t> narrow(out * in);
+void quantise_weight(const T* weight, int64_t out, int64_t in, uint8_t* packed, float* scales) {
+  std::vector<uint8_t> moved(out * in);
+  std::vector<int8_t> whole(in);
   std::fill_n(scales, panels_of(out) * PANEL, 0.0f);
-  std::fill_n(offsets, panels_of(out) * PANEL, 0);
   for (int64_t row = 0; row < out; ++row) {
-    int8_t* to = narrow.data() + row * in;
-    scales[row] = quantise(weight + row * in, in, 0, to);
-    for (int64_t k = 0; k < in; ++k) offsets[row] += 128 * to[k];
+    scales[row] = quantise(weight + row * in, in, whole.data());
+    for (int64_t k = 0; k < in; ++k) moved[row * in + k] = whole[k] + 128;
   }
-  pack(narrow.data(), out, in, Quantised<T>::STEP, packed);
+  pack(moved.data(), out, in, Quantised<T>::STEP, packed);
 }
 
 template <typename T>
@@ -312,12 +344,12 @@ void unpack_row(const PackedWeight<T>& weight, int64_t row, T* to) {
     unpack(static_cast<const T*>(weight.packed), weight.in, Plain<T>::STEP, row, to);
     return;
   }
-  thread_local std::vector<int8_t> narrow;
-  narrow.resize(weight.in);
-  unpack(static_cast<const int8_t*>(weight.packed), weight.in, Quantised<T>::STEP, row,
-         narrow.data());
+  thread_local std::vector<uint8_t> moved;
+  moved.resize(weight.in);
+  unpack(static_cast<const uint8_t*>(weight.packed), weight.in, Quantised<T>::STEP, row,
+         moved.data());
   for (int64_t k = 0; k < weight.in; ++k) {
-    const Lanes value = Lanes{} + narrow[k] * weight.scales[row];
+    const Lanes value = Lanes{} + (moved[k] - 128) * weight.scales[row];
     store_part(to + k, value, 1);
   }
 }
@@ -326,7 +358,7 @@ void unpack_row(const PackedWeight<T>& weight, int64_t row, T* to) {
   template void multiply(Member&, const RowsOf<T>&, const PackedWeight<T>&, T*, int64_t, bool);  \
   template void quantise_rows(Member&, const RowsOf<T>&, int64_t);                               \
   template void pack_weight(const T*, int64_t, int64_t, T*);                                     \
-  template void quantise_weight(const T*, int64_t, int64_t, int8_t*, float*, int32_t*);          \
+  template void quantise_weight(const T*, int64_t, int64_t, uint8_t*, float*);                   \
   template void unpack_row(const PackedWeight<T>&, int64_t, T*);
 TENORA_GEMM(float)
 TENORA_GEMM(bf16)

@@ -5,8 +5,10 @@
 // product instructions take at once: one float32, two bfloat16 or four int8 inputs. The last panel
 // is filled up with zeros.
 //
-// Weights of 8 bits: one scale an output, inputs rounded to 8 bits with one scale a row while the
-// step runs (as LLM.int8, Dettmers et al. 2022, section 2, without its outliers).
+// Weights of 8 bits: one scale an output, kept moved by 128 as the instructions want one operand
+// unsigned. Inputs are rounded to 8 bits while the step runs, with one scale for each group of 64
+// of a row: one for all of a row (LLM.int8, Dettmers et al. 2022, section 2) loses four times as much
+// on SmolLM2-135M, whose activations have outliers.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +27,15 @@ inline int64_t packed_elements(int64_t out, int64_t in) { return panels_of(out) 
 
 template <typename T>
 struct PackedWeight {
-  const void* packed;  // of T, or of int8 where there are scales
+  const void* packed;  // of T, or of uint8 where there are scales
   const T* bias;       // [out], or null
   int64_t out, in;
-  const float* scales = nullptr;     // of each output, filled up to whole panels; null: not quantised
-  const int32_t* offsets = nullptr;  // 128 times the sum of each output's weights, likewise
+  const float* scales = nullptr;  // of each output, filled up to whole panels; null: not quantised
 };
+
+constexpr int64_t GROUP = 64;  // inputs of one scale
+
+inline int64_t groups_of(int64_t in) { return (in + GROUP - 1) / GROUP; }
 
 // Inputs of a product, and room for their rounded form.
 template <typename T>
@@ -38,8 +43,9 @@ struct RowsOf {
   const T* data;
   int64_t stride;
   int64_t rows;
-  uint8_t* quantised = nullptr;  // [rows, in]
-  float* scales = nullptr;       // [rows]
+  int8_t* quantised = nullptr;  // [rows, in]
+  float* scales = nullptr;      // [rows, groups]
+  int32_t* offsets = nullptr;   // [rows, groups], 128 times the sum of a group's rounded inputs
 };
 
 // `in` is even for bfloat16.
@@ -48,8 +54,7 @@ void pack_weight(const T* weight, int64_t out, int64_t in, T* packed);
 
 // `in` is a multiple of 4.
 template <typename T>
-void quantise_weight(const T* weight, int64_t out, int64_t in, int8_t* packed, float* scales,
-                     int32_t* offsets);
+void quantise_weight(const T* weight, int64_t out, int64_t in, uint8_t* packed, float* scales);
 
 // One output's weights out of the packed form.
 template <typename T>

@@ -39,42 +39,40 @@ Tensor pack_weight(const Tensor& weight) {
   return packed;
 }
 
-// [packed int8, scales, offsets], the latter two filled up to whole panels.
+// [packed uint8, scales], filled up to whole panels.
 std::vector<Tensor> quantise_weight(const Tensor& weight) {
   TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous() && weight.device().is_cpu(),
               "quantise_weight: needs a dense [out, in] weight on the CPU");
   const int64_t out = weight.size(0), in = weight.size(1);
   TORCH_CHECK(in % 4 == 0, "quantise_weight: needs a multiple of 4 inputs");
   const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
-  Tensor packed = at::empty({filled * in}, weight.options().dtype(at::kChar));
+  Tensor packed = at::empty({filled * in}, weight.options().dtype(at::kByte));
   Tensor scales = at::empty({filled}, weight.options().dtype(at::kFloat));
-  Tensor offsets = at::empty({filled}, weight.options().dtype(at::kInt));
   const auto run = [&](auto* from) {
-    tenora::quantise_weight(from, out, in, packed.data_ptr<int8_t>(), scales.data_ptr<float>(),
-                            offsets.data_ptr<int32_t>());
+    tenora::quantise_weight(from, out, in, packed.data_ptr<uint8_t>(), scales.data_ptr<float>());
   };
   by_dtype(
       weight, [&] { run(weight.const_data_ptr<float>()); },
       [&] { run(static_cast<const bf16*>(weight.const_data_ptr())); });
-  return {packed, scales, offsets};
+  return {packed, scales};
 }
 
 template <typename T>
 void run(const Tensor& y, const Tensor& x, const std::vector<Tensor>& packed,
          const std::optional<Tensor>& bias, bool add) {
   const int64_t rows = x.size(0), in = x.size(1);
-  const bool quantised = packed.size() == 3;
+  const bool quantised = packed.size() == 2;
   const tenora::PackedWeight<T> weight{
       packed[0].const_data_ptr(),
       bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
       y.size(1),
       in,
-      quantised ? packed[1].const_data_ptr<float>() : nullptr,
-      quantised ? packed[2].const_data_ptr<int32_t>() : nullptr};
-  std::vector<uint8_t> narrow(quantised ? rows * in : 0);
-  std::vector<float> scales(quantised ? rows : 0);
+      quantised ? packed[1].const_data_ptr<float>() : nullptr};
+  std::vector<int8_t> narrow(quantised ? rows * in : 0);
+  std::vector<float> scales(quantised ? rows * tenora::groups_of(in) : 0);
+  std::vector<int32_t> offsets(scales.size());
   const tenora::RowsOf<T> of{static_cast<const T*>(x.const_data_ptr()), x.stride(0), rows,
-                             narrow.data(), scales.data()};
+                             narrow.data(), scales.data(), offsets.data()};
   tenora::run_team(at::get_num_threads(), [&](tenora::Member& member) {
     if (quantised) {
       tenora::quantise_rows(member, of, in);
@@ -89,17 +87,16 @@ void packed_linear(const Tensor& y, const Tensor& x, const std::vector<Tensor>& 
   TORCH_CHECK(x.dim() == 2 && y.dim() == 2 && x.size(0) == y.size(0) && x.size(1) % 2 == 0 &&
                   x.stride(1) == 1 && y.stride(1) == 1,
               "packed_linear: wrong shape or strides of x or y");
-  TORCH_CHECK(packed.size() == 1 || packed.size() == 3, "packed_linear: wrong packed weight");
+  TORCH_CHECK(packed.size() == 1 || packed.size() == 2, "packed_linear: wrong packed weight");
   for (const Tensor& part : packed)
     TORCH_CHECK(part.is_contiguous() && part.dim() == 1 && part.device().is_cpu(),
                 "packed_linear: wrong packed weight");
   TORCH_CHECK(packed[0].size(0) == tenora::packed_elements(y.size(1), x.size(1)),
               "packed_linear: the packed weight is of another shape");
-  const at::ScalarType kind = packed.size() == 3 ? at::kChar : x.scalar_type();
+  const at::ScalarType kind = packed.size() == 2 ? at::kByte : x.scalar_type();
   const int64_t filled = tenora::panels_of(y.size(1)) * tenora::PANEL;
   TORCH_CHECK(packed.size() == 1 ||
-                  (packed[1].size(0) == filled && packed[1].scalar_type() == at::kFloat &&
-                   packed[2].size(0) == filled && packed[2].scalar_type() == at::kInt),
+                  (packed[1].size(0) == filled && packed[1].scalar_type() == at::kFloat),
               "packed_linear: wrong scales");
   TORCH_CHECK(!bias || (bias->is_contiguous() && bias->dim() == 1 && bias->size(0) == y.size(1) &&
                         bias->scalar_type() == x.scalar_type()),
