@@ -27,7 +27,6 @@ struct Plain {
   using Element = T;
   using Sum = Lanes;
   static constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
-  static constexpr int MEDIUM_TILE_ROWS = 12;
   static constexpr int WIDE_TILE_PANELS = 4;
 };
 
@@ -39,8 +38,7 @@ struct Quantised {
   using Element = uint8_t;
   using Sum = Counts;
   static constexpr int64_t STEP = 4;
-  static constexpr int MEDIUM_TILE_ROWS = 6;  // sums and totals together take 24 registers
-  static constexpr int WIDE_TILE_PANELS = 2;
+  static constexpr int WIDE_TILE_PANELS = 2;  // six rows' sums and totals take 24 registers
 };
 
 // What a lane takes of x, for all lanes.
@@ -230,7 +228,7 @@ void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
     if (last - first <= FEW_ROWS)
       chunk_of_rows<FEW_ROWS, 4>(call, first, last, panel, end);
     else if (last - first <= MEDIUM_ROWS)
-      chunk_of_rows<Kind::MEDIUM_TILE_ROWS, 2>(call, first, last, panel, end);
+      chunk_of_rows<12, 2>(call, first, last, panel, end);
     else
       chunk_of_rows<6, Kind::WIDE_TILE_PANELS>(call, first, last, panel, end);
   });
