@@ -34,10 +34,11 @@ void run_sgmv(const tenora::AdapterTable& table, const Tensor& row_slot,
   thread_local tenora::Sgmv workspace;
   const int allowed = at::in_parallel_region() ? 1 : at::get_num_threads();
   workspace.begin(table, row_slot.const_data_ptr<int32_t>(), row_slot.size(0), allowed);
-  const int64_t useful = 1 + workspace.weight_bytes(linear, sizeof(T)) / BYTES_PER_THREAD;
+  const int64_t bytes = workspace.weight_bytes(linear, table.int8 ? 1 : sizeof(T));
+  const int threads = std::min<int64_t>(allowed, 1 + bytes / BYTES_PER_THREAD);
   const T* from = static_cast<const T*>(x.const_data_ptr());
   T* to = static_cast<T*>(y.data_ptr());
-  tenora::run_team(std::min<int64_t>(allowed, useful), [&, op = &workspace](tenora::Member& member) {
+  tenora::run_team(threads, [&, op = &workspace](tenora::Member& member) {
     op->shrink(member, linear, from, x.stride(0));
     member.barrier();
     op->expand(member, linear, to, y.stride(0));
@@ -68,7 +69,8 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
                   granule_offset.size(0) == rank.size(0) && granule_offset.size(1) == rank.size(1),
               "adapter table: granule_offset");
   TORCH_CHECK(row_slot.scalar_type() == at::kInt && row_slot.is_contiguous(), "sgmv: row_slot");
-  TORCH_CHECK(pool.dim() == 1 && pool.is_contiguous() && pool.scalar_type() == x.scalar_type(),
+  TORCH_CHECK(pool.dim() == 1 && pool.is_contiguous() &&
+                  (pool.scalar_type() == x.scalar_type() || pool.scalar_type() == at::kChar),
               "sgmv: pool");
   TORCH_CHECK(layer >= 0 && layer < rank.size(1), "sgmv: layer");
   const int32_t* slots = row_slot.const_data_ptr<int32_t>();
@@ -84,6 +86,7 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
       rank.size(1),
       granule_offset.size(2),
       rank.size(2),
+      pool.scalar_type() == at::kChar,
   };
   const tenora::LoraLinear linear{layer, x.size(1), slices.data(),
                                   static_cast<int64_t>(slices.size())};

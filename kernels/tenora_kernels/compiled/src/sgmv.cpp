@@ -85,8 +85,12 @@ class Blocks {
     block.column = column_;
     block.length = std::min(read.strip, read.length - column_);
     const T* base = pool_ + read.offset + column_;
-    for (int64_t j = 0; j < RANKS; ++j)
-      block.rows[j] = base + part.granules[rank_row_ + std::min(j, block.count - 1)];
+    const int64_t* granules = part.granules + rank_row_;
+    if (block.count == RANKS)
+      for (int j = 0; j < RANKS; ++j) block.rows[j] = base + granules[j];
+    else
+      for (int j = 0; j < RANKS; ++j)
+        block.rows[j] = base + granules[std::min<int64_t>(j, block.count - 1)];
     rank_row_ += RANKS;
     if (EXPAND && rank_row_ < part.rank) return;
     if (++at_.unit == read.units) ++at_.part, at_.unit = 0, column_ = 0;
@@ -94,8 +98,8 @@ class Blocks {
   }
 };
 
-template <int ROWS, bool AHEAD, typename T>
-inline void shrink_rows(const Block<T>& block, const Block<T>& ahead, const T* x,
+template <int ROWS, bool AHEAD, typename T, typename W>
+inline void shrink_rows(const Block<W>& block, const Block<W>& ahead, const T* x,
                         int64_t x_stride, int64_t row) {
   const Part& part = *block.part;
   const T* rows[ROWS];
@@ -103,13 +107,14 @@ inline void shrink_rows(const Block<T>& block, const Block<T>& ahead, const T* x
   float out[ROWS][RANKS];
   dot_tile<ROWS, AHEAD>(rows, block.rows, ahead.rows, block.length, out);
   for (int i = 0; i < ROWS; ++i) {
-    float* h = part.h + (row + i) * part.rank + block.first;
-    for (int64_t j = 0; j < block.count; ++j) h[j] = part.scale * out[i][j];
+    float* h = part.h + (row + i) * part.h_stride + block.first;
+    for (int j = 0; j < RANKS; ++j) h[j] = part.scale * row_scale(block.rows[j]) * out[i][j];
+    for (int64_t j = block.count; j < RANKS; ++j) h[j] = 0;
   }
 }
 
-template <typename T>
-void shrink_block(const Block<T>& block, const Block<T>& ahead, const T* x, int64_t x_stride) {
+template <typename T, typename W>
+void shrink_block(const Block<W>& block, const Block<W>& ahead, const T* x, int64_t x_stride) {
   const int64_t rows = block.part->rows;
   if (rows == 1) return shrink_rows<1, true>(block, ahead, x, x_stride, 0);
   if (rows == 2) return shrink_rows<2, true>(block, ahead, x, x_stride, 0);
@@ -121,47 +126,67 @@ void shrink_block(const Block<T>& block, const Block<T>& ahead, const T* x, int6
 }
 
 // Few rows: totals in the first cache, blocks added as they come.
-template <typename T>
-void expand_block(const Block<T>& block, const Block<T>& ahead, float (*totals)[MAX_STRIP], T* y,
+template <typename T, typename W>
+void expand_block(const Block<W>& block, const Block<W>& ahead, float (*totals)[MAX_STRIP], T* y,
                   int64_t y_stride) {
   const Part& part = *block.part;
   for (int64_t row = 0; row < part.rows; ++row) {
-    if (block.first == 0) std::fill_n(totals[row], divide_up(block.length, LANES) * LANES, 0.0f);
-    float h[RANKS] = {};
-    std::copy_n(part.h + row * part.rank + block.first, block.count, h);
+    if (block.first == 0) std::fill_n(totals[row], MAX_STRIP, 0.0f);
+    const float* from = part.h + row * part.h_stride + block.first;
+    float h[RANKS];
+    for (int j = 0; j < RANKS; ++j) h[j] = from[j] * row_scale(block.rows[j] - block.column);
     if (row == 0)
       add_tile<true>(h, block.rows, ahead.rows, block.length, totals[row]);
     else
       add_tile<false>(h, block.rows, ahead.rows, block.length, totals[row]);
     T* out = y + (part.row + row) * y_stride + part.column + block.column;
-    if (block.first + block.count == part.rank) add_to(out, totals[row], block.length);
+    if (block.first + block.count == part.rank)
+      add_totals(out, totals[row], block.length, block.rows[0]);
   }
 }
 
 template <int ROWS, typename T>
-inline void product_rows(const Part& part, int64_t row, const float* b, int64_t width, T* y,
+inline void product_rows(const Part& part, const float* h, const float* b, int64_t width, T* y,
                          int64_t y_stride) {
   float out[ROWS][STRIP];
-  product_tile<ROWS>(part.h + row * part.rank, part.rank, b, out);
-  for (int i = 0; i < ROWS; ++i) add_to(y + (part.row + row + i) * y_stride, out[i], width);
+  product_tile<ROWS>(h, part.h_stride, part.rank, b, out);
+  for (int i = 0; i < ROWS; ++i) add_to(y + i * y_stride, out[i], width);
 }
 
-// Many rows: STRIP columns of B are made float32, then used by all rows.
-template <typename T>
-void expand_strip(const Part& part, const T* pool, int64_t column, int64_t width, float* b, T* y,
-                  int64_t y_stride) {
-  for (int64_t r = 0; r < part.rank; ++r) {
-    const T* row = pool + part.granules[r] + part.b.offset + column;
-    for (int64_t c = 0; c < STRIP; c += LANES) {
-      const int64_t count = std::clamp<int64_t>(width - c, 0, LANES);
-      store(b + r * STRIP + c, count == LANES ? load(row + c) : load_part(row + c, count));
+// Many rows: STRIP columns of B at a time are made float32, then used by all rows. `scratch` holds
+// [rank, STRIP] of B and, where its rows have scales, [rows, h_stride] of h with them.
+template <typename T, typename W>
+void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, float* scratch,
+                 T* y, int64_t y_stride) {
+  const int64_t rank = part.rank, stride = part.h_stride;
+  const float* h = part.h;
+  if constexpr (sizeof(W) == 1) {
+    float* scaled = scratch + rank * STRIP;
+    for (int64_t r = 0; r < rank; ++r) {
+      const float scale = row_scale(pool + part.granules[r] + part.b.offset);
+      for (int64_t row = 0; row < part.rows; ++row)
+        scaled[row * stride + r] = h[row * stride + r] * scale;
     }
+    h = scaled;
   }
-  y += part.column + column;
-  int64_t row = 0;
-  for (; row + 6 <= part.rows; row += 6) product_rows<6>(part, row, b, width, y, y_stride);
-  for (; row + 2 <= part.rows; row += 2) product_rows<2>(part, row, b, width, y, y_stride);
-  for (; row < part.rows; ++row) product_rows<1>(part, row, b, width, y, y_stride);
+  for (int64_t column = first; column < last; column += STRIP) {
+    const int64_t width = std::min<int64_t>(STRIP, last - column);
+    for (int64_t r = 0; r < rank; ++r) {
+      const W* from = pool + part.granules[r] + part.b.offset + column;
+      for (int64_t c = 0; c < STRIP; c += LANES)
+        store(scratch + r * STRIP + c,
+              c + LANES <= width ? load(from + c)
+                                 : load_part(from + c, std::max<int64_t>(width - c, 0)));
+    }
+    T* out = y + part.row * y_stride + part.column + column;
+    int64_t row = 0;
+    for (; row + 6 <= part.rows; row += 6)
+      product_rows<6>(part, h + row * stride, scratch, width, out + row * y_stride, y_stride);
+    for (; row + 2 <= part.rows; row += 2)
+      product_rows<2>(part, h + row * stride, scratch, width, out + row * y_stride, y_stride);
+    for (; row < part.rows; ++row)
+      product_rows<1>(part, h + row * stride, scratch, width, out + row * y_stride, y_stride);
+  }
 }
 
 // Cuts all units into tasks of about equal cost.
@@ -208,9 +233,11 @@ void Sgmv::begin(const AdapterTable& table, const int32_t* row_slot, int64_t num
     }
     row = end;
   }
-  grow(h_, h_floats_, rows * table.modules * table.max_rank);
+  const int64_t padded_rank = divide_up(table.max_rank, RANKS) * RANKS;
+  grow(h_, h_floats_, rows * table.modules * padded_rank);
   if (plans_.size() < static_cast<size_t>(members)) plans_.resize(members);
-  for (Plan& plan : plans_) grow(plan.strip, plan.strip_floats, table.max_rank * STRIP);
+  for (Plan& plan : plans_)
+    grow(plan.scratch, plan.scratch_floats, padded_rank * (STRIP + SEGMENT_ROWS));
 }
 
 int64_t Sgmv::weight_bytes(const LoraLinear& linear, int64_t element_bytes) const {
@@ -236,18 +263,48 @@ void Sgmv::make_parts(Plan& plan, const LoraLinear& linear) {
       const int64_t entry = place * table_.modules + slice.module;
       const int64_t rank = table_.rank[entry];
       if (rank == 0 || slice.width == 0) continue;
+      const int64_t stride = divide_up(rank, RANKS) * RANKS;
       const int64_t strips = divide_up(slice.width, MAX_STRIP);
       const int64_t strip = divide_up(slice.width, strips * LANES * 2) * LANES * 2;
       plan.parts.push_back(
           {segment.row, segment.rows, rank, table_.granule_offset + place * table_.max_rank, h,
-           table_.scale[entry], slice.column,
+           stride, table_.scale[entry], slice.column,
            {table_.a_offset[entry], linear.in_features, linear.in_features, divide_up(rank, RANKS),
             std::min<int64_t>(RANKS, rank) * linear.in_features * weight},
            {table_.b_offset[entry], slice.width, strip, divide_up(slice.width, strip),
             rank * strip * weight}});
-      h += segment.rows * rank;
+      h += segment.rows * stride;
     }
   }
+}
+
+template <typename T, typename W>
+void Sgmv::shrink_from(Member& member, const T* x, int64_t x_stride) {
+  const Plan& plan = plans_[member.index()];
+  member.deal(plan.shrinks.size() - 1, [&](int64_t i) {
+    Blocks<W, false> blocks(static_cast<const W*>(table_.pool), plan.parts.data(), plan.shrinks[i],
+                            plan.shrinks[i + 1]);
+    while (blocks.next()) shrink_block(blocks.current(), blocks.ahead(), x, x_stride);
+  });
+}
+
+template <typename T, typename W>
+void Sgmv::expand_from(Member& member, T* y, int64_t y_stride) {
+  const Plan& plan = plans_[member.index()];
+  const W* pool = static_cast<const W*>(table_.pool);
+  member.deal(plan.expansions.size() - 1, [&](int64_t i) {
+    alignas(64) float totals[LONG_ROWS - 1][MAX_STRIP];
+    Blocks<W, true> blocks(pool, plan.parts.data(), plan.expansions[i], plan.expansions[i + 1]);
+    while (blocks.next()) {
+      const Block<W>& block = blocks.current();
+      const Part& part = *block.part;
+      if (part.rows < LONG_ROWS)
+        expand_block(block, blocks.ahead(), totals, y, y_stride);
+      else if (block.first == 0)
+        expand_long(part, pool, block.column, block.column + block.length, plan.scratch.get(), y,
+                    y_stride);
+    }
+  });
 }
 
 template <typename T>
@@ -256,11 +313,10 @@ void Sgmv::shrink(Member& member, const LoraLinear& linear, const T* x, int64_t 
   Plan& plan = plans_[member.index()];
   make_parts(plan, linear);
   cut(plan.parts, &Part::a, member.size(), plan.shrinks);
-  member.deal(plan.shrinks.size() - 1, [&](int64_t i) {
-    Blocks<T, false> blocks(static_cast<const T*>(table_.pool), plan.parts.data(), plan.shrinks[i],
-                            plan.shrinks[i + 1]);
-    while (blocks.next()) shrink_block(blocks.current(), blocks.ahead(), x, x_stride);
-  });
+  if (table_.int8)
+    shrink_from<T, int8_t>(member, x, x_stride);
+  else
+    shrink_from<T, T>(member, x, x_stride);
 }
 
 template <typename T>
@@ -268,23 +324,10 @@ void Sgmv::expand(Member& member, const LoraLinear&, T* y, int64_t y_stride) {
   if (empty()) return;
   Plan& plan = plans_[member.index()];
   cut(plan.parts, &Part::b, member.size(), plan.expansions);
-  const T* pool = static_cast<const T*>(table_.pool);
-  member.deal(plan.expansions.size() - 1, [&](int64_t i) {
-    alignas(64) float totals[LONG_ROWS - 1][MAX_STRIP];
-    Blocks<T, true> blocks(pool, plan.parts.data(), plan.expansions[i], plan.expansions[i + 1]);
-    while (blocks.next()) {
-      const Block<T>& block = blocks.current();
-      const Part& part = *block.part;
-      if (part.rows < LONG_ROWS) {
-        expand_block(block, blocks.ahead(), totals, y, y_stride);
-      } else if (block.first == 0) {
-        const int64_t end = block.column + block.length;
-        for (int64_t c = block.column; c < end; c += STRIP)
-          expand_strip(part, pool, c, std::min<int64_t>(STRIP, end - c), plan.strip.get(), y,
-                       y_stride);
-      }
-    }
-  });
+  if (table_.int8)
+    expand_from<T, int8_t>(member, y, y_stride);
+  else
+    expand_from<T, T>(member, y, y_stride);
 }
 
 template void Sgmv::shrink<float>(Member&, const LoraLinear&, const float*, int64_t);

@@ -38,6 +38,7 @@ struct AdapterTable {
   const int32_t* b_offset;
   const float* scale;
   int64_t layers, max_rank, modules;
+  bool int8 = false;  // elements are int8, a row's float32 scale right before it; else those of x
 };
 
 // One module's columns of y.
@@ -89,7 +90,8 @@ class Sgmv {
   struct Part {
     int64_t row, rows, rank;
     const int64_t* granules;
-    float* h;  // [rows, rank]
+    float* h;          // [rows, h_stride], zeros where a row is longer than the rank
+    int64_t h_stride;  // the rank, made whole blocks
     float scale;
     int64_t column;  // of y
     Side a, b;
@@ -104,8 +106,8 @@ class Sgmv {
   struct alignas(64) Plan {
     std::vector<Part> parts;
     std::vector<Start> shrinks, expansions;
-    std::unique_ptr<float[]> strip;  // [max_rank, STRIP] of B in float32
-    int64_t strip_floats = 0;
+    std::unique_ptr<float[]> scratch;
+    int64_t scratch_floats = 0;
   };
 
  private:
@@ -116,6 +118,10 @@ class Sgmv {
   std::vector<Plan> plans_;
 
   void make_parts(Plan& plan, const LoraLinear& linear);
+  template <typename T, typename W>
+  void shrink_from(Member& member, const T* x, int64_t x_stride);
+  template <typename T, typename W>
+  void expand_from(Member& member, T* y, int64_t y_stride);
 };
 
 }  // namespace tenora

@@ -41,6 +41,13 @@ inline Lanes load(const bf16* from) {
   return reinterpret_cast<Lanes>(wide);
 }
 
+inline Lanes load(const int8_t* from) {
+  typedef int8_t Bytes __attribute__((vector_size(16)));
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  return __builtin_convertvector(bytes, Lanes);
+}
+
 // The first `count` < 16 elements, then zeros; nothing behind them is touched.
 template <typename T>
 inline Lanes load_part(const T* from, int64_t count) {
@@ -193,6 +200,9 @@ inline Lanes exp(Lanes x) {
   return x < -87.33654f ? Lanes{} : bounded;
 }
 
-inline void prefetch(const void* line) { __builtin_prefetch(line, 0, 3); }
+// Always inlined: GCC drops a call that it finds to have no effect.
+__attribute__((always_inline)) inline void prefetch(const void* line) {
+  __builtin_prefetch(line, 0, 3);
+}
 
 }  // namespace tenora
