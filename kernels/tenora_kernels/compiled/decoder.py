@@ -98,7 +98,7 @@ class StepDecoder:
         positions: Tensor,  # [num_tokens] int64
         slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset
         pool: Tensor,  # [num_pages, page_elements], the arena
-        adapters: Tensor,  # the same memory as flat elements of adapters, int8 or the model's dtype
+        adapters: Tensor,  # [elements], what `table` counts in: the model's dtype or int8
         kv: KVLayout,
         attention: AttentionLayout,
         table: AdapterTable,
