@@ -363,6 +363,34 @@ def quality_command(
     write_json(json_file, result)
 
 
+@app.command("adapter-quality")
+def adapter_quality_command(
+    examples: Annotated[Path, typer.Option(help="Folder of adapters and data.")] = Path("examples"),
+    model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """What int8 adapter pages cost in quality, against float32."""
+    from tenora_bench.adapter_quality import measure_adapter_quality
+
+    with readable_errors():
+        result = measure_adapter_quality(default_model(model), examples)
+    columns = ("adapter", "base, pages", "bytes", "KL, nats", "same choice", "change of logprob")
+    table = Table(*columns, "same greedy answers")
+    for row in result["adapters"]:
+        answers = row["answers"]
+        table.add_row(
+            row["adapter"],
+            answers["precision"],
+            f"{row['adapter_bytes']:,}",
+            f"{answers['divergence']:.6f}",
+            f"{answers['same_choice']:.1%}",
+            f"{answers['logprob_change']:.5f}",
+            f"{row['same_greedy']:.0%}",
+        )
+    Console().print(table)
+    write_json(json_file, result)
+
+
 def main() -> None:
     app()
 

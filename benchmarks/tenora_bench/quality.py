@@ -58,10 +58,10 @@ def measure_quality(model: Path, texts: Sequence[Path], most_tokens: int) -> dic
     if len(tokens) < WINDOW:
         raise BenchError(f"the text has {len(tokens)} tokens; give at least {WINDOW}")
     exact = [reading.log_softmax(1) for reading in read_windows(model, REFERENCE, windows)]
-    found = [describe(REFERENCE, exact, exact, windows)]
+    found = [describe(REFERENCE.name, exact, exact, windows)]
     for precision in COMPARED:
         readings = [r.log_softmax(1) for r in read_windows(model, precision, windows)]
-        found.append(describe(precision, readings, exact, windows))
+        found.append(describe(precision.name, readings, exact, windows))
     return {
         "machine": machine(),
         "tokens": len(tokens),
@@ -71,7 +71,7 @@ def measure_quality(model: Path, texts: Sequence[Path], most_tokens: int) -> dic
 
 
 def describe(
-    precision: Precision, readings: list[Tensor], exact: list[Tensor], windows: list[list[int]]
+    precision: str, readings: list[Tensor], exact: list[Tensor], windows: list[list[int]]
 ) -> Quality:
     """`readings` and `exact`: log probabilities `[tokens of the window, vocab]`, float32."""
     losses, divergences, same, changes = [], [], [], []
@@ -84,7 +84,7 @@ def describe(
         divergences.append((reference.exp() * (reference - ours)).sum(1))
         same.append((ours.argmax(1) == reference.argmax(1)).float())
     return Quality(
-        precision.name,
+        precision,
         perplexity=float(torch.cat(losses).mean().exp()),
         divergence=float(torch.cat(divergences).mean()),
         same_choice=float(torch.cat(same).mean()),
@@ -105,20 +105,31 @@ def read_windows(model: Path, precision: Precision, windows: list[list[int]]) ->
         return [read(loaded, window) for window in windows]
 
 
-def read(loaded: LoadedModel, tokens: list[int]) -> Tensor:
+@dataclass(frozen=True)
+class AdapterPages:
+    """The pages of one adapter, in slot 0 of their table."""
+
+    flat: Tensor  # [elements]
+    table: AdapterTable
+
+
+def read(loaded: LoadedModel, tokens: list[int], adapter: AdapterPages | None = None) -> Tensor:
+    """Logits `[tokens, vocab]` float32 of what follows each token."""
     info, count = loaded.info, len(tokens)
     kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
     blocks = -(-count // BLOCK_TOKENS)
     pool = torch.zeros(blocks, kv.page_elements, dtype=DTYPES[info.dtype])
-    table = no_adapters(info.num_layers)
+    table = no_adapters(info.num_layers) if adapter is None else adapter.table
+    flat = pool.view(-1) if adapter is None else adapter.flat
+    row_slot = torch.full((count,), BASE_SLOT if adapter is None else 0, dtype=torch.int32)
     inputs = ForwardInputs(
         token_ids=torch.tensor(tokens),
         positions=torch.arange(count),
         slots=torch.arange(count),
         attention=build_attention_layout([count], [count], [list(range(blocks))], "cpu"),
-        segments=build_segments(torch.full((count,), BASE_SLOT, dtype=torch.int32), table),
+        segments=build_segments(row_slot, table),
     )
-    arena = Arena(pool, pool.view(-1), kv, table)
+    arena = Arena(pool, flat, kv, table)
     return loaded.decoder.next_logits(inputs, arena, torch.arange(count)).float()
 
 

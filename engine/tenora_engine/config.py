@@ -16,6 +16,8 @@ Device = Literal["cpu", "cuda"]
 DType = Literal["bfloat16", "float32"]
 WeightDType = Literal["auto", "int8"]
 KVDType = Literal["auto", "fp8"]
+AdapterDType = Literal["auto", "int8"]
+PackedDType = Literal["bfloat16", "float32", "int8"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DType = "bfloat16"
     weight_dtype: WeightDType = "auto"  # of the linears' weights; auto = dtype
     kv_dtype: KVDType = "auto"  # auto = dtype; fp8 = e4m3, half the bytes, CUDA only
+    adapter_dtype: AdapterDType = "auto"  # of adapters' pages; int8 = half the bytes, CPU only
     threads: int | None = None  # of the compute pool; None = all cores
     memory_bytes: int = 2 * 1024**3  # weights + workspace + arena together
     arena_bytes: int | None = None  # the arena alone; None = what the budget leaves
@@ -82,6 +85,16 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     workspace_bytes: int
     table_bytes: int = 0  # AdapterTable
     headroom_bytes: int = 0
+
+    @property
+    def packed_dtype(self) -> PackedDType:
+        """Of the adapters' pages."""
+        return "int8" if self.engine.adapter_dtype == "int8" else self.engine.dtype
+
+    @property
+    def packed_page_elements(self) -> int:
+        """Elements of `packed_dtype` in one page."""
+        return self.page_bytes if self.packed_dtype == "int8" else self.page_elements
 
     @property
     def kv_layout(self) -> KVLayout:

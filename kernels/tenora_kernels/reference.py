@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
+from tenora_kernels.segments import BASE_SLOT, SCALE_BYTES, AdapterTable, KVLayout
 
 
 def sgmv(
@@ -34,11 +34,19 @@ def sgmv(
                 granule = int(table.granule_offset[slot, layer, rank_row])
                 a = granule + int(table.a_offset[slot, layer, module])
                 b = granule + int(table.b_offset[slot, layer, module])
-                hidden = torch.dot(x[row].float(), pool[a : a + in_features].float())
-                update = scale * hidden * pool[b : b + width].float()
+                hidden = torch.dot(x[row].float(), weights(pool, a, in_features))
+                update = scale * hidden * weights(pool, b, width)
                 result[row, column : column + width] += update
             column += width
     return result
+
+
+def weights(pool: Tensor, start: int, length: int) -> Tensor:
+    """The row of adapter weights that starts at this element, float32."""
+    row = pool[start : start + length].float()
+    if pool.dtype == torch.int8:
+        row *= pool[start - SCALE_BYTES : start].clone().view(torch.float32)
+    return row
 
 
 def paged_attention(

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 BASE_SLOT = -1
 """The adapter slot of a row that runs on the base model alone."""
 
+SCALE_BYTES = 4
+"""What a row of int8 weights has right before it: its scale, float32."""
+
 
 @dataclass(frozen=True)
 class KVLayout:
@@ -50,6 +53,10 @@ class AdapterTable:
     of that layer whose rank exceeds the row, the module's A row then its B^T row, the modules in
     order of falling rank, so that a module's offset within the granule is the same for all its
     rank rows and nothing is padded. Offsets count elements of the flat arena.
+
+    The arena's elements are of the activations' dtype, or int8. Then each A row and each B^T row
+    has a float32 right before it (SCALE_BYTES) by which its integers are to be multiplied, and
+    offsets count bytes (docs/decisions/0006-int8-adapter-pages.md).
     """
 
     granule_offset: Tensor  # [slots, layers, max_rank] int64, into the flat arena

@@ -23,7 +23,7 @@ from tenora_kernels.segments import AdapterSegments, AdapterTable
 def sgmv(
     y: Tensor,  # [num_tokens, sum(widths)], changed in place
     x: Tensor,  # [num_tokens, in_features]
-    pool: Tensor,  # [pool_elements], the flat arena
+    pool: Tensor,  # [pool_elements], the flat arena, in x's dtype or int8
     table: AdapterTable,
     segments: AdapterSegments,
     layer: int,
@@ -70,7 +70,7 @@ def _check(
     require_shape(y, "y", segments.num_rows, sum(widths))
     require_float(x, "x")
     require_like(y, "y", x, x.dtype)
-    require_like(pool, "pool", x, x.dtype)
+    require_like(pool, "pool", x, torch.int8 if pool.dtype == torch.int8 else x.dtype)
     require_like(segments.row_slot, "row_slot", x, torch.int32)
     require_like(table.rank, "table.rank", x, torch.int32)
     require_dense_rows(x, "x")

@@ -86,6 +86,8 @@ class Settings(BaseSettings):
     """Of the base model's linears; int8 halves what a step reads, on the CPU only."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
     """Of the KV alone: as dtype, or fp8 (e4m3), which takes half the memory; CUDA only."""
+    adapter_dtype: Literal["auto", "int8"] = "auto"
+    """Of the adapters alone: as dtype, or int8, which takes half the memory; CPU only."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads of the engine; all cores when absent."""
     memory: Size = 1024**3
@@ -146,6 +148,7 @@ class Settings(BaseSettings):
             dtype=self.dtype,
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
+            adapter_dtype=self.adapter_dtype,
             threads=self.threads,
             memory_bytes=self.memory,
             arena_bytes=self.arena,

@@ -116,7 +116,7 @@ def test_the_arena_is_zeroed_aligned_and_one_memory() -> None:
     assert arena.pool.shape == (5, 32)
     assert arena.pool.data_ptr() % 64 == 0
     assert not arena.pool.any()
-    arena.flat[33] = 7
+    arena.adapters.view(-1)[33] = 7
     assert arena.pool[1, 1] == 7
     assert arena.pool.dtype == torch.float32
 

@@ -45,8 +45,10 @@ def pack_adapters(
     seed: int = 0,
 ) -> Adapters:
     """Random weights of these ranks, the granules in shuffled order with gaps of NaN between, so
-    that whatever reads beside its rows is seen."""
+    that whatever reads beside its rows is seen. Of int8, every row has its float32 scale before it
+    and the gaps hold -128, which no row does."""
     generator = torch.Generator().manual_seed(seed)
+    scale_bytes = 4 if dtype == torch.int8 else 0
     slots, layers, modules = len(ranks), len(ranks[0]), len(shapes)
     max_rank = max(1, max(r for slot in ranks for layer in slot for r in layer))
     granule_offset = torch.full((slots, layers, max_rank), -1, dtype=torch.int64)
@@ -61,16 +63,26 @@ def pack_adapters(
         offset = 0
         for m in sorted(range(modules), key=lambda m: -ranks[s][n][m]):
             if ranks[s][n][m]:
-                a_offset[s, n, m], b_offset[s, n, m] = offset, offset + shapes[m][0]
-                offset += sum(shapes[m])
+                a_offset[s, n, m] = offset + scale_bytes
+                b_offset[s, n, m] = offset + scale_bytes + shapes[m][0] + scale_bytes
+                offset += sum(shapes[m]) + 2 * scale_bytes
     for s, n, r in (granules[i] for i in order):
-        size = sum(sum(shape) for m, shape in enumerate(shapes) if ranks[s][n][m] > r)
-        if size:
+        present = sorted(
+            (m for m in range(modules) if ranks[s][n][m] > r), key=lambda m: -ranks[s][n][m]
+        )
+        if present:
             gap = torch.full((int(torch.randint(0, 7, (), generator=generator)),), math.nan)
+            rows = [
+                torch.randn(size, generator=generator) / math.sqrt(shapes[0][0])
+                for m in present
+                for size in shapes[m]
+            ]
+            if dtype == torch.int8:
+                gap = torch.full_like(gap, -128).to(dtype)
+                rows = [quantised(row) for row in rows]
             granule_offset[s, n, r] = end + gap.shape[0]
-            weights = torch.randn(size, generator=generator) / math.sqrt(shapes[0][0])
-            pieces += [gap, weights]
-            end += gap.shape[0] + size
+            pieces += [gap, *rows]
+            end += gap.shape[0] + sum(row.shape[0] for row in rows)
     scale = 0.25 + torch.rand(slots, layers, modules, generator=generator)
     table = AdapterTable(
         granule_offset=granule_offset,
@@ -80,6 +92,12 @@ def pack_adapters(
         scale=scale,
     )
     return Adapters(torch.cat([*pieces, torch.zeros(1)]).to(dtype), table)
+
+
+def quantised(row: Tensor) -> Tensor:
+    """A row's scale, and its weights as multiples of it, in bytes."""
+    scale = row.abs().max().reshape(1) / 127
+    return torch.cat([scale.view(torch.int8), (row / scale).round().to(torch.int8)])
 
 
 def mixed_ranks(

@@ -70,8 +70,10 @@ def test_a_row_has_the_same_bits_in_any_batch() -> None:
 
 @pytest.mark.usefixtures("compiled_library")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_has_the_same_bits_in_a_run_of_any_length(dtype: torch.dtype) -> None:
-    adapters = pack_adapters([[[12, 5, 33]] * 2], SHAPES, dtype)
+@pytest.mark.parametrize("pages", ["as activations", "int8"])
+def test_a_row_has_the_same_bits_in_a_run_of_any_length(dtype: torch.dtype, pages: str) -> None:
+    kind = torch.int8 if pages == "int8" else dtype
+    adapters = pack_adapters([[[12, 5, 33]] * 2], SHAPES, kind)
     x, y = torch.randn(150, 576).to(dtype), torch.randn(150, sum(WIDTHS)).to(dtype)
     row_slot = torch.zeros(150, dtype=torch.int32)
     alone = [compiled_sgmv(adapters, x[i : i + 1], y[i : i + 1], row_slot[:1]) for i in range(150)]

@@ -118,6 +118,19 @@ def per_adapter(
     return result
 
 
+@pytest.mark.parametrize("mix", MIXES)
+def test_int8_pages(ops: Ops, mix: str) -> None:
+    """Against the float32 reference on the same integers and scales."""
+    adapters = pack_adapters(mixed_ranks(len(RANKS), 2, len(SHAPES)), SHAPES, torch.int8)
+    if ops.name in ("interpreter", "gpu"):
+        with pytest.raises((KernelInputError, AssertionError), match="int8 adapter pages"):
+            check(ops, adapters, mix_rows(mix, 3, 2), QKV, SHAPES, torch.float32)
+        return
+    for dtype in ops.dtypes:
+        for modules, rows in ((QKV, 13), (GATE_UP, 70), (DOWN, 5)):
+            check(ops, adapters, mix_rows(mix, rows, len(RANKS)), modules, SHAPES, dtype)
+
+
 def test_model_sizes(ops: Ops) -> None:
     """SmolLM2's hidden size, which is no multiple of a block; a single row, and few."""
     shapes = [(576, 576), (576, 192), (576, 192)]

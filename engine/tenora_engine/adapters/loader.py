@@ -87,7 +87,7 @@ class AdapterLoader:
         if config.redis_url is not None:
             self._shared = SharedTier(
                 config.redis_url,
-                layout_key(resolved.model, resolved.page_elements, config.dtype),
+                layout_key(resolved.model, resolved.packed_page_elements, resolved.packed_dtype),
                 config.shared_adapter_bytes,
                 config.shared_adapter_ttl_s,
             )
@@ -196,8 +196,8 @@ class AdapterLoader:
             config,
             tensors,
             resolved.model,
-            resolved.page_elements,
-            resolved.engine.dtype,
+            resolved.packed_page_elements,
+            resolved.packed_dtype,
             resolved.engine.max_rank,
         )
 

@@ -24,10 +24,16 @@ from tenora_engine.adapters.peft_format import (
     effective_modules,
     tensor_name,
 )
-from tenora_engine.config import LORA_MODULES, DType, ModelInfo
+from tenora_engine.config import LORA_MODULES, ModelInfo, PackedDType
 from tenora_engine.errors import AdapterLoadError
+from tenora_kernels.segments import SCALE_BYTES
 
-TORCH_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+TORCH_DTYPES: dict[PackedDType, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "int8": torch.int8,
+}
+_INT8_MAX = 127  # symmetric: -128 is not used
 _SAFETENSORS_DTYPES = {
     torch.float32: "F32",
     torch.float16: "F16",
@@ -55,7 +61,7 @@ class _Band:
     length: int  # elements of one granule
 
 
-def layout_key(model: ModelInfo, page_elements: int, dtype: DType) -> str:
+def layout_key(model: ModelInfo, page_elements: int, dtype: PackedDType) -> str:
     """Names everything a packed adapter's bytes depend on besides the adapter. Two engines with one
     key may share packed pages."""
     dims = ",".join(
@@ -71,10 +77,11 @@ def pack_adapter(
     tensors: Mapping[str, Tensor],  # by PEFT's names; A [rank, in], B [out, rank]
     model: ModelInfo,
     page_elements: int,
-    dtype: DType,
+    dtype: PackedDType,
     max_rank: int,
 ) -> PackedAdapter:
-    """Lay the adapter's rows into pages of `page_elements` elements of `dtype`.
+    """Lay the adapter's rows into pages of `page_elements` elements of `dtype`; int8 rows are
+    rounded to multiples of their largest weight / 127, which lies before them.
 
     Raises AdapterFormatError when tensors and config do not fit together or the model, and
     AdapterLoadError when a granule is larger than a page or a value is not finite.
@@ -93,14 +100,24 @@ def pack_adapter(
 
 
 def packed_pages(
-    effective: Mapping[ModuleKey, EffectiveLora], model: ModelInfo, page_elements: int
+    effective: Mapping[ModuleKey, EffectiveLora],
+    model: ModelInfo,
+    page_elements: int,
+    dtype: PackedDType,
 ) -> int:
     """How many pages an adapter will take, without its tensors. Raises AdapterLoadError when a
     granule is larger than a page."""
-    return _count_pages(_bands(effective, model), page_elements)
+    return _count_pages(_bands(effective, model, _before_row(dtype)), page_elements)
 
 
-def _bands(effective: Mapping[ModuleKey, EffectiveLora], model: ModelInfo) -> list[_Band]:
+def _before_row(dtype: PackedDType) -> int:
+    """Elements of its own that each A row and each B^T row has right before it."""
+    return SCALE_BYTES if dtype == "int8" else 0
+
+
+def _bands(
+    effective: Mapping[ModuleKey, EffectiveLora], model: ModelInfo, before_row: int
+) -> list[_Band]:
     """All bands, in the order in which they lie in the pages."""
     bands = []
     for layer in range(model.num_layers):
@@ -108,7 +125,7 @@ def _bands(effective: Mapping[ModuleKey, EffectiveLora], model: ModelInfo) -> li
         ranks = sorted({effective[layer, name].rank for name in order})
         for first, last in zip([0, *ranks], ranks, strict=False):
             present = tuple(name for name in order if effective[layer, name].rank >= last)
-            length = sum(sum(model.modules[name]) for name in present)
+            length = sum(sum(model.modules[name]) + 2 * before_row for name in present)
             bands.append(_Band(layer, first, last, present, length))
     return bands
 
@@ -161,16 +178,17 @@ class _Packer:
         effective: Mapping[ModuleKey, EffectiveLora],
         model: ModelInfo,
         page_elements: int,
-        dtype: DType,
+        dtype: PackedDType,
     ) -> None:
         self._effective = effective
         self._model = model
         self._page_elements = page_elements
         self._dtype = TORCH_DTYPES[dtype]
+        self._before_row = _before_row(dtype)
         self._layout_key = layout_key(model, page_elements, dtype)
 
     def pack(self, digest: str, tensors: Mapping[str, Tensor]) -> PackedAdapter:
-        bands = _bands(self._effective, self._model)
+        bands = _bands(self._effective, self._model, self._before_row)
         max_rank = max(band.last for band in bands)
         num_pages = _count_pages(bands, self._page_elements)
         pages = torch.zeros(num_pages, self._page_elements, dtype=self._dtype)
@@ -187,8 +205,6 @@ class _Packer:
             place = (band.layer, slice(run.row, run.row + run.count))
             granule_page[place] = run.page
             granule_start[place] = torch.arange(run.start, end, band.length, dtype=torch.int32)
-        if not bool(torch.isfinite(pages).all()):
-            raise AdapterLoadError(f"the weights hold values that {self._dtype} cannot: NaN or Inf")
         rank, a_offset, b_offset, scale = self._tables()
         return PackedAdapter(
             digest=digest,
@@ -203,13 +219,17 @@ class _Packer:
         )
 
     def _rows(self, band: _Band, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The band's granules `[rows, length]` in the model's dtype."""
+        """The band's granules `[rows, length]` in the pages' dtype."""
         parts = []
         for name in band.modules:
             a = tensors[tensor_name(band.layer, name, "A")]  # [rank, in]
             b = tensors[tensor_name(band.layer, name, "B")]  # [out, rank]
             parts += [a[band.first : band.last], b[:, band.first : band.last].t()]
-        return torch.cat([part.to(self._dtype) for part in parts], dim=1)
+        if self._dtype == torch.int8:
+            return torch.cat([_quantised(part) for part in parts], dim=1)
+        rows = torch.cat([part.to(self._dtype) for part in parts], dim=1)
+        _require_finite(rows)
+        return rows
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """rank, a_offset, b_offset (int32) and scale (float32), each `[layers, modules]`."""
@@ -224,9 +244,28 @@ class _Packer:
                 lora = self._effective[layer, name]
                 features_in, features_out = self._model.modules[name]
                 rank[place], scale[place] = lora.rank, lora.scale
-                a_offset[place], b_offset[place] = offset, offset + features_in
-                offset += features_in + features_out
+                a_offset[place] = offset + self._before_row
+                offset += self._before_row + features_in
+                b_offset[place] = offset + self._before_row
+                offset += self._before_row + features_out
         return rank, a_offset, b_offset, scale
+
+
+def _require_finite(values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise AdapterLoadError(f"the weights hold values that {values.dtype} cannot: NaN or Inf")
+
+
+def _quantised(
+    rows: Tensor,  # [n, features]
+) -> Tensor:  # [n, SCALE_BYTES + features] int8
+    """Each row's scale, then its weights as multiples of it."""
+    rows = rows.float()
+    scale = rows.abs().amax(1, keepdim=True) / _INT8_MAX
+    _require_finite(scale)
+    # A row of zeros has scale 0; so small a row that its scale is 0 too becomes one.
+    weights = torch.where(scale > 0, rows / scale, 0).round().clamp(-_INT8_MAX, _INT8_MAX)
+    return torch.cat([scale.view(torch.int8), weights.to(torch.int8)], dim=1)
 
 
 def serialise(packed: PackedAdapter) -> bytes:

@@ -48,7 +48,7 @@ def allocate_table(config: ResolvedConfig) -> AdapterTable:
         a_offset=zeros(modules, torch.int32),
         b_offset=zeros(modules, torch.int32),
         scale=zeros(modules, torch.float32),
-        alignment=common_alignment([config.page_elements, *sizes]),
+        alignment=common_alignment([config.packed_page_elements, *sizes]),
     )
 
 
@@ -70,7 +70,7 @@ class AdapterCache:
         fade: Callable[[float], float],
     ) -> None:
         self.table = allocate_table(config)
-        self._arena = arena
+        self._pages = arena.adapters
         self._pool = pool
         self._offer = offer
         self._withdraw = withdraw
@@ -124,9 +124,9 @@ class AdapterCache:
         """
         self.check_fits(packed)
         slot = self._free_slots.pop()
-        pool = self._arena.pool
         numbers = torch.tensor(pages, dtype=torch.int64)
-        pool[numbers.to(pool.device)] = packed.pages.to(pool.device, non_blocking=True)
+        device = self._pages.device
+        self._pages[numbers.to(device)] = packed.pages.to(device, non_blocking=True)
         self._write_slot(slot, packed, numbers)
         resident = ResidentAdapter(packed.digest, packed.max_rank, slot, pages, load_ms, now_s)
         self._residents[packed.digest] = resident
@@ -135,7 +135,7 @@ class AdapterCache:
         return resident
 
     def check_fits(self, packed: PackedAdapter) -> None:
-        pool, max_rank = self._arena.pool, self.table.granule_offset.shape[2]
+        pool, max_rank = self._pages, self.table.granule_offset.shape[2]
         if packed.pages.shape[1] != pool.shape[1] or packed.pages.dtype != pool.dtype:
             raise ValueError(
                 f"adapter {packed.digest} was packed for pages of {packed.pages.shape[1]} "
@@ -206,7 +206,7 @@ class AdapterCache:
         packed: PackedAdapter,
         numbers: Tensor,  # [packed.num_pages] int64
     ) -> None:
-        page_elements = self._arena.pool.shape[1]
+        page_elements = self._pages.shape[1]
         present = packed.granule_page >= 0
         page = numbers[packed.granule_page.clamp(min=0).long()]  # [layers, rank]
         offset = torch.where(present, page * page_elements + packed.granule_start, 0)

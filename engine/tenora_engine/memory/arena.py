@@ -17,9 +17,10 @@ _ALIGNMENT = 64  # a cache line, and a full AVX-512 register
 
 @dataclass(frozen=True)
 class Arena:
-    """`pool` is the arena by pages, `flat` the same memory by elements (what offsets count)."""
+    """`pool` is the arena by pages of KV; `adapters` the same memory by pages of adapters."""
 
-    pool: Tensor  # [num_pages, page_elements]
+    pool: Tensor  # [num_pages, page_elements], the model's dtype
+    adapters: Tensor  # [num_pages, packed_page_elements], the model's dtype or int8
 
     @classmethod
     def allocate(cls, config: ResolvedConfig) -> Arena:
@@ -28,16 +29,22 @@ class Arena:
         shape = (config.num_pages, config.page_elements)
         dtype = TORCH_DTYPES[config.engine.dtype]
         if config.engine.device != "cpu":
-            return cls(torch.zeros(shape, dtype=dtype, device=config.engine.device))
+            pool = torch.zeros(shape, dtype=dtype, device=config.engine.device)
+            return cls(pool, as_packed(pool, config))
         num_bytes = config.num_pages * config.page_elements * dtype.itemsize
         raw = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)
         start = -raw.ctypes.data % _ALIGNMENT
-        return cls(torch.from_numpy(raw[start : start + num_bytes]).view(dtype).view(shape))
-
-    @property
-    def flat(self) -> Tensor:  # [num_pages * page_elements]
-        return self.pool.view(-1)
+        pool = torch.from_numpy(raw[start : start + num_bytes]).view(dtype).view(shape)
+        return cls(pool, as_packed(pool, config))
 
     @property
     def num_pages(self) -> int:
         return self.pool.shape[0]
+
+
+def as_packed(
+    pool: Tensor,  # [num_pages, page_elements]
+    config: ResolvedConfig,
+) -> Tensor:  # [num_pages, packed_page_elements]
+    """The pages as adapters count their elements."""
+    return pool.view(torch.int8) if config.packed_dtype == "int8" else pool

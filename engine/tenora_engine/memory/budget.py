@@ -102,6 +102,9 @@ def describe(resolved: ResolvedConfig) -> str:
 
 def _check_page(config: EngineConfig, model: ModelInfo, page_elements: int) -> None:
     granule = sum(inputs + outputs for inputs, outputs in model.modules.values())
+    if config.adapter_dtype == "int8":  # a byte a weight, and a float32 for each row's scale
+        num_bytes = granule + 2 * 4 * len(model.modules)
+        granule = -(-num_bytes // (2 if config.dtype == "bfloat16" else 4))
     if granule > page_elements:
         per_token = page_elements // config.block_tokens
         raise MemoryBudgetError(

@@ -77,6 +77,7 @@ class CompiledDecoder:
             inputs.positions,
             inputs.slots,
             arena.pool,
+            arena.flat,
             arena.kv,
             inputs.attention,
             arena.table,

@@ -14,7 +14,7 @@ class Arena:
     """The pages, and how to find KV and adapters in them."""
 
     pool: Tensor  # [num_pages, kv.page_elements], in the dtype of the KV
-    flat: Tensor  # all elements in the model's dtype, the same memory
+    flat: Tensor  # the same memory in the dtype of the adapters' pages, all elements
     kv: KVLayout
     table: AdapterTable
 

@@ -80,6 +80,8 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         _check_int8(config, spec)
     if config.kv_dtype == "fp8" and config.device != "cuda":
         raise ModelLoadError("kv_dtype fp8 needs device cuda; set kv_dtype to auto on the CPU")
+    if config.adapter_dtype == "int8" and config.device != "cpu":
+        raise ModelLoadError("adapter_dtype int8 needs device cpu; set adapter_dtype to auto")
     return ModelInfo(
         id=config.served_name,
         architecture=spec.architecture,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.arena import as_packed
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
@@ -33,7 +34,8 @@ class ModelRunner:
     ) -> None:
         self._decoder = model.decoder
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
-        self._arena = Arena(pool=kv_pool, flat=pool.view(-1), kv=resolved.kv_layout, table=table)
+        adapters = as_packed(pool, resolved).view(-1)
+        self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
         self._builder = BatchBuilder(resolved, table, pool.device)
         self._graphs: GraphRunner | None = None
         if isinstance(self._decoder, Decoder) and pool.device.type == "cuda":

@@ -98,6 +98,7 @@ class StepDecoder:
         positions: Tensor,  # [num_tokens] int64
         slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset
         pool: Tensor,  # [num_pages, page_elements], the arena
+        adapters: Tensor,  # [elements], what `table` counts in: the model's dtype or int8
         kv: KVLayout,
         attention: AttentionLayout,
         table: AdapterTable,
@@ -110,6 +111,7 @@ class StepDecoder:
             positions,
             slots,
             pool,
+            adapters,
             kv.block_tokens,
             attention.query_start,
             attention.context_len,

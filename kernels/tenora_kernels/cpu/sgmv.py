@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tenora_kernels.cpu.row_blocks import BlendedBlock, PaddedBlock
 from tenora_kernels.cpu.scratch import Scratch
-from tenora_kernels.segments import AdapterSegments, AdapterTable
+from tenora_kernels.segments import SCALE_BYTES, AdapterSegments, AdapterTable
 
 
 def sgmv(
@@ -47,6 +47,22 @@ def _consecutive(modules: Sequence[int], widths: Sequence[int]) -> list[tuple[in
     return runs
 
 
+def _weights(
+    pool: Tensor,
+    index: Tensor,  # [n] int64
+    width: int,
+    dtype: torch.dtype,
+    scratch: Scratch,
+    name: str,
+) -> Tensor:  # [n, width]
+    """The rows of weights that start at each index, in this dtype."""
+    if pool.dtype != torch.int8:
+        return _gather(pool, index, width, scratch, name)
+    rows = _gather(pool, index - SCALE_BYTES, SCALE_BYTES + width, scratch, name)
+    scale = rows[:, :SCALE_BYTES].contiguous().view(torch.float32)  # [n, 1]
+    return (rows[:, SCALE_BYTES:] * scale).to(dtype)
+
+
 def _gather(pool: Tensor, index: Tensor, width: int, scratch: Scratch, name: str) -> Tensor:
     """Copies of the `width` elements of the pool that start at each index: `[n, width]`.
 
@@ -71,7 +87,7 @@ def _blended(
     if first == last:
         return
     rows = block.rows
-    weight = _gather(pool, block.a_index[first:last], x.shape[1], block.scratch, "a")
+    weight = _weights(pool, block.a_index[first:last], x.shape[1], x.dtype, block.scratch, "a")
     hidden = torch.mm(x[rows], weight.t())
     hidden.mul_(block.scale[first:last])
     foreign = block.foreign_to(first, last)
@@ -80,7 +96,7 @@ def _blended(
     for index, width in enumerate(widths):
         low, high = bounds[index], bounds[index + 1]
         if low < high:
-            weight = _gather(pool, block.b_index[low:high], width, block.scratch, "b")
+            weight = _weights(pool, block.b_index[low:high], width, x.dtype, block.scratch, "b")
             part = hidden[:, low - first : high - first]
             target = y[:, column : column + width]
             if isinstance(rows, slice):
@@ -134,9 +150,10 @@ def _padded_delta(
     real = (~missing).flatten().nonzero()[0]
     a_index = torch.where(missing, a_index.flatten()[real], a_index).flatten()
     b_index = torch.where(missing, b_index.flatten()[real], b_index).flatten()
-    a = _gather(pool, a_index, in_features, block.scratch, "a").view(count, rank_max, in_features)
+    a = _weights(pool, a_index, in_features, inputs.dtype, block.scratch, "a")
+    a = a.view(count, rank_max, in_features)
     hidden = torch.bmm(inputs, a.transpose(1, 2))
     hidden.mul_(table.scale[block.slots, layer, module, None, None])
     hidden.masked_fill_(missing[:, None], 0)
-    b = _gather(pool, b_index, width, block.scratch, "b").view(count, rank_max, width)
-    return torch.bmm(hidden, b).view(-1, width)
+    b = _weights(pool, b_index, width, inputs.dtype, block.scratch, "b")
+    return torch.bmm(hidden, b.view(count, rank_max, width)).view(-1, width)

@@ -189,6 +189,8 @@ def sgmv(
     tuning: SgmvTuning | None = None,  # None: the device's own
 ) -> None:
     """See tenora_kernels.sgmv."""
+    if pool.dtype == torch.int8:
+        raise KernelInputError("int8 adapter pages need the CPU; set adapter_dtype to auto")
     tiles = segments.tiles
     if tiles is None:
         raise KernelInputError("segments have no tiles: build them on the device that runs them")

@@ -70,8 +70,9 @@ class Decoder : public torch::CustomClassHolder {
 
   // Logits [wanted, vocab].
   Tensor step(const Tensor& token_ids, const Tensor& positions, const Tensor& slots,
-                 const Tensor& pool, int64_t block_tokens, const Tensor& query_start,
-                 const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
+              const Tensor& pool, const Tensor& adapters, int64_t block_tokens,
+              const Tensor& query_start,
+              const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
               std::vector<Tensor> table, const Tensor& wanted) {
     const int64_t rows = token_ids.size(0);
     check_vector(token_ids, rows, at::kLong, "token_ids");
@@ -89,6 +90,10 @@ class Decoder : public torch::CustomClassHolder {
     TORCH_CHECK(pool.dim() == 2 && pool.is_contiguous() && pool.scalar_type() == type_ &&
                     pool.size(1) == page_elements,
                 "decoder: the arena has the wrong dtype or shape");
+    const bool int8 = adapters.scalar_type() == at::kChar;
+    TORCH_CHECK(adapters.is_contiguous() && adapters.device().is_cpu() &&
+                    (int8 || adapters.scalar_type() == type_),
+                "decoder: the adapters' pages have the wrong dtype or device");
     check_range(token_ids, 0, shape_.vocab, "token_ids");
     check_range(positions, 0, model_[COS].size(0), "positions");
     check_range(slots, 0, pool.size(0) * block_tokens, "slots");
@@ -104,9 +109,9 @@ class Decoder : public torch::CustomClassHolder {
           data<int64_t>(positions),
           data<int64_t>(slots),
           data<int32_t>(row_slot),
-          {data<T>(pool), data<int64_t>(table[0]), data<int32_t>(table[1]),
+          {adapters.const_data_ptr(), data<int64_t>(table[0]), data<int32_t>(table[1]),
            data<int32_t>(table[2]), data<int32_t>(table[3]), data<float>(table[4]),
-           table[1].size(1), table[0].size(2), table[1].size(2)},
+           table[1].size(1), table[0].size(2), table[1].size(2), int8},
           {data<T>(pool), num_layers(), block_tokens, shape_.kv_heads, shape_.head_dim},
           {data<int32_t>(query_start), data<int32_t>(context_len), data<int32_t>(block_table),
            context_len.size(0), block_table.size(1), pool.size(0)},
