@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tenora_bench.machine import machine
-from tenora_bench.quality import AdapterPages, Quality, describe, read
+from tenora_bench.quality import AdapterPages, Context, Quality, describe
 from tenora_engine.adapters.pack import pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
@@ -80,7 +80,7 @@ def _measure(loaded: dict[DType, LoadedModel], example: Example) -> list[Adapter
         packed = _pack(example, model.info, dtype)
         pages = _pages(packed)
         readings = [
-            read(model, tokens, pages)[start - 1 :].log_softmax(1)
+            Context(model, len(tokens), pages).read(tokens)[start - 1 :].log_softmax(1)
             for tokens, start in example.answered
         ]
         answers = [_greedy(model, prompt, pages) for prompt in example.asked]
@@ -147,9 +147,11 @@ def _pages(packed: PackedAdapter) -> AdapterPages:
 
 
 def _greedy(model: LoadedModel, prompt: list[int], pages: AdapterPages) -> list[int]:
-    tokens = list(prompt)
+    context = Context(model, len(prompt) + NEW_TOKENS, pages)
+    tokens, following = [], prompt
     for _ in range(NEW_TOKENS):
-        tokens.append(int(read(model, tokens, pages)[-1].argmax()))
+        tokens.append(int(context.read(following)[-1].argmax()))
         if tokens[-1] in model.info.eos_token_ids:
             break
-    return tokens[len(prompt) :]
+        following = tokens[-1:]
+    return tokens

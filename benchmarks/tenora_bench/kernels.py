@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from tenora_kernels import KVLayout, build_attention_layout, build_segments, paged_attention, sgmv
+from tenora_kernels.segments import BASE_SLOT
 from tenora_kernels.synthetic import mix_rows, random_adapters, random_pages
 
 # SmolLM2-135M, the default base model
@@ -40,6 +43,16 @@ class Case:
     flops: int
 
 
+@dataclass(frozen=True)
+class Adapted:
+    """A batch for sgmv: one rank for each adapter, one slot for each row."""
+
+    name: str
+    ranks: Sequence[int]
+    row_slot: Tensor  # [rows] int32
+    pages: torch.dtype
+
+
 def run(
     device: str = "cpu",
     *,
@@ -52,18 +65,15 @@ def run(
     dtype: torch.dtype = torch.bfloat16,
 ) -> dict[str, Any]:
     """Medians over `rounds` turns of each case: microseconds per call (sgmv: all four calls of a
-    layer), GB/s, GFLOP/s, and sgmv's share of the base model's own products. Weights of `layers`
-    layers are walked through, so that none stays in the cache. Raises ValueError for a device
-    other than the CPU: the GPU's benchmark is benchmarks/gpu.py (`make gpu`)."""
+    layer), GB/s, GFLOP/s, and for sgmv its share of the base model's own products and of the
+    machine's read rate. Weights of `layers` layers are walked through, so that none stays in the
+    cache. Raises ValueError for a device other than the CPU: the GPU's benchmark is
+    benchmarks/gpu.py (`make gpu`)."""
     if device != "cpu":
         raise ValueError("this benchmark times the CPU; run `make gpu` for a GPU")
     with torch.inference_mode():
-        cases = [_base_products(tokens, layers, dtype), _copy()]
-        cases += [
-            _sgmv(mix, tokens, adapters, rank, layers, dtype)
-            for rank in ranks
-            for mix in ("distinct", "zipf", "identical")
-        ]
+        cases = [_base_products(tokens, layers, dtype), _copy(), _read()]
+        cases += [_sgmv(batch, layers, dtype) for batch in _batches(tokens, adapters, ranks, dtype)]
         cases += [
             _attention("decode", [1] * tokens, [context] * tokens, layers, dtype),
             _attention("prefill", [256], [256], layers, dtype),
@@ -80,6 +90,8 @@ def run(
         }
         if case.name.startswith("sgmv"):
             results[case.name]["of_base_products"] = round(seconds / base, 3)
+            of_read = results[case.name]["gb_per_s"] / results["read"]["gb_per_s"]
+            results[case.name]["of_read"] = round(of_read, 2)
     return {
         "device": device,
         "threads": torch.get_num_threads(),
@@ -89,6 +101,24 @@ def run(
         "context": context,
         "results": results,
     }
+
+
+def _batches(
+    tokens: int, adapters: int, ranks: Sequence[int], dtype: torch.dtype
+) -> Iterator[Adapted]:
+    """The mixes of the step asked for; and what does not depend on it: many rows, one, none."""
+    for rank in ranks:
+        for mix in ("distinct", "zipf", "identical"):
+            rows = mix_rows(mix, tokens, adapters)
+            yield Adapted(f"sgmv rank {rank} {mix}", [rank] * adapters, rows, dtype)
+    in_turn = [ranks[i % len(ranks)] for i in range(adapters)]
+    distinct = mix_rows("distinct", tokens, adapters)
+    yield Adapted("sgmv ranks in turn distinct", in_turn, distinct, dtype)
+    many, one = mix_rows("distinct", 64, 64), mix_rows("distinct", 1, 1)
+    yield Adapted("sgmv rank 32 distinct, 64 rows", [32] * 64, many, dtype)
+    yield Adapted("sgmv rank 32 distinct, 64 rows, int8", [32] * 64, many, torch.int8)
+    yield Adapted("sgmv rank 8, 1 row", [8], one, dtype)
+    yield Adapted("sgmv no adapter", [8], mix_rows("distinct", tokens, 1, tokens), dtype)
 
 
 def _interleaved(cases: Sequence[Case], layers: int, rounds: int) -> dict[str, float]:
@@ -132,24 +162,34 @@ def _copy() -> Case:
     return Case("copy", call, 2 * source.shape[0], 0)
 
 
-def _sgmv(mix: str, tokens: int, adapters: int, rank: int, layers: int, dtype: torch.dtype) -> Case:
+def _read() -> Case:
+    """The machine's read rate, 256 MB, in memory as the arena's."""
+    source = torch.from_numpy(np.ones(32 * 1024**2, dtype=np.int64))
+
+    def call(layer: int) -> None:
+        source.sum()
+
+    return Case("read", call, source.nbytes, 0)
+
+
+def _sgmv(batch: Adapted, layers: int, dtype: torch.dtype) -> Case:
     """All four calls of a layer for adapters with every linear."""
-    made = random_adapters([rank] * adapters, layers, SHAPES, dtype, torch.device("cpu"))
-    row_slot = mix_rows(mix, tokens, adapters)
-    segments = build_segments(row_slot, made.table)
-    inputs = {f: torch.randn(tokens, f).to(dtype) for f in (HIDDEN, INTERMEDIATE)}
+    made = random_adapters(batch.ranks, layers, SHAPES, batch.pages, torch.device("cpu"))
+    rows = batch.row_slot.shape[0]
+    segments = build_segments(batch.row_slot, made.table)
+    inputs = {f: torch.randn(rows, f).to(dtype) for f in (HIDDEN, INTERMEDIATE)}
     calls = [(modules, [SHAPES[m][1] for m in modules]) for modules in CALLS.values()]
-    outputs = [torch.zeros(tokens, sum(widths), dtype=dtype) for _, widths in calls]
+    outputs = [torch.zeros(rows, sum(widths), dtype=dtype) for _, widths in calls]
 
     def call(layer: int) -> None:
         for y, (modules, widths) in zip(outputs, calls, strict=True):
             x = inputs[SHAPES[modules[0]][0]]
             sgmv(y, x, made.pool, made.table, segments, layer, modules, widths)
 
-    elements = rank * sum(map(sum, SHAPES))
-    distinct = len(set(row_slot.tolist()))
-    moved = distinct * elements * dtype.itemsize
-    return Case(f"sgmv rank {rank} {mix}", call, moved, 2 * tokens * elements)
+    slots = [slot for slot in batch.row_slot.tolist() if slot != BASE_SLOT]
+    elements = sum(map(sum, SHAPES))
+    moved = elements * sum(batch.ranks[slot] for slot in set(slots)) * batch.pages.itemsize
+    return Case(batch.name, call, moved, 2 * elements * sum(batch.ranks[slot] for slot in slots))
 
 
 def _attention(

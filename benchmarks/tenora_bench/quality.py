@@ -102,7 +102,7 @@ def read_windows(model: Path, precision: Precision, windows: list[list[int]]) ->
     )
     loaded = load_model(config)
     with torch.inference_mode():
-        return [read(loaded, window) for window in windows]
+        return [Context(loaded, WINDOW).read(window) for window in windows]
 
 
 @dataclass(frozen=True)
@@ -113,24 +113,35 @@ class AdapterPages:
     table: AdapterTable
 
 
-def read(loaded: LoadedModel, tokens: list[int], adapter: AdapterPages | None = None) -> Tensor:
-    """Logits `[tokens, vocab]` float32 of what follows each token."""
-    info, count = loaded.info, len(tokens)
-    kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
-    blocks = -(-count // BLOCK_TOKENS)
-    pool = torch.zeros(blocks, kv.page_elements, dtype=DTYPES[info.dtype])
-    table = no_adapters(info.num_layers) if adapter is None else adapter.table
-    flat = pool.view(-1) if adapter is None else adapter.flat
-    row_slot = torch.full((count,), BASE_SLOT if adapter is None else 0, dtype=torch.int32)
-    inputs = ForwardInputs(
-        token_ids=torch.tensor(tokens),
-        positions=torch.arange(count),
-        slots=torch.arange(count),
-        attention=build_attention_layout([count], [count], [list(range(blocks))], "cpu"),
-        segments=build_segments(row_slot, table),
-    )
-    arena = Arena(pool, flat, kv, table)
-    return loaded.decoder.next_logits(inputs, arena, torch.arange(count)).float()
+class Context:
+    """One sequence of at most `room` tokens, from an empty context on."""
+
+    def __init__(self, loaded: LoadedModel, room: int, adapter: AdapterPages | None = None) -> None:
+        info = loaded.info
+        self._decoder = loaded.decoder
+        kv = KVLayout(info.num_layers, BLOCK_TOKENS, info.kv_heads, info.head_dim)
+        self._blocks = list(range(-(-room // BLOCK_TOKENS)))
+        pool = torch.zeros(len(self._blocks), kv.page_elements, dtype=DTYPES[info.dtype])
+        adapted = adapter or AdapterPages(pool.view(-1), no_adapters(info.num_layers))
+        self._slot = BASE_SLOT if adapter is None else 0
+        self._arena = Arena(pool, adapted.flat, kv, adapted.table)
+        self._length = 0
+
+    def read(self, tokens: list[int]) -> Tensor:
+        """Logits `[len(tokens), vocab]` float32 of what follows each of these next tokens."""
+        count, first = len(tokens), self._length
+        self._length += count
+        places = torch.arange(first, self._length)
+        inputs = ForwardInputs(
+            token_ids=torch.tensor(tokens),
+            positions=places,
+            slots=places,
+            attention=build_attention_layout([count], [self._length], [self._blocks], "cpu"),
+            segments=build_segments(
+                torch.full((count,), self._slot, dtype=torch.int32), self._arena.table
+            ),
+        )
+        return self._decoder.next_logits(inputs, self._arena, torch.arange(count)).float()
 
 
 def no_adapters(layers: int) -> AdapterTable:

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout, common_alignment
+from tenora_kernels.segments import BASE_SLOT, SCALE_BYTES, AdapterTable, KVLayout, common_alignment
 
 MIXES = ("distinct", "identical", "uniform", "zipf", "skewed")
 """Popularities after Punica: each row its own adapter; one for all; ceil(sqrt(rows)) adapters;
@@ -37,8 +38,10 @@ def random_adapters(
     """Weights that keep activations of order 1, granules in shuffled order as after some use."""
     generator = torch.Generator().manual_seed(seed)
     slots, modules, max_rank = len(ranks), len(shapes), max(*ranks, max_rank)
-    granule = sum(map(sum, shapes))
-    offsets = torch.tensor([0, *(sum(shape) for shape in shapes)]).cumsum(0)[:-1]
+    before_row = SCALE_BYTES if dtype == torch.int8 else 0
+    sizes = [sum(shape) + 2 * before_row for shape in shapes]
+    granule = sum(sizes)
+    offsets = torch.tensor([0, *sizes]).cumsum(0)[:-1] + before_row
     a_offset = offsets.int().expand(slots, layers, modules).contiguous()
     inputs = torch.tensor([shape[0] for shape in shapes], dtype=torch.int32)
     rank = torch.tensor(ranks, dtype=torch.int32)
@@ -46,17 +49,33 @@ def random_adapters(
     count = int(present.sum())
     granule_offset = torch.full((slots, layers, max_rank), -1, dtype=torch.int64)
     granule_offset[present] = torch.randperm(count, generator=generator) * granule
-    pool = torch.empty(count * granule, dtype=dtype, device=device)
-    pool.normal_(std=1 / math.sqrt(max(shape[0] for shape in shapes)))
+    b_offset = a_offset + inputs + before_row
+    pool = _empty(count * granule, dtype, device)
+    deviation = 1 / math.sqrt(max(shape[0] for shape in shapes))
+    if dtype == torch.int8:
+        pool.random_(-127, 128)
+        scale = torch.tensor([deviation * math.sqrt(3) / 127], device=device).view(torch.int8)
+        for starts in (a_offset, b_offset):
+            for start in starts[0, 0].tolist():
+                pool.view(count, granule)[:, start - before_row : start] = scale
+    else:
+        pool.normal_(std=deviation)
     table = AdapterTable(
         granule_offset=granule_offset.to(device),
         rank=rank[:, None, None].expand(slots, layers, modules).contiguous().to(device),
         a_offset=a_offset.to(device),
-        b_offset=(a_offset + inputs).to(device),
+        b_offset=b_offset.to(device),
         scale=torch.full((slots, layers, modules), 0.5, device=device),
         alignment=common_alignment(size for shape in shapes for size in shape),
     )
     return SyntheticAdapters(pool, table)
+
+
+def _empty(elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU from numpy, which asks for huge pages, as the engine's arena does."""
+    if device.type != "cpu":
+        return torch.empty(elements, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(elements * dtype.itemsize, dtype=np.uint8)).view(dtype)
 
 
 def mix_rows(

@@ -42,10 +42,15 @@ inline Lanes load(const bf16* from) {
 }
 
 inline Lanes load(const int8_t* from) {
+#ifdef __AVX512F__  // GCC converts the generic vector element by element
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+#else
   typedef int8_t Bytes __attribute__((vector_size(16)));
   Bytes bytes;
   std::memcpy(&bytes, from, sizeof(bytes));
   return __builtin_convertvector(bytes, Lanes);
+#endif
 }
 
 // The first `count` < 16 elements, then zeros; nothing behind them is touched.
