@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sgmv_tiles.h"
+#include "sgmv_expansion.h"
 
 namespace tenora {
 namespace {
@@ -14,6 +14,7 @@ constexpr int64_t ROWS_PER_READ = 16;     // rows that compute as long as their 
 constexpr int64_t TASKS_PER_MEMBER = 6;
 constexpr int64_t TASK_ELEMENTS = 6 * 1024;  // at least
 constexpr int DISTANCE = 2;               // blocks that we ask for memory ahead
+constexpr int64_t STRIPS_AHEAD = 3;       // likewise, where many rows share a strip
 
 using Part = Sgmv::Part;
 using Side = Sgmv::Side;
@@ -132,60 +133,55 @@ void expand_block(const Block<W>& block, const Block<W>& ahead, float (*totals)[
   const Part& part = *block.part;
   for (int64_t row = 0; row < part.rows; ++row) {
     if (block.first == 0) std::fill_n(totals[row], MAX_STRIP, 0.0f);
-    const float* from = part.h + row * part.h_stride + block.first;
-    float h[RANKS];
-    for (int j = 0; j < RANKS; ++j) h[j] = from[j] * row_scale(block.rows[j] - block.column);
+    typename Step<T>::Factor factors[RANKS / Step<T>::ROWS];
+    block_factors<T>(part.h + row * part.h_stride + block.first, block.rows, block.column, factors);
     if (row == 0)
-      add_tile<true>(h, block.rows, ahead.rows, block.length, totals[row]);
+      add_tile<T, true>(factors, block.rows, ahead.rows, block.length, totals[row]);
     else
-      add_tile<false>(h, block.rows, ahead.rows, block.length, totals[row]);
-    T* out = y + (part.row + row) * y_stride + part.column + block.column;
+      add_tile<T, false>(factors, block.rows, ahead.rows, block.length, totals[row]);
     if (block.first + block.count == part.rank)
-      add_totals(out, totals[row], block.length, block.rows[0]);
+      add_totals(y + (part.row + row) * y_stride + part.column + block.column, totals[row],
+                 block.length);
   }
 }
 
-template <int ROWS, typename T>
-inline void product_rows(const Part& part, const float* h, const float* b, int64_t width, T* y,
-                         int64_t y_stride) {
-  float out[ROWS][STRIP];
-  product_tile<ROWS>(h, part.h_stride, part.rank, b, out);
-  for (int i = 0; i < ROWS; ++i) add_to(y + i * y_stride, out[i], width);
-}
-
-// Many rows: STRIP columns of B at a time are made float32, then used by all rows. `scratch` holds
-// [rank, STRIP] of B and, where its rows have scales, [rows, h_stride] of h with them.
+// Many rows: STRIP columns of B at a time are laid out, then used by all rows.
 template <typename T, typename W>
-void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, float* scratch,
-                 T* y, int64_t y_stride) {
-  const int64_t rank = part.rank, stride = part.h_stride;
-  const float* h = part.h;
-  if constexpr (sizeof(W) == 1) {
-    float* scaled = scratch + rank * STRIP;
-    for (int64_t r = 0; r < rank; ++r) {
-      const float scale = row_scale(pool + part.granules[r] + part.b.offset);
-      for (int64_t row = 0; row < part.rows; ++row)
-        scaled[row * stride + r] = h[row * stride + r] * scale;
+void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, Lanes* scratch, T* y,
+                 int64_t y_stride) {
+  using S = Step<T>;
+  const int64_t blocks = part.h_stride / RANKS, steps = part.h_stride / S::ROWS;
+  auto* strip = reinterpret_cast<typename S::Weights*>(scratch);
+  auto* factors = reinterpret_cast<typename S::Factor*>(scratch + steps * STRIP / LANES);
+  const auto each_block = [&](auto&& use) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      const W* rows[RANKS];
+      for (int64_t j = 0; j < RANKS; ++j)
+        rows[j] = pool + part.b.offset +
+                  part.granules[std::min(block * RANKS + j, part.rank - 1)];
+      use(block, rows);
     }
-    h = scaled;
-  }
+  };
+  each_block([&](int64_t block, const W* const* rows) {
+    for (int64_t row = 0; row < part.rows; ++row)
+      block_factors<T>(part.h + row * part.h_stride + block * RANKS, rows, 0,
+                       factors + row * steps + block * RANKS / S::ROWS);
+  });
   for (int64_t column = first; column < last; column += STRIP) {
     const int64_t width = std::min<int64_t>(STRIP, last - column);
-    for (int64_t r = 0; r < rank; ++r) {
-      const W* from = pool + part.granules[r] + part.b.offset + column;
-      for (int64_t c = 0; c < STRIP; c += LANES)
-        store(scratch + r * STRIP + c,
-              c + LANES <= width ? load(from + c)
-                                 : load_part(from + c, std::max<int64_t>(width - c, 0)));
-    }
+    each_block([&](int64_t block, const W* const* rows) {
+      lay_out<T>(rows, column, width, std::min(STRIPS_AHEAD * STRIP, last - STRIP - column),
+                 strip + block * RANKS / S::ROWS * (STRIP / LANES));
+    });
     T* out = y + part.row * y_stride + part.column + column;
+    const auto add = [&](auto rows, int64_t row) {
+      add_product<decltype(rows)::value, T>(factors + row * steps, steps, strip, width,
+                                            out + row * y_stride, y_stride);
+    };
     int64_t row = 0;
-    for (; row + 6 <= part.rows; row += 6)
-      product_rows<6>(part, h + row * stride, scratch, width, out + row * y_stride, y_stride);
-    for (; row + 2 <= part.rows; row += 2)
-      product_rows<2>(part, h + row * stride, scratch, width, out + row * y_stride, y_stride);
-    for (; row < part.rows; ++row)
-      product_rows<1>(part, h + row * stride, scratch, width, out + row * y_stride, y_stride);
+    for (; row + 5 < part.rows; row += 6) add(std::integral_constant<int, 6>(), row);
+    for (; row + 1 < part.rows; row += 2) add(std::integral_constant<int, 2>(), row);
+    if (row < part.rows) add(std::integral_constant<int, 1>(), row);
   }
 }
 
@@ -210,9 +206,10 @@ void cut(const std::vector<Part>& parts, Side Part::*side, int members,
   starts.push_back({static_cast<int64_t>(parts.size()), 0});
 }
 
-void grow(std::unique_ptr<float[]>& floats, int64_t& size, int64_t wanted) {
+template <typename Item>
+void grow(std::unique_ptr<Item[]>& items, int64_t& size, int64_t wanted) {
   if (size >= wanted) return;
-  floats.reset(new float[wanted]);  // memory is taken where it is first written
+  items.reset(new Item[wanted]);  // memory is taken where it is first written
   size = wanted;
 }
 
@@ -237,7 +234,7 @@ void Sgmv::begin(const AdapterTable& table, const int32_t* row_slot, int64_t num
   grow(h_, h_floats_, rows * table.modules * padded_rank);
   if (plans_.size() < static_cast<size_t>(members)) plans_.resize(members);
   for (Plan& plan : plans_)
-    grow(plan.scratch, plan.scratch_floats, padded_rank * (STRIP + SEGMENT_ROWS));
+    grow(plan.scratch, plan.scratch_size, padded_rank * (STRIP + SEGMENT_ROWS) / LANES + 1);
 }
 
 int64_t Sgmv::weight_bytes(const LoraLinear& linear, int64_t element_bytes) const {

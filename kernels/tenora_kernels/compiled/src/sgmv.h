@@ -106,8 +106,8 @@ class Sgmv {
   struct alignas(64) Plan {
     std::vector<Part> parts;
     std::vector<Start> shrinks, expansions;
-    std::unique_ptr<float[]> scratch;
-    int64_t scratch_floats = 0;
+    std::unique_ptr<Lanes[]> scratch;
+    int64_t scratch_size = 0;
   };
 
  private:
