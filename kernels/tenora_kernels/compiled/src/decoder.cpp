@@ -116,16 +116,24 @@ class Decoder<T>::Step {
       quantise_rows(member_, rows, weight.in);
       end_phase(Part::Elementwise);
     }
-    if (!sgmv_.empty()) {
-      sgmv_.shrink(member_, lora, x, weight.in);
-      clock_.lap(Part::Sgmv);
+    const auto product = [&] {
+      multiply(member_, rows, weight, y, weight.out, add);
+      clock_.lap(Part::Gemm);
+    };
+    if (sgmv_.empty()) {
+      product();
+      end_phase(Part::Gemm);
+      return;
     }
-    multiply(member_, rows, weight, y, weight.out, add);
+    member_.side_by_side(
+        [&] {
+          sgmv_.shrink(member_, lora, x, weight.in);
+          clock_.lap(Part::Sgmv);
+        },
+        product);
     end_phase(Part::Gemm);
-    if (!sgmv_.empty()) {
-      sgmv_.expand(member_, lora, y, weight.out);
-      end_phase(Part::Sgmv);
-    }
+    sgmv_.expand(member_, lora, y, weight.out);
+    end_phase(Part::Sgmv);
   }
 
   void self_attention(const DecoderLayer<T>& layer, int64_t index) {

@@ -114,20 +114,27 @@ void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   }
 }
 
-// Adds the products of inputs `from`..`end` - 1. `ahead`, if any, is asked for: as many panels, to
-// be read next.
+// What a tile asks for while it works: the panels that are read next, all of them or, where several
+// tiles read the same panels, one each, so that memory is busy all the time.
+template <typename Kind>
+struct Ahead {
+  const typename Kind::Element* panels;  // null: nothing
+  bool all;
+};
+
+// Adds the products of inputs `from`..`end` - 1.
 template <int ROWS, int PANELS, typename Kind>
 inline __attribute__((always_inline)) void add_products(
     const Call<Kind>& call, const typename Kind::Input* x, const typename Kind::Element* weights,
-    const typename Kind::Element* ahead, int64_t from, int64_t end,
-    typename Kind::Sum (&sums)[ROWS][PANELS]) {
+    Ahead<Kind> ahead, int64_t from, int64_t end, typename Kind::Sum (&sums)[ROWS][PANELS]) {
   const int64_t panel_elements = call.weight.in * PANEL;
   for (int64_t k = from; k < end; k += Kind::STEP) {
     decltype(load_step(weights)) steps[PANELS];
 #pragma GCC unroll 4
     for (int j = 0; j < PANELS; ++j) {
       steps[j] = load_step(weights + j * panel_elements + k * PANEL);
-      if (ahead) prefetch(ahead + j * panel_elements + k * PANEL);
+      if (ahead.panels && (ahead.all || j == 0))
+        prefetch(ahead.panels + j * panel_elements + k * PANEL);
     }
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i) {
@@ -140,7 +147,7 @@ inline __attribute__((always_inline)) void add_products(
 
 // ROWS rows from `row` on with PANELS panels from `panel` on.
 template <int ROWS, int PANELS, typename T>
-void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, const T* ahead) {
+void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, Ahead<Plain<T>> ahead) {
   Lanes sums[ROWS][PANELS];
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
@@ -156,7 +163,7 @@ void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, const T* ahead
 
 // Whole numbers are summed within a group of inputs, which shares a scale, floats beyond it.
 template <int ROWS, int PANELS, typename T>
-void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, const uint8_t* ahead) {
+void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, Ahead<Quantised<T>> ahead) {
   Lanes totals[ROWS][PANELS] = {};
   const int64_t in = call.weight.in, groups = groups_of(in);
   const float* scales = call.x_scales + row * groups;
@@ -182,8 +189,7 @@ void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, const uint
 }
 
 template <typename Kind>
-using Tile = void (*)(const Call<Kind>&, int64_t row, int64_t panel,
-                      const typename Kind::Element* ahead);
+using Tile = void (*)(const Call<Kind>&, int64_t row, int64_t panel, Ahead<Kind> ahead);
 
 // The tiles of 1..sizeof...(ROWS) rows.
 template <int PANELS, typename Kind, int... ROWS>
@@ -204,10 +210,10 @@ void chunk_of_rows(const Call<Kind>& call, int64_t first, int64_t last, int64_t 
     for (int64_t i = 0; i < tiles; ++i) {
       const int64_t row = first + (last - first) * i / tiles;
       const int64_t rows = first + (last - first) * (i + 1) / tiles - row;
-      const auto* ahead = i + 1 == tiles ? call.panel(next) : nullptr;  // others find it in the cache
+      const auto* ahead = i < PANELS ? call.panel(next + i) : nullptr;
       const Tile<Kind> run =
           wide ? choose<PANELS, Kind>(rows, heights) : choose<1, Kind>(rows, heights);
-      run(call, row, panel, ahead);
+      run(call, row, panel, {ahead, tiles == 1});
     }
     panel = next;
   }

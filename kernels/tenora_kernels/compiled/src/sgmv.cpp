@@ -14,7 +14,6 @@ constexpr int64_t ROWS_PER_READ = 16;     // rows that compute as long as their 
 constexpr int64_t TASKS_PER_MEMBER = 6;
 constexpr int64_t TASK_ELEMENTS = 6 * 1024;  // at least
 constexpr int DISTANCE = 2;               // blocks that we ask for memory ahead
-constexpr int64_t STRIPS_AHEAD = 3;       // likewise, where many rows share a strip
 
 using Part = Sgmv::Part;
 using Side = Sgmv::Side;
@@ -99,14 +98,19 @@ class Blocks {
   }
 };
 
-template <int ROWS, bool AHEAD, typename T, typename W>
+// The block `ahead` is asked for while this one is used, by the tiles of all its rows in turn.
+template <int ROWS, typename T, typename W>
 inline void shrink_rows(const Block<W>& block, const Block<W>& ahead, const T* x,
                         int64_t x_stride, int64_t row) {
   const Part& part = *block.part;
   const T* rows[ROWS];
   for (int i = 0; i < ROWS; ++i) rows[i] = x + (part.row + row + i) * x_stride;
   float out[ROWS][RANKS];
-  dot_tile<ROWS, AHEAD>(rows, block.rows, ahead.rows, block.length, out);
+  const int first = RANKS * row / part.rows, last = RANKS * (row + ROWS) / part.rows;
+  if (first == 0 && last == RANKS)
+    dot_tile<ROWS>(rows, block.rows, ahead.rows, std::integral_constant<int, RANKS>(), block.length, out);
+  else
+    dot_tile<ROWS>(rows, block.rows, ahead.rows + first, last - first, block.length, out);
   for (int i = 0; i < ROWS; ++i) {
     float* h = part.h + (row + i) * part.h_stride + block.first;
     for (int j = 0; j < RANKS; ++j) h[j] = part.scale * row_scale(block.rows[j]) * out[i][j];
@@ -114,16 +118,15 @@ inline void shrink_rows(const Block<W>& block, const Block<W>& ahead, const T* x
   }
 }
 
+// Tiles of three rows, at the end of two: one alone would wait for its own sums.
 template <typename T, typename W>
 void shrink_block(const Block<W>& block, const Block<W>& ahead, const T* x, int64_t x_stride) {
   const int64_t rows = block.part->rows;
-  if (rows == 1) return shrink_rows<1, true>(block, ahead, x, x_stride, 0);
-  if (rows == 2) return shrink_rows<2, true>(block, ahead, x, x_stride, 0);
-  shrink_rows<3, true>(block, ahead, x, x_stride, 0);
-  int64_t row = 3;
-  for (; row + 3 <= rows; row += 3) shrink_rows<3, false>(block, ahead, x, x_stride, row);
-  if (row + 2 == rows) shrink_rows<2, false>(block, ahead, x, x_stride, row);
-  if (row + 1 == rows) shrink_rows<1, false>(block, ahead, x, x_stride, row);
+  if (rows == 1) return shrink_rows<1>(block, ahead, x, x_stride, 0);
+  int64_t row = 0;
+  for (; rows - row == 3 || rows - row > 4; row += 3)
+    shrink_rows<3>(block, ahead, x, x_stride, row);
+  for (; row < rows; row += 2) shrink_rows<2>(block, ahead, x, x_stride, row);
 }
 
 // Few rows: totals in the first cache, blocks added as they come.
@@ -153,6 +156,7 @@ void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, L
   const int64_t blocks = part.h_stride / RANKS, steps = part.h_stride / S::ROWS;
   auto* strip = reinterpret_cast<typename S::Weights*>(scratch);
   auto* factors = reinterpret_cast<typename S::Factor*>(scratch + steps * STRIP / LANES);
+  const int64_t prefetched = STRIP * (1 + 4 / blocks);  // what is fetched while a strip is used
   const auto each_block = [&](auto&& use) {
     for (int64_t block = 0; block < blocks; ++block) {
       const W* rows[RANKS];
@@ -170,7 +174,7 @@ void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, L
   for (int64_t column = first; column < last; column += STRIP) {
     const int64_t width = std::min<int64_t>(STRIP, last - column);
     each_block([&](int64_t block, const W* const* rows) {
-      lay_out<T>(rows, column, width, std::min(STRIPS_AHEAD * STRIP, last - STRIP - column),
+      lay_out<T>(rows, column, width, std::min(prefetched, last - STRIP - column),
                  strip + block * RANKS / S::ROWS * (STRIP / LANES));
     });
     T* out = y + part.row * y_stride + part.column + column;

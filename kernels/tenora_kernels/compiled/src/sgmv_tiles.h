@@ -60,9 +60,10 @@ inline Lanes terms_part(const T*, const W* from, int64_t count) {
 inline Lanes add_products(Lanes sums, Lanes one, Lanes other) { return sums + one * other; }
 
 // Dot products of ROWS rows of x with a block's rows of A, each summed over its lanes in one order.
-template <int ROWS, bool AHEAD, typename T, typename W>
-inline void dot_tile(const T* const* x, const W* const* a, const W* const* ahead, int64_t n,
-                     float (&out)[ROWS][RANKS]) {
+// The `count` rows `ahead` are asked for.
+template <int ROWS, typename Count, typename T, typename W>
+inline void dot_tile(const T* const* x, const W* const* a, const W* const* ahead, Count count,
+                     int64_t n, float (&out)[ROWS][RANKS]) {
   constexpr T* KIND = nullptr;
   constexpr int STEP = TERMS<T>;
   Lanes sums[ROWS][RANKS] = {};
@@ -70,8 +71,8 @@ inline void dot_tile(const T* const* x, const W* const* a, const W* const* ahead
   for (; k + STEP <= n; k += STEP) {
     decltype(terms(KIND, x[0])) rows[ROWS];
     for (int i = 0; i < ROWS; ++i) rows[i] = terms(KIND, x[i] + k);
+    for (int j = 0; j < count; ++j) prefetch(ahead[j] + k);
     for (int j = 0; j < RANKS; ++j) {
-      if (AHEAD) prefetch(ahead[j] + k);
       const auto weights = terms(KIND, a[j] + k);
       for (int i = 0; i < ROWS; ++i) sums[i][j] = add_products(sums[i][j], rows[i], weights);
     }

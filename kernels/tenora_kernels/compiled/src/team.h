@@ -40,6 +40,23 @@ class Member {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(i);
   }
 
+  // Two ops that share a phase and deal one list each. Every other member begins with the second:
+  // where one is bound by memory and the other by arithmetic, both are busy all the time.
+  template <typename One, typename Other>
+  void side_by_side(One&& one, Other&& other) {
+    const int lane = lane_;
+    if (index_ % 2 == 0) {
+      one();
+      other();
+    } else {
+      lane_ = lane + 1;
+      other();
+      lane_ = lane;
+      one();
+    }
+    lane_ = lane + 2;
+  }
+
   // Returns when all members have come here; what they wrote before is seen by all.
   void barrier() {
     lane_ = 0;
