@@ -17,7 +17,8 @@ from tenora_engine.engine import Engine
 from tenora_engine.request import AdapterRef
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 
-STREAMS_MIN = 16
+SHARING_STREAMS = 16
+"""Fewer adapters than this are also timed in as many streams, which share them."""
 
 
 def adapter_bytes(model: ModelInfo, adapters: Sequence[AdapterRef]) -> int:
@@ -31,60 +32,62 @@ def measure_taxes(
     load: Workload, folder: Path, counts: Sequence[int], mixed_ranks: Sequence[int]
 ) -> dict[str, Any]:
     """The tax of each number of distinct adapters, all of rank 8 and of `mixed_ranks` in turn (a
-    single one: of the highest)."""
+    single one: of the highest), with a stream for each and shared by `SHARING_STREAMS`."""
     most = max(counts)
     store = folder / "store"
     small = publish_adapters(folder / "small", store, load.model, most, [8])
     mixed = publish_adapters(folder / "mixed", store, load.model, most, mixed_ranks)
     highest = publish_adapters(folder / "highest", store, load.model, 1, [max(mixed_ranks)])
-    engine = build(load, 2 * max(STREAMS_MIN, most), store)
-    sets = [
-        each
+    engine = build(load, 2 * max(SHARING_STREAMS, most), store)
+    taxes = [
+        time_tax(engine, each, streams, load)
         for count in counts
+        for streams in sorted({count, max(SHARING_STREAMS, count)})
         for each in (small[:count], mixed[:count] if count > 1 else highest)
     ]
-    taxes = [time_tax(engine, each, load) for each in sets]
     engine.close()
     return {"machine": machine(), "workload": load.as_dict(), "taxes": taxes}
 
 
-def time_tax(engine: Engine, adapters: Sequence[AdapterRef], load: Workload) -> dict[str, Any]:
-    """`max(16, adapters)` streams on the base model and as many on the adapters run together, and
-    each of the engine's plans is run as two steps, the base's rows alone and the adapters' rows
-    alone, which of them first in turns. So each pair has the same number of rows and of context
-    tokens, a moment apart.
+def time_tax(
+    engine: Engine, adapters: Sequence[AdapterRef], streams: int, load: Workload
+) -> dict[str, Any]:
+    """`streams` on the base model and as many on the adapters run together, and each of the
+    engine's plans is run as two steps, the base's rows alone and the adapters' rows alone, which of
+    them first in turns. So each pair has the same number of rows and of context tokens, a moment
+    apart.
 
-    `tax_ms` is the median over the rounds of the median difference of a round's pairs;
-    `bytes_ms` is the adapters' bytes at the read bandwidth measured before and after.
+    A round's tax is the median difference of its pairs, and its bytes are judged at the read
+    bandwidth measured in the same round; all figures are medians over the rounds.
     """
-    streams = max(STREAMS_MIN, len(adapters))
     model = engine.config.model
     submitted = requests(load, "base", streams, model.vocab)
     submitted += requests(load, "adapters", streams, model.vocab, adapters)
-    before = read_bandwidth()
     start_decoding(engine, submitted)
-    pairs = [
-        [_pair(engine, base_first=step % 2 == 0) for step in range(load.steps)]
-        for _ in range(load.rounds)
-    ]
-    end(engine, submitted)
-    bandwidth = statistics.median((before, read_bandwidth()))
-    tax_s = statistics.median(
-        statistics.median(adapted - base for base, adapted in pair) for pair in pairs
-    )
-    base_s = statistics.median(base for pair in pairs for base, _ in pair)
     num_bytes = adapter_bytes(model, adapters)
+    rounds = []
+    for _ in range(load.rounds):
+        pairs = [_pair(engine, base_first=step % 2 == 0) for step in range(load.steps)]
+        base_s = statistics.median(base for base, _ in pairs)
+        tax_s = statistics.median(adapted - base for base, adapted in pairs)
+        bandwidth = read_bandwidth()
+        rounds.append(
+            {
+                "read_gb_per_s": bandwidth / 1e9,
+                "base_ms": base_s * 1e3,
+                "tax_ms": tax_s * 1e3,
+                "bytes_ms": num_bytes / bandwidth * 1e3,
+                "tax_over_bytes": tax_s / (num_bytes / bandwidth),
+                "speed_of_base": base_s / (base_s + tax_s),
+            }
+        )
+    end(engine, submitted)
     return {
         "streams": streams,
         "adapters": len(adapters),
         "ranks": sorted({adapter.rank for adapter in adapters}),
         "adapter_bytes": num_bytes,
-        "read_gb_per_s": bandwidth / 1e9,
-        "base_ms": base_s * 1e3,
-        "tax_ms": tax_s * 1e3,
-        "bytes_ms": num_bytes / bandwidth * 1e3,
-        "tax_over_bytes": tax_s / (num_bytes / bandwidth),
-        "speed_of_base": base_s / (base_s + tax_s),
+        **{name: statistics.median(each[name] for each in rounds) for name in rounds[0]},
     }
 
 
