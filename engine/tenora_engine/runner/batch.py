@@ -1,8 +1,10 @@
 """From a step's plan to the flat tensors of one forward pass, and from sampled tokens back to the
-plan's order. Reads sequences, changes none."""
+plan's order. Reads sequences, changes none. Steps of decode alone have a short way on the CPU
+(`decode_inputs`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.model.inputs import ForwardInputs
+from tenora_engine.runner.decode_inputs import DecodeInputs
 from tenora_engine.runner.sampling import Sampled
 from tenora_engine.runner.sampling_inputs import SamplingInputs, build_sampling_inputs
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -19,17 +22,18 @@ from tenora_engine.sequence import Sequence
 from tenora_kernels import build_attention_layout, build_segments
 from tenora_kernels.segments import AdapterTable, stack_block_tables
 
+Places = Rows[int]
 Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step, ready to run."""
+    """One step, ready to run; valid until the next is built."""
 
     inputs: ForwardInputs
     sample_rows: Tensor  # [num_samples] int64, the rows whose next token is wanted
     sampling: SamplingInputs  # of those rows, in that order
-    sampled_items: tuple[int, ...]  # their places in the plan
+    sampled_items: Places  # their places in the plan
     num_items: int
 
     def result(self, sampled: Sampled) -> StepResult:
@@ -51,10 +55,30 @@ class BatchBuilder:
         self._seed = resolved.engine.seed
         self._table = table
         self._device = device
+        self._decode = DecodeInputs(self._block_tokens, table)
 
     def build(self, plan: StepPlan) -> Batch:
         """The plan is not empty, and its sequences have the pages their tokens need."""
         sequences = [item.sequence for item in plan.scheduled]
+        if self._device.type == "cpu" and plan.is_decode:
+            inputs, rows = self._decode.write(sequences)
+            sampled: Places = range(len(sequences))
+        else:
+            sampled = [place for place, item in enumerate(plan.scheduled) if item.samples]
+            inputs, rows = self._ragged(plan, sequences, sampled)
+        return Batch(
+            inputs=inputs,
+            sample_rows=rows,
+            sampling=build_sampling_inputs(
+                [sequences[place] for place in sampled], self._vocab, self._seed, self._device
+            ),
+            sampled_items=sampled,
+            num_items=len(sequences),
+        )
+
+    def _ragged(
+        self, plan: StepPlan, sequences: list[Sequence], sampled: Places
+    ) -> tuple[ForwardInputs, Tensor]:  # inputs, [num_samples] int64: the rows that sample
         computed = np.array([sequence.num_computed for sequence in sequences])
         query = np.array([item.num_tokens for item in plan.scheduled])
         context = computed + query
@@ -68,22 +92,14 @@ class BatchBuilder:
         rows = torch.from_numpy(self._rows(sequences, computed, query, table.numpy()))
         token_ids, positions, slots = rows.to(self._device).unbind(0)  # one copy for all three
         adapter_slot = np.array([sequence.adapter_slot for sequence in sequences], np.int32)
-        sampled = [place for place, item in enumerate(plan.scheduled) if item.samples]
-        return Batch(
-            inputs=ForwardInputs(
-                token_ids=token_ids,
-                positions=positions,
-                slots=slots,
-                attention=build_attention_layout(query, context, table, self._device),
-                segments=build_segments(torch.from_numpy(adapter_slot.repeat(query)), self._table),
-            ),
-            sample_rows=torch.from_numpy(query.cumsum()[sampled] - 1).to(self._device),
-            sampling=build_sampling_inputs(
-                [sequences[place] for place in sampled], self._vocab, self._seed, self._device
-            ),
-            sampled_items=tuple(sampled),
-            num_items=len(sequences),
+        inputs = ForwardInputs(
+            token_ids=token_ids,
+            positions=positions,
+            slots=slots,
+            attention=build_attention_layout(query, context, table, self._device),
+            segments=build_segments(torch.from_numpy(adapter_slot.repeat(query)), self._table),
         )
+        return inputs, torch.from_numpy(query.cumsum()[sampled] - 1).to(self._device)
 
     def _rows(
         self,

@@ -75,11 +75,19 @@ class SamplingInputs:
     logprob_rows: Tensor | None  # [num_logprob_rows] int64
     num_top: dict[int, int]  # row -> alternatives to report
 
+    @property
+    def likeliest_only(self) -> bool:
+        """Whether each row takes its likeliest token and nothing else is asked for."""
+        asked = (self.repetition, self.additions, self.draws, self.logprob_rows)
+        return all(wish is None for wish in asked)
+
 
 def build_sampling_inputs(
     sequences: Rows[Sequence], vocab: int, engine_seed: int, device: torch.device
 ) -> SamplingInputs:
     """One row a sequence, in order."""
+    if all(_is_plain(sequence.request.sampling) for sequence in sequences):
+        return SamplingInputs(len(sequences), None, None, None, None, {})
     num_top = {
         row: sequence.request.sampling.logprobs
         for row, sequence in enumerate(sequences)
@@ -98,6 +106,16 @@ def build_sampling_inputs(
 def is_greedy(params: SamplingParams) -> bool:
     """Whether the likeliest token is taken, the first one of equals."""
     return params.temperature == 0.0 or params.top_k == 1
+
+
+def _is_plain(params: SamplingParams) -> bool:
+    """Whether the likeliest token of the model's own distribution is all that is wanted."""
+    return (
+        is_greedy(params)
+        and params.logprobs is None
+        and params.repetition_penalty == 1.0
+        and not (params.presence_penalty or params.frequency_penalty or params.logit_bias)
+    )
 
 
 def uniform(

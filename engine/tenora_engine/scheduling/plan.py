@@ -31,6 +31,11 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(item.num_tokens for item in self.scheduled)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether every sequence runs one token and samples the next."""
+        return all(item.num_tokens == 1 and item.samples for item in self.scheduled)
+
 
 @dataclass(frozen=True)
 class StepResult:
