@@ -182,7 +182,6 @@ def phases_timed(engine: Engine, clock: PhaseClock) -> Iterator[None]:
     ]
     if hasattr(decoder, "take_seconds"):
         decoder.take_seconds()
-        wrapped.append(("rest", decoder, "next_logits"))
     else:
         wrapped += [
             ("lm head", decoder, "logits"),
@@ -317,7 +316,8 @@ def _timed_step(engine: Engine, out: Messaging, clock: PhaseClock) -> dict[str, 
     seconds = dict.fromkeys(PHASES, 0.0) | clock.take()
     decoder: Any = engine._runner._decoder  # type: ignore[attr-defined] # a ModelRunner
     if hasattr(decoder, "take_seconds"):
-        seconds |= decoder.take_seconds()
+        for part, taken_s in decoder.take_seconds().items():
+            seconds[part] += taken_s
     seconds["rest"] = 0.0
     seconds["rest"] = whole_s - sum(seconds.values())
     return seconds

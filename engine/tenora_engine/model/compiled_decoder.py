@@ -17,6 +17,7 @@ from tenora_kernels.compiled.decoder import (
     PackedLayer,
     PackedProjection,
     StepDecoder,
+    StepRows,
 )
 from tenora_kernels.compiled.linear import PackedWeight, pack_weight, quantise_weight
 
@@ -32,6 +33,7 @@ class CompiledDecoder:
 
     def __init__(self, steps: StepDecoder) -> None:
         self._steps = steps
+        self._arena: Arena | None = None  # the one that `steps` uses
 
     @classmethod
     def load(
@@ -72,21 +74,35 @@ class CompiledDecoder:
     ) -> Tensor:  # [num_samples, vocab]
         """Run all rows through all layers, `rows` through the LM head too, in the model's dtype.
         The KV of all is in the arena afterwards."""
-        return self._steps.step(
+        return self._steps.next_logits(self._rows(inputs, arena, rows))
+
+    def next_tokens(
+        self,
+        inputs: ForwardInputs,
+        arena: Arena,
+        rows: Tensor,  # [num_samples] int64
+    ) -> list[int]:
+        """As `next_logits`, and of each row the likeliest token, the first of equals."""
+        return self._steps.next_tokens(self._rows(inputs, arena, rows))
+
+    def _rows(self, inputs: ForwardInputs, arena: Arena, rows: Tensor) -> StepRows:
+        if arena is not self._arena:
+            self._steps.use_arena(arena.pool, arena.flat, arena.kv, arena.table)
+            self._arena = arena
+        attention = inputs.attention
+        return StepRows(
             inputs.token_ids,
             inputs.positions,
             inputs.slots,
-            arena.pool,
-            arena.flat,
-            arena.kv,
-            inputs.attention,
-            arena.table,
-            inputs.segments,
+            attention.query_start,
+            attention.context_len,
+            attention.block_table,
+            inputs.segments.row_slot,
             rows,
         )
 
     def take_seconds(self) -> dict[str, float]:
-        """Where the time of `next_logits` went since the last call, see StepDecoder."""
+        """Where the time of steps went since the last call, see StepDecoder."""
         return self._steps.take_seconds()
 
 

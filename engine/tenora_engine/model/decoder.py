@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F  # noqa: N812 - what torch's own documentation calls it
 from torch import Tensor
 
@@ -96,6 +97,7 @@ class Decoder:
             normed, residual = rms_norm(changed, next_norm, eps, residual)
         return normed
 
+    @torch.inference_mode()
     def next_logits(
         self,
         inputs: ForwardInputs,

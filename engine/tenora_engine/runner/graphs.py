@@ -124,6 +124,7 @@ class GraphRunner:
         self._replays[key].run()
         return self._replays[key].hidden[:num_rows]
 
+    @torch.inference_mode()
     def next_logits(self, inputs: ForwardInputs, rows: Tensor) -> Tensor:  # [num_samples, vocab]
         """`forward`, and the LM head for `rows` outside of the graph."""
         return self._decoder.logits(self.forward(inputs), rows)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.arena import as_packed
+from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
@@ -47,7 +48,6 @@ class ModelRunner:
         """The flat ragged tensors of one step; reads the plan's sequences, changes nothing."""
         return self._builder.build(plan)
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> StepResult:
         """Write the step's KV into its pages and sample one token for each row that samples.
 
@@ -55,6 +55,9 @@ class ModelRunner:
         bits, else up to the rounding of matrix products, which libraries block differently for
         different numbers of rows.
         """
+        if isinstance(self._decoder, CompiledDecoder) and batch.sampling.likeliest_only:
+            chosen = self._decoder.next_tokens(batch.inputs, self._arena, batch.sample_rows)
+            return batch.result(Sampled(chosen, [None] * len(chosen)))
         logits = self._next_logits(batch)
         if not batch.sampled_items:
             return batch.result(Sampled([], []))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tenora_kernels.compiled.linear import PackedWeight
-from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
+from tenora_kernels.segments import AdapterTable, KVLayout
 
-PARTS = ("gemm", "sgmv", "attention", "elementwise", "lm head", "waiting")
+PARTS = ("gemm", "sgmv", "attention", "elementwise", "lm head", "waiting", "sampling")
 """What a step's time is charged to: `waiting` is for the other threads, at a phase's end. A product
 and the shrinking half of sgmv share a phase."""
 
@@ -55,6 +56,19 @@ class DecoderSizes:
     vocab: int
 
 
+class StepRows(NamedTuple):
+    """One flat ragged batch: the rows of each sequence side by side, oldest first."""
+
+    token_ids: Tensor  # [num_tokens] int64
+    positions: Tensor  # [num_tokens] int64
+    slots: Tensor  # [num_tokens] int64, page * block_tokens + offset
+    query_start: Tensor  # [num_seqs + 1] int32
+    context_len: Tensor  # [num_seqs] int32
+    block_table: Tensor  # [num_seqs, max_blocks] int32
+    row_slot: Tensor  # [num_tokens] int32, adapter slots
+    wanted: Tensor  # [num_wanted] int64, rows whose next token is asked for
+
+
 class StepDecoder:
     """A Llama-like decoder in float32 or bfloat16 on the CPU. One thread at a time may call it.
 
@@ -92,35 +106,27 @@ class StepDecoder:
             attention_scale,
         )
 
-    def step(
+    def use_arena(
         self,
-        token_ids: Tensor,  # [num_tokens] int64
-        positions: Tensor,  # [num_tokens] int64
-        slots: Tensor,  # [num_tokens] int64, page * block_tokens + offset
-        pool: Tensor,  # [num_pages, page_elements], the arena
+        pool: Tensor,  # [num_pages, page_elements], in the model's dtype
         adapters: Tensor,  # [elements], what `table` counts in: the model's dtype or int8
         kv: KVLayout,
-        attention: AttentionLayout,
         table: AdapterTable,
-        segments: AdapterSegments,
-        wanted: Tensor,  # [num_wanted] int64, rows whose next token is asked for
-    ) -> Tensor:  # [num_wanted, vocab]
+    ) -> None:
+        """Where KV and adapters lie in all steps from now on."""
+        tables = [table.granule_offset, table.rank, table.a_offset, table.b_offset, table.scale]
+        self._decoder.use_arena(pool, adapters, kv.block_tokens, tables)
+
+    def next_logits(self, rows: StepRows) -> Tensor:  # [num_wanted, vocab]
         """Write the rows' KV, return the wanted rows' logits in the model's dtype."""
-        logits: Tensor = self._decoder.step(
-            token_ids,
-            positions,
-            slots,
-            pool,
-            adapters,
-            kv.block_tokens,
-            attention.query_start,
-            attention.context_len,
-            attention.block_table,
-            segments.row_slot,
-            [table.granule_offset, table.rank, table.a_offset, table.b_offset, table.scale],
-            wanted,
-        )
+        logits: Tensor = self._decoder.next_logits(*rows)
         return logits
+
+    def next_tokens(self, rows: StepRows) -> list[int]:
+        """Write the rows' KV, return the likeliest token of each wanted row: the first of equals,
+        as in `next_logits`. A NaN is never the likeliest."""
+        tokens: list[int] = self._decoder.next_tokens(*rows)
+        return tokens
 
     def take_seconds(self) -> dict[str, float]:
         """Where the calling thread's time in `step` went since the last call, by PARTS."""

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <new>
 
+#include "likeliest.h"
 #include "norms.h"
 #include "rope.h"
 
@@ -48,7 +49,7 @@ template <typename T>
 class Decoder<T>::Step {
  public:
   Step(Decoder& decoder, const StepInputs<T>& inputs, const Buffers& buffers, T* logits,
-       Member& member)
+       int64_t* tokens, Member& member)
       : shape_(decoder.shape_),
         weights_(decoder.weights_),
         attention_(decoder.attention_),
@@ -56,6 +57,7 @@ class Decoder<T>::Step {
         in_(inputs),
         at_(buffers),
         logits_(logits),
+        tokens_(tokens),
         member_(member),
         clock_(member.index() == 0 ? &decoder.seconds_ : nullptr) {}
 
@@ -79,6 +81,7 @@ class Decoder<T>::Step {
   const StepInputs<T>& in_;
   const Buffers& at_;
   T* logits_;
+  int64_t* tokens_;  // or null
   Member& member_;
   Clock clock_;
 
@@ -210,6 +213,11 @@ class Decoder<T>::Step {
     }
     multiply(member_, x, weight, logits_, weight.out);
     end_phase(Part::Head);
+    if (!tokens_) return;
+    member_.deal(rows, [&](int64_t i) {
+      tokens_[i] = likeliest(logits_ + i * weight.out, weight.out);
+    });
+    end_phase(Part::Sampling);
   }
 };
 
@@ -240,11 +248,19 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
 }
 
 template <typename T>
-void Decoder<T>::step(const StepInputs<T>& inputs, T* logits, int threads) {
+void Decoder<T>::next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads) {
+  const size_t needed = inputs.num_wanted * shape_.vocab;
+  if (logits_.size() < needed) logits_.resize(needed);
+  step(inputs, logits_.data(), tokens, threads);
+}
+
+template <typename T>
+void Decoder<T>::step(const StepInputs<T>& inputs, T* logits, int64_t* tokens, int threads) {
+  if (inputs.rows == 0) return;
   attention_.make(inputs.attention, attention_shape(inputs.pages.block_tokens), threads);
   sgmv_.begin(inputs.adapters, inputs.row_slot, inputs.rows, threads);
   const Buffers at = buffers(std::max(inputs.rows, inputs.num_wanted));
-  run_team(threads, [&](Member& member) { Step(*this, inputs, at, logits, member).run(); });
+  run_team(threads, [&](Member& member) { Step(*this, inputs, at, logits, tokens, member).run(); });
 }
 
 template <typename T>

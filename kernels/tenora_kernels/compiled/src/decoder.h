@@ -65,8 +65,8 @@ struct StepInputs {
 };
 
 // Where the calling thread's time went.
-enum class Part { Gemm, Sgmv, Attention, Elementwise, Head, Waiting };
-constexpr int PARTS = 6;
+enum class Part { Gemm, Sgmv, Attention, Elementwise, Head, Waiting, Sampling };
+constexpr int PARTS = 7;
 using PartSeconds = std::array<double, PARTS>;
 
 template <typename T>
@@ -75,10 +75,13 @@ class Decoder {
   Decoder(const DecoderShape& shape, DecoderWeights<T> weights)
       : shape_(shape), weights_(std::move(weights)) {}
 
-  // Writes the step's KV into the pages, and the wanted rows' logits [num_wanted, vocab]. Only one
-  // thread may call it at a time. Throws std::invalid_argument when the attention batch does not
-  // fit together.
-  void step(const StepInputs<T>& inputs, T* logits, int threads);
+  // Writes the step's KV into the pages, and the wanted rows' logits [num_wanted, vocab] or their
+  // likeliest tokens [num_wanted]. Only one thread may call them at a time. Throws
+  // std::invalid_argument when the attention batch does not fit together.
+  void next_logits(const StepInputs<T>& inputs, T* logits, int threads) {
+    step(inputs, logits, nullptr, threads);
+  }
+  void next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads);
 
   // By part, since the last call.
   PartSeconds take_seconds();
@@ -99,7 +102,9 @@ class Decoder {
   std::unique_ptr<char, void (*)(void*)> workspace_{nullptr, std::free};
   int64_t workspace_rows_ = 0;
   PartSeconds seconds_{};
+  std::vector<T> logits_;  // of a step that wants tokens only
 
+  void step(const StepInputs<T>& inputs, T* logits, int64_t* tokens, int threads);
   Buffers buffers(int64_t rows);
   AttentionShape attention_shape(int64_t block_tokens) const {
     return {shape_.heads, shape_.kv_heads, shape_.head_dim, block_tokens};

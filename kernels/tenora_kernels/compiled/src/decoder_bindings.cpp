@@ -41,8 +41,9 @@ void check_vector(const Tensor& tensor, int64_t elements, at::ScalarType type, c
               "decoder: ", name, " has the wrong dtype or shape");
 }
 
+template <typename T>
 void check_range(const Tensor& tensor, int64_t first, int64_t end, const char* name) {
-  const auto* values = tensor.const_data_ptr<int64_t>();
+  const auto* values = tensor.const_data_ptr<T>();
   for (int64_t i = 0; i < tensor.size(0); ++i)
     TORCH_CHECK(values[i] >= first && values[i] < end, "decoder: ", name, " is out of range");
 }
@@ -68,64 +69,53 @@ class Decoder : public torch::CustomClassHolder {
       bf16_ = std::make_unique<tenora::Decoder<bf16>>(shape_, weights<bf16>());
   }
 
-  // Logits [wanted, vocab].
-  Tensor step(const Tensor& token_ids, const Tensor& positions, const Tensor& slots,
-              const Tensor& pool, const Tensor& adapters, int64_t block_tokens,
-              const Tensor& query_start,
-              const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
-              std::vector<Tensor> table, const Tensor& wanted) {
-    const int64_t rows = token_ids.size(0);
-    check_vector(token_ids, rows, at::kLong, "token_ids");
-    check_vector(positions, rows, at::kLong, "positions");
-    check_vector(slots, rows, at::kLong, "slots");
-    check_vector(row_slot, rows, at::kInt, "row_slot");
-    check_vector(query_start, context_len.size(0) + 1, at::kInt, "query_start");
-    check_vector(context_len, context_len.size(0), at::kInt, "context_len");
-    TORCH_CHECK(block_table.dim() == 2 && block_table.is_contiguous() &&
-                    block_table.scalar_type() == at::kInt &&
-                    block_table.size(0) == context_len.size(0),
-                "decoder: block_table has the wrong dtype or shape");
-    TORCH_CHECK(query_start[-1].item<int>() == rows, "decoder: query_start does not end at ", rows);
+  // Where KV and adapters lie from now on. `table`: granule_offset, rank, a_offset, b_offset, scale.
+  void use_arena(Tensor pool, Tensor adapters, int64_t block_tokens, std::vector<Tensor> table) {
     const int64_t page_elements = num_layers() * 2 * block_tokens * shape_.kv_width();
-    TORCH_CHECK(pool.dim() == 2 && pool.is_contiguous() && pool.scalar_type() == type_ &&
+    TORCH_CHECK(block_tokens > 0 && pool.dim() == 2 && pool.is_contiguous() &&
+                    pool.device().is_cpu() && pool.scalar_type() == type_ &&
                     pool.size(1) == page_elements,
                 "decoder: the arena has the wrong dtype or shape");
     const bool int8 = adapters.scalar_type() == at::kChar;
     TORCH_CHECK(adapters.is_contiguous() && adapters.device().is_cpu() &&
                     (int8 || adapters.scalar_type() == type_),
                 "decoder: the adapters' pages have the wrong dtype or device");
-    check_range(token_ids, 0, shape_.vocab, "token_ids");
-    check_range(positions, 0, model_[COS].size(0), "positions");
-    check_range(slots, 0, pool.size(0) * block_tokens, "slots");
-    check_table(table, row_slot);
-    check_vector(wanted, wanted.size(0), at::kLong, "wanted");
-    check_range(wanted, 0, rows, "wanted");
-    Tensor logits = at::empty({wanted.size(0), shape_.vocab}, pool.options());
-    const auto run = [&](auto& decoder, auto* to) {
-      using T = std::remove_pointer_t<decltype(to)>;
-      const tenora::StepInputs<T> inputs{
-          rows,
-          data<int64_t>(token_ids),
-          data<int64_t>(positions),
-          data<int64_t>(slots),
-          data<int32_t>(row_slot),
-          {adapters.const_data_ptr(), data<int64_t>(table[0]), data<int32_t>(table[1]),
-           data<int32_t>(table[2]), data<int32_t>(table[3]), data<float>(table[4]),
-           table[1].size(1), table[0].size(2), table[1].size(2), int8},
-          {data<T>(pool), num_layers(), block_tokens, shape_.kv_heads, shape_.head_dim},
-          {data<int32_t>(query_start), data<int32_t>(context_len), data<int32_t>(block_table),
-           context_len.size(0), block_table.size(1), pool.size(0)},
-          data<int64_t>(wanted),
-          wanted.size(0)};
-      decoder.step(inputs, to, threads());
-    };
-    if (rows > 0) {
-      if (float_)
-        run(*float_, data<float>(logits));
-      else
-        run(*bf16_, data<bf16>(logits));
-    }
+    check_table(table);
+    pool_ = std::move(pool);
+    adapters_ = std::move(adapters);
+    block_tokens_ = block_tokens;
+    table_ = std::move(table);
+  }
+
+  // Logits [wanted, vocab].
+  Tensor next_logits(const Tensor& token_ids, const Tensor& positions, const Tensor& slots,
+                     const Tensor& query_start, const Tensor& context_len,
+                     const Tensor& block_table, const Tensor& row_slot, const Tensor& wanted) {
+    const Rows rows{token_ids,   positions,   slots,    query_start,
+                    context_len, block_table, row_slot, wanted};
+    check(rows);
+    Tensor logits = at::empty({wanted.size(0), shape_.vocab}, pool_.options());
+    if (float_)
+      float_->next_logits(inputs<float>(rows), data<float>(logits), threads());
+    else
+      bf16_->next_logits(inputs<bf16>(rows), data<bf16>(logits), threads());
     return logits;
+  }
+
+  // The likeliest token of each row that is wanted.
+  std::vector<int64_t> next_tokens(const Tensor& token_ids, const Tensor& positions,
+                                   const Tensor& slots, const Tensor& query_start,
+                                   const Tensor& context_len, const Tensor& block_table,
+                                   const Tensor& row_slot, const Tensor& wanted) {
+    const Rows rows{token_ids,   positions,   slots,    query_start,
+                    context_len, block_table, row_slot, wanted};
+    check(rows);
+    std::vector<int64_t> tokens(wanted.size(0));
+    if (float_)
+      float_->next_tokens(inputs<float>(rows), tokens.data(), threads());
+    else
+      bf16_->next_tokens(inputs<bf16>(rows), tokens.data(), threads());
+    return tokens;
   }
 
   std::vector<double> take_seconds() {
@@ -139,6 +129,14 @@ class Decoder : public torch::CustomClassHolder {
   at::ScalarType type_;
   std::unique_ptr<tenora::Decoder<float>> float_;
   std::unique_ptr<tenora::Decoder<bf16>> bf16_;
+  Tensor pool_, adapters_;
+  int64_t block_tokens_ = 0;
+  std::vector<Tensor> table_;
+
+  struct Rows {
+    const Tensor &token_ids, &positions, &slots, &query_start, &context_len, &block_table,
+        &row_slot, &wanted;
+  };
 
   int64_t num_layers() const { return tensors_.size() / LAYER_TENSORS; }
   static int threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
@@ -187,8 +185,7 @@ class Decoder : public torch::CustomClassHolder {
     return all;
   }
 
-  // granule_offset, rank, a_offset, b_offset, scale.
-  void check_table(const std::vector<Tensor>& table, const Tensor& row_slot) const {
+  void check_table(const std::vector<Tensor>& table) const {
     TORCH_CHECK(table.size() == 5 && table[0].dim() == 3 && table[1].dim() == 3,
                 "adapter table: wrong shape");
     const Tensor& rank = table[1];
@@ -200,9 +197,47 @@ class Decoder : public torch::CustomClassHolder {
       TORCH_CHECK(table[i].scalar_type() == (i == 4 ? at::kFloat : at::kInt) &&
                       table[i].is_contiguous() && table[i].sizes() == rank.sizes(),
                   "adapter table: wrong dtype or shape");
-    const auto* slots = row_slot.const_data_ptr<int32_t>();
-    for (int64_t row = 0; row < row_slot.size(0); ++row)
-      TORCH_CHECK(slots[row] < rank.size(0), "decoder: row_slot is out of range");
+  }
+
+  void check(const Rows& in) const {
+    TORCH_CHECK(pool_.defined(), "decoder: use_arena comes first");
+    const int64_t rows = in.token_ids.size(0), num_seqs = in.context_len.size(0);
+    check_vector(in.token_ids, rows, at::kLong, "token_ids");
+    check_vector(in.positions, rows, at::kLong, "positions");
+    check_vector(in.slots, rows, at::kLong, "slots");
+    check_vector(in.row_slot, rows, at::kInt, "row_slot");
+    check_vector(in.query_start, num_seqs + 1, at::kInt, "query_start");
+    check_vector(in.context_len, num_seqs, at::kInt, "context_len");
+    TORCH_CHECK(in.block_table.dim() == 2 && in.block_table.is_contiguous() &&
+                    in.block_table.scalar_type() == at::kInt && in.block_table.size(0) == num_seqs,
+                "decoder: block_table has the wrong dtype or shape");
+    TORCH_CHECK(in.query_start.const_data_ptr<int32_t>()[num_seqs] == rows,
+                "decoder: query_start does not end at ", rows);
+    check_range<int64_t>(in.token_ids, 0, shape_.vocab, "token_ids");
+    check_range<int64_t>(in.positions, 0, model_[COS].size(0), "positions");
+    check_range<int64_t>(in.slots, 0, pool_.size(0) * block_tokens_, "slots");
+    check_range<int32_t>(in.row_slot, INT32_MIN, table_[1].size(0), "row_slot");
+    check_vector(in.wanted, in.wanted.size(0), at::kLong, "wanted");
+    check_range<int64_t>(in.wanted, 0, rows, "wanted");
+  }
+
+  template <typename T>
+  tenora::StepInputs<T> inputs(const Rows& in) const {
+    return {in.token_ids.size(0),
+            data<int64_t>(in.token_ids),
+            data<int64_t>(in.positions),
+            data<int64_t>(in.slots),
+            data<int32_t>(in.row_slot),
+            {adapters_.const_data_ptr(), data<int64_t>(table_[0]), data<int32_t>(table_[1]),
+             data<int32_t>(table_[2]), data<int32_t>(table_[3]), data<float>(table_[4]),
+             table_[1].size(1), table_[0].size(2), table_[1].size(2),
+             adapters_.scalar_type() == at::kChar},
+            {data<T>(pool_), num_layers(), block_tokens_, shape_.kv_heads, shape_.head_dim},
+            {data<int32_t>(in.query_start), data<int32_t>(in.context_len),
+             data<int32_t>(in.block_table), in.context_len.size(0), in.block_table.size(1),
+             pool_.size(0)},
+            data<int64_t>(in.wanted),
+            in.wanted.size(0)};
   }
 };
 
@@ -212,6 +247,8 @@ TORCH_LIBRARY_FRAGMENT(tenora, library) {
   library.class_<Decoder>("Decoder")
       .def(torch::init<std::vector<Tensor>, std::vector<Tensor>, std::vector<int64_t>, double,
                        double>())
-      .def("step", &Decoder::step)
+      .def("use_arena", &Decoder::use_arena)
+      .def("next_logits", &Decoder::next_logits)
+      .def("next_tokens", &Decoder::next_tokens)
       .def("take_seconds", &Decoder::take_seconds);
 }
