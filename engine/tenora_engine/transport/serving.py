@@ -27,6 +27,7 @@ from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
 _POLL_MS = 1000
 _MESSAGES_A_TURN = 1000
+_WAKE_UPS_MAX = 65_536  # what a pipe holds; what is left in a larger one wakes us once more
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +60,10 @@ class EngineServer:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
         while not self._is_over():
-            poller.poll(_POLL_MS)
+            ready = dict(poller.poll(_POLL_MS))
             self._run_handed()
-            self._receive()
+            if self._socket in ready:
+                self._receive()
             self._drop_silent_clients()
         self._loop.stop()
         self._run_handed()
@@ -103,10 +105,9 @@ class EngineServer:
 
     def _run_handed(self) -> None:
         try:
-            while os.read(self._wake_out, 4096):
-                continue
+            os.read(self._wake_out, _WAKE_UPS_MAX)
         except BlockingIOError:
-            pass  # drained
+            pass  # somebody else's message woke us
         while self._handed:
             self._handed.popleft()()
 

@@ -105,6 +105,9 @@ class StepDecoder:
             norm_eps,
             attention_scale,
         )
+        # Looked up once: torch makes a new object for a method each time it is asked for.
+        self._next_logits = self._decoder.next_logits
+        self._next_tokens = self._decoder.next_tokens
 
     def use_arena(
         self,
@@ -119,13 +122,13 @@ class StepDecoder:
 
     def next_logits(self, rows: StepRows) -> Tensor:  # [num_wanted, vocab]
         """Write the rows' KV, return the wanted rows' logits in the model's dtype."""
-        logits: Tensor = self._decoder.next_logits(*rows)
+        logits: Tensor = self._next_logits(*rows)
         return logits
 
     def next_tokens(self, rows: StepRows) -> list[int]:
         """Write the rows' KV, return the likeliest token of each wanted row: the first of equals,
         as in `next_logits`. A NaN is never the likeliest."""
-        tokens: list[int] = self._decoder.next_tokens(*rows)
+        tokens: list[int] = self._next_tokens(*rows)
         return tokens
 
     def take_seconds(self) -> dict[str, float]:
