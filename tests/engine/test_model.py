@@ -116,13 +116,17 @@ class Harness:
 
     def run(self, tokens: list[int], slot: int = BASE_SLOT) -> Tensor:
         """Logits `[len(tokens), vocab]` of the sequence's next tokens."""
+        inputs = self.inputs(tokens, slot)
+        return self.model.decoder.next_logits(inputs, self.arena, torch.arange(len(tokens)))
+
+    def inputs(self, tokens: list[int], slot: int = BASE_SLOT) -> ForwardInputs:
         positions = range(self.computed, self.computed + len(tokens))
         slots = [
             self.block_table[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
             for position in positions
         ]
         self.computed += len(tokens)
-        inputs = ForwardInputs(
+        return ForwardInputs(
             token_ids=torch.tensor(tokens),
             positions=torch.tensor(list(positions)),
             slots=torch.tensor(slots),
@@ -133,8 +137,6 @@ class Harness:
                 torch.full((len(tokens),), slot, dtype=torch.int32), self.arena.table
             ),
         )
-        with torch.inference_mode():
-            return self.model.decoder.next_logits(inputs, self.arena, torch.arange(len(tokens)))
 
 
 def empty_table(layers: int) -> AdapterTable:
@@ -275,6 +277,26 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(tmp_path: Path)
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.skipif(not has_compiled_ops(), reason="of the compiled decoder alone")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_next_tokens_are_the_first_of_the_highest_logits(tmp_path: Path, dtype: DType) -> None:
+    """A vocabulary of several blocks, in which each logit comes thrice and one is NaN."""
+    config = transformers.LlamaConfig(**{**SIZES, "vocab_size": 3 * 1001})
+    model = save_random_model(tmp_path, config)
+    with torch.no_grad():
+        model.lm_head.weight[2002:] = model.lm_head.weight[1001:2002] = model.lm_head.weight[:1001]
+        model.lm_head.weight[17] = float("nan")
+    model.save_pretrained(tmp_path)
+    logits = Harness.of(tmp_path, dtype).run(TOKENS)
+    assert logits[:, 17].isnan().all()
+    harness = Harness.of(tmp_path, dtype)
+    decoder, rows = harness.model.decoder, torch.arange(len(TOKENS))
+    assert isinstance(decoder, CompiledDecoder)
+    chosen = decoder.next_tokens(harness.inputs(TOKENS), harness.arena, rows)
+    assert chosen == logits.float().nan_to_num(nan=-torch.inf).numpy().argmax(axis=1).tolist()
+    assert all(token < 1001 or token % 1001 == 17 for token in chosen)
 
 
 @pytest.mark.usefixtures("kind")

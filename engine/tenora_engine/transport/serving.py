@@ -3,6 +3,7 @@ no HTTP and nothing of how the process came to be (`server`)."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -104,10 +105,8 @@ class EngineServer:
         self._later(lambda: self._note_end(failure))
 
     def _run_handed(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # something else woke us
             os.read(self._wake_out, _WAKE_UPS_MAX)
-        except BlockingIOError:
-            pass  # somebody else's message woke us
         while self._handed:
             self._handed.popleft()()
 
