@@ -18,8 +18,9 @@ constexpr int FEW_ROWS = 4;              // up to here one tile takes all rows o
 constexpr int MEDIUM_ROWS = 24;          // up to here two panels, twelve rows; above four and six
 constexpr int64_t BLOCK_BYTES = 256 * 1024;  // of x, to stay in a core's cache
 constexpr int64_t CHUNK_PANELS = 4;          // dealt at once
-// Near enough to be in the first cache still. When a tile asked for the whole of the next chunk, which
-// most often another thread takes, one stream needed 8.2 ms a step instead of 7.0.
+// Near enough to be in the first cache still. All weights once, for one row: 7.3 ms; 8.0 when a tile
+// asked for the whole of the next chunk, which most often another thread takes; 7.7 when it went on
+// from the end of its panels into that chunk.
 constexpr int64_t FETCH_BYTES = 4096;
 
 // What a product of T with packed weights of T is made of.
@@ -117,9 +118,9 @@ void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   }
 }
 
-// What a tile asks for while it works. Where it alone reads its panels: what it will read itself
-// FETCH_BYTES on, at the end of its panels in those that follow. Where several tiles read the same
-// panels: one each of the panels that follow, so that memory is busy all the time.
+// What a tile asks for while it works. Where it alone reads its panels: what lies FETCH_BYTES on in
+// each. Where several tiles read the same panels: one each of the panels that follow, so that memory
+// is busy all the time.
 template <typename Kind>
 struct Ahead {
   const typename Kind::Element* panels;  // that follow; null: nothing
@@ -132,15 +133,13 @@ inline __attribute__((always_inline)) void add_products(
     const Call<Kind>& call, const typename Kind::Input* x, const typename Kind::Element* weights,
     Ahead<Kind> ahead, int64_t from, int64_t end, typename Kind::Sum (&sums)[ROWS][PANELS]) {
   constexpr int64_t DISTANCE = FETCH_BYTES / (PANEL * sizeof(typename Kind::Element));
-  const int64_t in = call.weight.in, panel_elements = in * PANEL;
+  const int64_t panel_elements = call.weight.in * PANEL;
   for (int64_t k = from; k < end; k += Kind::STEP) {
-    const int64_t far = k + DISTANCE;
-    const auto* soon = far < in ? weights + far * PANEL : ahead.panels + (far - in) * PANEL;
     decltype(load_step(weights)) steps[PANELS];
 #pragma GCC unroll 4
     for (int j = 0; j < PANELS; ++j) {
       steps[j] = load_step(weights + j * panel_elements + k * PANEL);
-      if (ahead.alone) prefetch_once(soon + j * panel_elements);
+      if (ahead.alone) prefetch_once(weights + j * panel_elements + (k + DISTANCE) * PANEL);
       else if (ahead.panels && j == 0) prefetch(ahead.panels + k * PANEL);
     }
 #pragma GCC unroll 12
