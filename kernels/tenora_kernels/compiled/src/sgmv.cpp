@@ -11,7 +11,6 @@ constexpr int64_t SEGMENT_ROWS = 64;      // longer runs become several segments
 constexpr int64_t LONG_ROWS = 6;          // from here on an expansion is bound by arithmetic
 constexpr int64_t MAX_STRIP = 512;        // columns expanded at a time
 constexpr int64_t ROWS_PER_READ = 16;     // rows that compute as long as their weights are read
-constexpr int64_t TASKS_PER_MEMBER = 6;
 constexpr int64_t TASK_ELEMENTS = 6 * 1024;  // at least
 constexpr int DISTANCE = 2;               // blocks that we ask for memory ahead
 
@@ -64,6 +63,10 @@ class Blocks {
   static const Side& side(const Part& part) { return EXPAND ? part.b : part.a; }
 
   void enter() {
+    if (at_.part < to_.part - 1) {  // the next part's places, too, come from memory
+      const Part& next = parts_[at_.part + 1];
+      for (int64_t r = 0; r < next.rank; r += RANKS) prefetch(next.granules + r);
+    }
     if (EXPAND) {
       rank_row_ = 0;
       column_ = at_.unit * side(parts_[at_.part]).strip;
@@ -189,21 +192,24 @@ void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, L
   }
 }
 
-// Cuts all units into tasks of about equal cost.
+// Cuts all units into tasks, each half a member's part of what is left: few begin with nothing
+// fetched, and all members end together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
 void cut(const std::vector<Part>& parts, Side Part::*side, int members,
          std::vector<Start>& starts) {
-  int64_t total = 0;
-  for (const Part& part : parts) total += (part.*side).units * (part.*side).unit_cost;
-  const int64_t tasks = members == 1 ? 1 : members * TASKS_PER_MEMBER;
-  const int64_t step = std::max(divide_up(total, tasks), TASK_ELEMENTS * ROWS_PER_READ);
+  int64_t left = 0, room = 0;
+  for (const Part& part : parts) left += (part.*side).units * (part.*side).unit_cost;
   starts.clear();
-  int64_t room = 0;
   for (size_t p = 0; p < parts.size(); ++p) {
     const Side& read = parts[p].*side;
     for (int64_t unit = 0; unit < read.units;) {
-      if (room <= 0) starts.push_back({static_cast<int64_t>(p), unit}), room = step;
+      if (room <= 0) {
+        starts.push_back({static_cast<int64_t>(p), unit});
+        const int64_t part_of_left = members == 1 ? left : divide_up(left, 2 * members);
+        room = std::max(part_of_left, TASK_ELEMENTS * ROWS_PER_READ);
+      }
       const int64_t take = std::min(read.units - unit, divide_up(room, read.unit_cost));
       room -= take * read.unit_cost;
+      left -= take * read.unit_cost;
       unit += take;
     }
   }
