@@ -174,7 +174,9 @@ def _read() -> Case:
 
 def _sgmv(batch: Adapted, layers: int, dtype: torch.dtype) -> Case:
     """All four calls of a layer for adapters with every linear."""
-    made = random_adapters(batch.ranks, layers, SHAPES, batch.pages, torch.device("cpu"))
+    made = random_adapters(
+        batch.ranks, layers, SHAPES, batch.pages, torch.device("cpu"), calls=CALLS.values()
+    )
     rows = batch.row_slot.shape[0]
     segments = build_segments(batch.row_slot, made.table)
     inputs = {f: torch.randn(rows, f).to(dtype) for f in (HIDDEN, INTERMEDIATE)}

@@ -4,7 +4,7 @@ but torch. Knows the arena's layout, no engine."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,22 +34,25 @@ def random_adapters(
     device: torch.device,
     seed: int = 0,
     max_rank: int = 1,  # room in the table, at least the largest rank
+    calls: Iterable[Sequence[int]] = (),  # modules that lie as one call reads them; else each alone
 ) -> SyntheticAdapters:
     """Weights that keep activations of order 1, granules in shuffled order as after some use."""
     generator = torch.Generator().manual_seed(seed)
     slots, modules, max_rank = len(ranks), len(shapes), max(*ranks, max_rank)
     before_row = SCALE_BYTES if dtype == torch.int8 else 0
-    sizes = [sum(shape) + 2 * before_row for shape in shapes]
-    granule = sum(sizes)
-    offsets = torch.tensor([0, *sizes]).cumsum(0)[:-1] + before_row
-    a_offset = offsets.int().expand(slots, layers, modules).contiguous()
-    inputs = torch.tensor([shape[0] for shape in shapes], dtype=torch.int32)
+    offsets = torch.zeros(2, modules, dtype=torch.int32)  # of A rows, of B rows
+    granule = 0
+    for call in tuple(calls) or tuple((module,) for module in range(modules)):
+        for side in range(2):
+            for module in call:
+                offsets[side, module] = granule + before_row
+                granule += before_row + shapes[module][side]
+    a_offset, b_offset = (side.expand(slots, layers, modules).contiguous() for side in offsets)
     rank = torch.tensor(ranks, dtype=torch.int32)
     present = torch.arange(max_rank) < rank[:, None, None].expand(-1, layers, 1)
     count = int(present.sum())
     granule_offset = torch.full((slots, layers, max_rank), -1, dtype=torch.int64)
     granule_offset[present] = torch.randperm(count, generator=generator) * granule
-    b_offset = a_offset + inputs + before_row
     pool = _empty(count * granule, dtype, device)
     deviation = 1 / math.sqrt(max(shape[0] for shape in shapes))
     if dtype == torch.int8:

@@ -57,7 +57,7 @@ def test_int8_rows_are_multiples_of_their_own_scale() -> None:
     tensors[tensor_name(0, "q_proj", "A")][1] = 0
     packed = pack_adapter(DIGEST, parsed, tensors, MODEL, 2 * PAGE, "int8", max_rank=64)
     assert packed.pages.dtype == torch.int8
-    assert packed.layout_key.startswith("granules-1/int8/")
+    assert packed.layout_key.startswith("granules-2/int8/")
     for layer, module in effective_modules(parsed, MODEL):
         index = LORA_MODULES.index(module)
         a = tensors[tensor_name(layer, module, "A")]

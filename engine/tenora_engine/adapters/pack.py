@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import safetensors.torch
 import torch
@@ -26,6 +27,7 @@ from tenora_engine.adapters.peft_format import (
 )
 from tenora_engine.config import LORA_MODULES, ModelInfo, PackedDType
 from tenora_engine.errors import AdapterLoadError
+from tenora_engine.model.modules import LORA_CALLS
 from tenora_kernels.segments import SCALE_BYTES
 
 TORCH_DTYPES: dict[PackedDType, torch.dtype] = {
@@ -50,6 +52,17 @@ class CorruptEntryError(ValueError):
 
 
 @dataclass(frozen=True)
+class _Row:
+    """One module's row of A, or of B^T, in a granule."""
+
+    module: str
+    side: Literal["A", "B"]
+
+    def features(self, model: ModelInfo) -> int:
+        return model.modules[self.module]["AB".index(self.side)]
+
+
+@dataclass(frozen=True)
 class _Band:
     """Rank rows `first:last` of one layer, where the same modules are present: granules of one
     length, which lie one after another."""
@@ -57,7 +70,7 @@ class _Band:
     layer: int
     first: int
     last: int
-    modules: tuple[str, ...]
+    rows: tuple[_Row, ...]
     length: int  # elements of one granule
 
 
@@ -68,7 +81,7 @@ def layout_key(model: ModelInfo, page_elements: int, dtype: PackedDType) -> str:
         "x".join(map(str, model.modules[name])) if name in model.modules else "-"
         for name in LORA_MODULES
     )
-    return f"granules-1/{dtype}/{page_elements}/{model.num_layers}/{dims}"
+    return f"granules-2/{dtype}/{page_elements}/{model.num_layers}/{dims}"
 
 
 def pack_adapter(
@@ -121,19 +134,27 @@ def _bands(
     """All bands, in the order in which they lie in the pages."""
     bands = []
     for layer in range(model.num_layers):
-        order = _module_order(effective, layer)
-        ranks = sorted({effective[layer, name].rank for name in order})
+        granule = _granule(effective, layer)
+        ranks = sorted({effective[layer, row.module].rank for row in granule})
         for first, last in zip([0, *ranks], ranks, strict=False):
-            present = tuple(name for name in order if effective[layer, name].rank >= last)
-            length = sum(sum(model.modules[name]) + 2 * before_row for name in present)
-            bands.append(_Band(layer, first, last, present, length))
+            rows = tuple(row for row in granule if effective[layer, row.module].rank >= last)
+            length = sum(before_row + row.features(model) for row in rows)
+            bands.append(_Band(layer, first, last, rows, length))
     return bands
 
 
-def _module_order(effective: Mapping[ModuleKey, EffectiveLora], layer: int) -> list[str]:
-    """The layer's modules by falling rank, ties in the order of LORA_MODULES (sort is stable)."""
-    present = [name for name in LORA_MODULES if (layer, name) in effective]
-    return sorted(present, key=lambda name: -effective[layer, name].rank)
+def _granule(effective: Mapping[ModuleKey, EffectiveLora], layer: int) -> list[_Row]:
+    """The layer's modules by falling rank, so that those of a row lie where they lie in any other;
+    of one rank, all A rows that a call reads side by side, then all B rows."""
+    rows = []
+    present = {
+        name: effective[layer, name].rank for name in LORA_MODULES if (layer, name) in effective
+    }
+    for rank in sorted(set(present.values()), reverse=True):
+        for call in LORA_CALLS:
+            names = [name for name in call if present.get(name) == rank]
+            rows += [_Row(name, "A") for name in names] + [_Row(name, "B") for name in names]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -221,10 +242,10 @@ class _Packer:
     def _rows(self, band: _Band, tensors: Mapping[str, Tensor]) -> Tensor:
         """The band's granules `[rows, length]` in the pages' dtype."""
         parts = []
-        for name in band.modules:
-            a = tensors[tensor_name(band.layer, name, "A")]  # [rank, in]
-            b = tensors[tensor_name(band.layer, name, "B")]  # [out, rank]
-            parts += [a[band.first : band.last], b[:, band.first : band.last].t()]
+        for row in band.rows:
+            tensor = tensors[tensor_name(band.layer, row.module, row.side)]
+            by_rank = tensor if row.side == "A" else tensor.t()  # [rank, in], [out, rank]
+            parts.append(by_rank[band.first : band.last])
         if self._dtype == torch.int8:
             return torch.cat([_quantised(part) for part in parts], dim=1)
         rows = torch.cat([part.to(self._dtype) for part in parts], dim=1)
@@ -239,15 +260,13 @@ class _Packer:
         scale = torch.zeros(shape, dtype=torch.float32)
         for layer in range(self._model.num_layers):
             offset = 0
-            for name in _module_order(self._effective, layer):
-                place = (layer, LORA_MODULES.index(name))
-                lora = self._effective[layer, name]
-                features_in, features_out = self._model.modules[name]
+            for row in _granule(self._effective, layer):
+                place = (layer, LORA_MODULES.index(row.module))
+                lora = self._effective[layer, row.module]
                 rank[place], scale[place] = lora.rank, lora.scale
-                a_offset[place] = offset + self._before_row
-                offset += self._before_row + features_in
-                b_offset[place] = offset + self._before_row
-                offset += self._before_row + features_out
+                offset += self._before_row
+                (a_offset if row.side == "A" else b_offset)[place] = offset
+                offset += row.features(self._model)
         return rank, a_offset, b_offset, scale
 
 
