@@ -44,40 +44,15 @@ from tenora_engine.adapters.peft_format import (
     parse_tensor_name,
     tensor_name,
 )
-from tenora_engine.config import LORA_MODULES, ModelInfo
+from tenora_engine.config import LORA_MODULES
 from tenora_engine.errors import AdapterLoadError
+from tiny_model import DIGEST, MODEL, PAGE
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"  # peft on transformers 5
 )
 
-LAYERS = 3
-PAGE = 700  # a few granules of the tiny model, and never a multiple of one
-MODEL = ModelInfo(
-    id="tiny",
-    architecture="LlamaForCausalLM",
-    num_layers=LAYERS,
-    hidden=32,
-    intermediate=48,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    vocab=64,
-    context_tokens=128,
-    dtype="float32",
-    weight_bytes=0,
-    modules={
-        "q_proj": (32, 32),
-        "k_proj": (32, 16),
-        "v_proj": (32, 16),
-        "o_proj": (32, 32),
-        "gate_proj": (32, 48),
-        "up_proj": (32, 48),
-        "down_proj": (48, 32),
-    },
-    eos_token_ids=(0,),
-)
-DIGEST = "sha256:" + "ab" * 32
+LAYERS = MODEL.num_layers
 PLAIN = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj"]}
 
 CASES: dict[str, dict[str, Any]] = {

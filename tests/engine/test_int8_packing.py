@@ -14,35 +14,9 @@ from tenora_engine.adapters.peft_format import (
     parse_adapter_config,
     tensor_name,
 )
-from tenora_engine.config import LORA_MODULES, ModelInfo
+from tenora_engine.config import LORA_MODULES
 from tenora_engine.errors import AdapterLoadError
-
-DIGEST = "sha256:" + "ab" * 32
-PAGE = 700  # a few granules of the tiny model, and never a multiple of one
-MODEL = ModelInfo(
-    id="tiny",
-    architecture="LlamaForCausalLM",
-    num_layers=2,
-    hidden=32,
-    intermediate=48,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    vocab=64,
-    context_tokens=128,
-    dtype="float32",
-    weight_bytes=0,
-    modules={
-        "q_proj": (32, 32),
-        "k_proj": (32, 16),
-        "v_proj": (32, 16),
-        "o_proj": (32, 32),
-        "gate_proj": (32, 48),
-        "up_proj": (32, 48),
-        "down_proj": (48, 32),
-    },
-    eos_token_ids=(0,),
-)
+from tiny_model import DIGEST, MODEL, PAGE
 
 
 def test_int8_rows_are_multiples_of_their_own_scale() -> None:

@@ -1,5 +1,5 @@
 // Register tiles of rows x panels. With few rows the product waits for memory: every weight is read
-// once, asked for one tile ahead. With many rows a block of them stays in the cache while all
+// once, asked for before its turn. With many rows a block of them stays in the cache while all
 // panels pass by. Each sum runs over its terms in one order, whatever else is in the batch.
 
 #include "gemm.h"
