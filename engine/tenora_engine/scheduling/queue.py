@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import count, islice
 
 from tenora_engine.errors import QueueFullError
@@ -120,6 +120,10 @@ class FairQueue:
         """Everything that waits, in no particular order of tenants."""
         for queue in self._waiting_tenants.values():
             yield from queue.waiting
+
+    @property
+    def waiting_tenants(self) -> Set[str]:
+        return self._waiting_tenants.keys()
 
     def waiting_by_tenant(self) -> dict[str, int]:
         return {key: len(queue.waiting) for key, queue in self._waiting_tenants.items()}

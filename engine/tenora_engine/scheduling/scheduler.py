@@ -17,6 +17,7 @@ from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
+from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
 
@@ -98,9 +99,9 @@ class Scheduler:
         self._book.take_loads()
         self._grow()
         items: list[ScheduledSequence] = []
-        budget = self._plan_running(items)
+        room = self._plan_running(items)
         if len(self._queue):
-            self._admit(items, budget)
+            self._admit(items, room)
         items.sort(key=_slot)
         self._stalled = not items and not self._book.events
         return StepPlan(tuple(items))
@@ -136,25 +137,23 @@ class Scheduler:
         self._book.events.clear()
         return events
 
-    def _plan_running(self, items: list[ScheduledSequence]) -> int:
-        """Plan the running sequences into `items`; returns the tokens left of the step."""
+    def _plan_running(self, items: list[ScheduledSequence]) -> PrefillRoom:
+        """Plan the running sequences into `items`; returns the room left for new ones."""
         prefills: list[Sequence] = []
         for sequence in self._running:
             if sequence.num_uncomputed == 1:
                 items.append(ScheduledSequence(sequence, 1, True))
             else:
                 prefills.append(sequence)
-        budget = self._max_step_tokens - len(items)
+        tokens = self._max_step_tokens - len(items)
+        room = PrefillRoom(tokens, self._max_chunk if self._has_several_tenants() else tokens)
         for sequence in prefills:
-            budget -= self._plan_chunk(items, sequence, budget)
-        return budget
+            _plan_chunk(items, sequence, room)
+        return room
 
-    def _plan_chunk(self, items: list[ScheduledSequence], sequence: Sequence, budget: int) -> int:
-        left = sequence.num_uncomputed
-        num_tokens = min(left, self._max_chunk, budget)
-        if num_tokens > 0:
-            items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
-        return num_tokens
+    def _has_several_tenants(self) -> bool:
+        running = {sequence.request.tenant.key for sequence in self._running}
+        return len(running | self._queue.waiting_tenants) > 1
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
@@ -169,18 +168,21 @@ class Scheduler:
                 else:
                     self._book.preempt(max(self._running, key=_expendable))
 
-    def _admit(self, items: list[ScheduledSequence], budget: int) -> None:
+    def _admit(self, items: list[ScheduledSequence], room: PrefillRoom) -> None:
         """Start waiting sequences in fair order while there is room. One whose adapter is loading
-        is passed over; one that finds no pages stops all behind it, so that it gets them."""
+        or whose tenant has its part of the step is passed over; one that finds no pages stops all
+        behind it, so that it gets them."""
         seen: set[str] = set()
         for sequence in islice(self._queue.candidates(), SCAN_LIMIT):
-            if budget <= 0 or len(self._running) >= self._max_running:
+            if not room or len(self._running) >= self._max_running:
                 return
+            if not room.of(sequence):
+                continue
             outcome = self._try_start(sequence, seen)
             if outcome is _Start.FULL:
                 return
             if outcome is _Start.STARTED:
-                budget -= self._plan_chunk(items, sequence, budget)
+                _plan_chunk(items, sequence, room)
 
     def _try_start(self, sequence: Sequence, seen: set[str]) -> _Start:
         adapter, adapters = sequence.request.adapter, self._memory.adapters
@@ -261,6 +263,13 @@ class Scheduler:
             f"pages and the adapter {pages}, more than the {self._memory.pool.total} pages of this "
             "engine; shorten the prompt or give the engine more memory"
         )
+
+
+def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
+    left = sequence.num_uncomputed
+    num_tokens = room.take(sequence)
+    if num_tokens:
+        items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
 
 
 def _slot(item: ScheduledSequence) -> int:
