@@ -50,6 +50,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     object_store: str | None = None  # path or URL of the store that holds adapters by digest
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     prefix_caching: bool = True
+    eviction_policy: str = "joint"  # see memory.policies
     seed: int = 0
 
 

@@ -19,7 +19,7 @@ from engine_fakes import (
 )
 from tenora_engine.errors import ContextLengthError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
-from tenora_engine.memory.policy import JointPolicy, UnifiedLRUPolicy
+from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
@@ -49,7 +49,7 @@ class EngineMachine(RuleBasedStateMachine):
         slots=st.integers(1, 4),
         caching=st.booleans(),
         instant=st.booleans(),
-        lru=st.booleans(),
+        policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
     )
     def start(
@@ -60,7 +60,7 @@ class EngineMachine(RuleBasedStateMachine):
         slots: int,
         caching: bool,
         instant: bool,
-        lru: bool,
+        policy: str,
         block_tokens: int,
     ) -> None:
         config = make_config(
@@ -74,8 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
             context_tokens=40,
             prefix_caching=caching,
         )
-        policy = UnifiedLRUPolicy() if lru else JointPolicy()
-        self.rig = Rig.build(config, instant=instant, policy=policy)
+        self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(

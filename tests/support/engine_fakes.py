@@ -20,7 +20,7 @@ from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import Residency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.policy import EvictionPolicy
+from tenora_engine.memory.policies.interface import EvictionPolicy
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.runner.batch import BatchBuilder
 from tenora_engine.scheduling.plan import StepPlan, StepResult

@@ -27,7 +27,9 @@ class ResidentAdapter:
     pages: list[int]
     load_ms: float
     last_used_s: float
+    namespace: str = ""  # of the tenant that had it loaded
     heat: float = 1.0
+    visits: int = 1
     references: int = 0
     ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
 
@@ -88,6 +90,10 @@ class AdapterCache:
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
+    @property
+    def num_residents(self) -> int:
+        return len(self._residents)
+
     def get(self, digest: str) -> ResidentAdapter | None:
         return self._residents.get(digest)
 
@@ -116,7 +122,12 @@ class AdapterCache:
             self._value_again(digest)
 
     def install(
-        self, packed: PackedAdapter, pages: list[int], load_ms: float, now_s: float
+        self,
+        packed: PackedAdapter,
+        pages: list[int],
+        load_ms: float,
+        now_s: float,
+        namespace: str = "",
     ) -> ResidentAdapter:
         """Copy an adapter into `pages` (already allocated) and a free slot. Between steps only.
 
@@ -128,7 +139,9 @@ class AdapterCache:
         device = self._pages.device
         self._pages[numbers.to(device)] = packed.pages.to(device, non_blocking=True)
         self._write_slot(slot, packed, numbers)
-        resident = ResidentAdapter(packed.digest, packed.max_rank, slot, pages, load_ms, now_s)
+        resident = ResidentAdapter(
+            packed.digest, packed.max_rank, slot, pages, load_ms, now_s, namespace
+        )
         self._residents[packed.digest] = resident
         self._evictable_pages += len(pages)
         self._offer(resident)
@@ -148,6 +161,7 @@ class AdapterCache:
         """A running sequence uses the slot from now on; it cannot be evicted."""
         resident.heat = 1.0 + resident.heat * self._fade(now_s - resident.last_used_s)
         resident.last_used_s = now_s
+        resident.visits += 1
         resident.references += 1
         if resident.references == 1:
             self._evictable_pages -= len(resident.pages)

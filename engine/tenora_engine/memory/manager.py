@@ -14,14 +14,11 @@ from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.eviction_queue import EvictionQueue
+from tenora_engine.memory.heat import fade
 from tenora_engine.memory.integrity import check_ownership
-from tenora_engine.memory.policy import (
-    Candidate,
-    EvictionPolicy,
-    EvictionQueue,
-    JointPolicy,
-    fade,
-)
+from tenora_engine.memory.policies import make_policy
+from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, MemoryState
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens
 from tenora_engine.sequence import Sequence
@@ -44,7 +41,7 @@ class MemoryManager:
     ) -> None:
         self._config = config
         self._block_tokens = config.engine.block_tokens
-        self._policy = policy or JointPolicy()
+        self._policy = policy or make_policy(config.engine.eviction_policy)
         self._clock = clock
         self._queue: EvictionQueue[PrefixNode | ResidentAdapter] = EvictionQueue()
         self.costs = CostModel(config)
@@ -108,7 +105,7 @@ class MemoryManager:
         now_s = self._clock()
         self.tree.pin(nodes, now_s)
         if packed is not None:
-            resident = self._install(packed, load_ms, now_s)
+            resident = self._install(sequence, packed, load_ms, now_s)
         if resident is not None:
             self.adapters.acquire(resident, now_s)
             sequence.adapter_slot = resident.slot
@@ -219,12 +216,15 @@ class MemoryManager:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
 
-    def _install(self, packed: PackedAdapter, load_ms: float, now_s: float) -> ResidentAdapter:
+    def _install(
+        self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
+    ) -> ResidentAdapter:
         if not self.adapters.has_free_slot:
             unused = [item for item in self.adapters.residents() if not item.references]
-            self._evict(min(unused, key=self._adapter_value))
+            self._evict(min(unused, key=self._value))
         pages = self._allocate(packed.num_pages, ADAPTER)
-        return self.adapters.install(packed, pages, load_ms, now_s)
+        namespace = sequence.request.tenant.namespace
+        return self.adapters.install(packed, pages, load_ms, now_s, namespace)
 
     def _allocate(self, count: int, kind: int) -> list[int]:
         while self.pool.num_free < count:
@@ -243,26 +243,45 @@ class MemoryManager:
             self.adapter_evictions += 1
 
     def _offer_node(self, node: PrefixNode) -> None:
-        candidate = Candidate(
-            kind="kv",
-            num_bytes=self._config.page_bytes,
-            last_used_s=node.last_used_s,
-            heat=node.heat,
-            reload_s=self.costs.block_s(node.depth),
-        )
-        self._queue.offer(node, self._policy.value(candidate))
+        self._queue.offer(node, self._value(node))
 
     def _offer_adapter(self, resident: ResidentAdapter) -> None:
-        self._queue.offer(resident, self._adapter_value(resident))
+        self._queue.offer(resident, self._value(resident))
 
-    def _adapter_value(self, resident: ResidentAdapter) -> float:
-        num_bytes = len(resident.pages) * self._config.page_bytes
-        candidate = Candidate(
+    def _value(self, item: PrefixNode | ResidentAdapter) -> float:
+        return self._policy.value(self._candidate(item), self._state())
+
+    def _candidate(self, item: PrefixNode | ResidentAdapter) -> Candidate:
+        if isinstance(item, PrefixNode):
+            digest = item.root.digest
+            return Candidate(
+                kind="kv",
+                namespace=item.root.namespace,
+                num_bytes=self._config.page_bytes,
+                last_used_s=item.last_used_s,
+                heat=item.heat,
+                visits=item.visits,
+                recompute_s=self.costs.block_s(item.depth),
+                adapter_resident=digest == BASE or self.adapters.get(digest) is not None,
+            )
+        num_bytes = len(item.pages) * self._config.page_bytes
+        return Candidate(
             kind="adapter",
+            namespace=item.namespace,
             num_bytes=max(num_bytes, 1),
-            last_used_s=resident.last_used_s,
-            heat=resident.heat,
-            reload_s=self.costs.adapter_s(num_bytes),
-            wanted=self.adapters.is_wanted(resident.digest),
+            last_used_s=item.last_used_s,
+            heat=item.heat,
+            visits=item.visits,
+            fetch_s=self.costs.adapter_s(num_bytes),
+            wanted=self.adapters.is_wanted(item.digest),
         )
-        return self._policy.value(candidate)
+
+    def _state(self) -> MemoryState:
+        pool, page_bytes = self.pool, self._config.page_bytes
+        return MemoryState(
+            now_s=self._clock(),
+            capacity_bytes=pool.total * page_bytes,
+            kv_bytes=(pool.count(LIVE_KV) + pool.count(CACHED_KV)) * page_bytes,
+            adapter_bytes=pool.count(ADAPTER) * page_bytes,
+            resident_adapters=self.adapters.num_residents,
+        )

@@ -28,7 +28,7 @@ class PrefixNode:
 
     __slots__ = (
         "children", "depth", "heat", "key", "last_used_s", "page", "parent", "references", "root",
-        "ticket",
+        "ticket", "visits",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +41,8 @@ class PrefixNode:
         self.depth: int = 0 if parent is None else parent.depth + 1  # blocks before it
         self.children: dict[bytes, PrefixNode] = {}
         self.references = 1
-        self.heat = 1.0  # uses, each fading with time: see policy.fade
+        self.heat = 1.0  # uses, each fading with time: see heat.fade
+        self.visits = 1
         self.last_used_s = now_s
         self.ticket = 0  # its place among the candidates for eviction; 0 = none
 
@@ -126,6 +127,7 @@ class PrefixTree:
                 last_s = node.last_used_s
                 faded = self._fade(now_s - last_s)
             node.heat = 1.0 + node.heat * faded
+            node.visits += 1
             node.last_used_s = now_s
             node.references += 1
             if node.references == 1:
