@@ -51,6 +51,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     prefix_caching: bool = True
     eviction_policy: str = "joint"  # see memory.policies
+    strict_isolation: bool = False  # hard partitions of the arena by tenant
     seed: int = 0
 
 

@@ -46,6 +46,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = "default"
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+    min_memory_share: float = 0.0  # of the page arena: guaranteed; in strict mode all it has
+    max_memory_share: float = 1.0  # beyond it the tenant only borrows
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,6 +52,7 @@ class Sequence:
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     prefix_root: PrefixRoot | None = None
     prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
+    wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
     encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
 

@@ -75,6 +75,7 @@ def make_config(
     max_rank: int = 8,
     context_tokens: int = 64,
     prefix_caching: bool = True,
+    strict_isolation: bool = False,
 ) -> ResolvedConfig:
     """A model of one layer with pages of `8 * block_tokens` float32 elements."""
     engine = EngineConfig(
@@ -89,6 +90,7 @@ def make_config(
         max_adapters=max_adapters,
         max_rank=max_rank,
         prefix_caching=prefix_caching,
+        strict_isolation=strict_isolation,
     )
     model = ModelInfo(
         id="fake",

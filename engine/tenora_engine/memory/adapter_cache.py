@@ -28,6 +28,8 @@ class ResidentAdapter:
     load_ms: float
     last_used_s: float
     namespace: str = ""  # of the tenant that had it loaded
+    scope: str = ""
+    weight: float = 1.0  # SLO weight of the tenant that used it last
     heat: float = 1.0
     visits: int = 1
     references: int = 0
@@ -54,11 +56,15 @@ def allocate_table(config: ResolvedConfig) -> AdapterTable:
     )
 
 
-class AdapterCache:
-    """Residents by digest. Whoever takes the last reference away makes an adapter evictable:
-    `offer` and `withdraw` tell the eviction queue.
+Key = tuple[str, str]
+"""(scope, digest): the scope is a namespace where tenants do not share adapters, else empty."""
 
-    `wanted` counts, by digest, the waiting sequences that need an adapter; a wanted adapter is
+
+class AdapterCache:
+    """Residents by scope and digest. Whoever takes the last reference away makes an adapter
+    evictable: `offer` and `withdraw` tell the evictor.
+
+    `wanted` counts the waiting sequences that need an adapter; a wanted adapter is
     evicted last and is not forgotten before they have run.
     """
 
@@ -77,9 +83,9 @@ class AdapterCache:
         self._offer = offer
         self._withdraw = withdraw
         self._fade = fade
-        self._residents: dict[str, ResidentAdapter] = {}
+        self._residents: dict[Key, ResidentAdapter] = {}
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
-        self._wanted: dict[str, int] = {}
+        self._wanted: dict[Key, int] = {}
         self._evictable_pages = 0
 
     @property
@@ -94,32 +100,41 @@ class AdapterCache:
     def num_residents(self) -> int:
         return len(self._residents)
 
-    def get(self, digest: str) -> ResidentAdapter | None:
-        return self._residents.get(digest)
+    def get(self, digest: str, scope: str = "") -> ResidentAdapter | None:
+        return self._residents.get((scope, digest))
 
     def residents(self) -> Iterator[ResidentAdapter]:
         yield from self._residents.values()
 
+    def copies(self, digest: str) -> list[ResidentAdapter]:
+        """An adapter in all scopes."""
+        return [item for item in self._residents.values() if item.digest == digest]
+
     def is_used(self, digest: str) -> bool:
-        """Whether a running or waiting sequence needs it."""
-        resident = self._residents.get(digest)
-        return digest in self._wanted or (resident is not None and resident.references > 0)
+        """Whether a running or waiting sequence of any scope needs it."""
+        return self.is_awaited(digest) or any(item.references for item in self.copies(digest))
 
-    def is_wanted(self, digest: str) -> bool:
-        return digest in self._wanted
+    def is_awaited(self, digest: str) -> bool:
+        """Whether a waiting sequence of any scope needs it."""
+        return ("", digest) in self._wanted or any(key[1] == digest for key in self._wanted)
 
-    def want(self, digest: str) -> None:
-        count = self._wanted.get(digest, 0)
-        self._wanted[digest] = count + 1
+    def is_wanted(self, digest: str, scope: str = "") -> bool:
+        return (scope, digest) in self._wanted
+
+    def want(self, digest: str, scope: str = "") -> None:
+        key = (scope, digest)
+        count = self._wanted.get(key, 0)
+        self._wanted[key] = count + 1
         if not count:
-            self._value_again(digest)
+            self._value_again(key)
 
-    def unwant(self, digest: str) -> None:
-        count = self._wanted.pop(digest) - 1
+    def unwant(self, digest: str, scope: str = "") -> None:
+        key = (scope, digest)
+        count = self._wanted.pop(key) - 1
         if count:
-            self._wanted[digest] = count
+            self._wanted[key] = count
         else:
-            self._value_again(digest)
+            self._value_again(key)
 
     def install(
         self,
@@ -128,6 +143,7 @@ class AdapterCache:
         load_ms: float,
         now_s: float,
         namespace: str = "",
+        scope: str = "",
     ) -> ResidentAdapter:
         """Copy an adapter into `pages` (already allocated) and a free slot. Between steps only.
 
@@ -140,9 +156,9 @@ class AdapterCache:
         self._pages[numbers.to(device)] = packed.pages.to(device, non_blocking=True)
         self._write_slot(slot, packed, numbers)
         resident = ResidentAdapter(
-            packed.digest, packed.max_rank, slot, pages, load_ms, now_s, namespace
+            packed.digest, packed.max_rank, slot, pages, load_ms, now_s, namespace, scope
         )
-        self._residents[packed.digest] = resident
+        self._residents[scope, packed.digest] = resident
         self._evictable_pages += len(pages)
         self._offer(resident)
         return resident
@@ -179,7 +195,7 @@ class AdapterCache:
         if resident.references:
             raise IntegrityError(f"adapter {resident.digest} is in use and cannot be evicted")
         self._withdraw(resident)
-        del self._residents[resident.digest]
+        del self._residents[resident.scope, resident.digest]
         self._evictable_pages -= len(resident.pages)
         self._pool.release(resident.pages)
         self.table.rank[resident.slot] = 0
@@ -209,8 +225,8 @@ class AdapterCache:
         if self._free_slots and bool(self.table.rank[self._free_slots].any()):
             raise IntegrityError("a free adapter slot still has a rank")
 
-    def _value_again(self, digest: str) -> None:
-        resident = self._residents.get(digest)
+    def _value_again(self, key: Key) -> None:
+        resident = self._residents.get(key)
         if resident is not None and not resident.references:
             self._offer(resident)
 

@@ -4,34 +4,48 @@ that were run. Plain arithmetic; it owns no memory."""
 from __future__ import annotations
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.request import Tenant
 
 _MEMORY = 0.9  # weight of the past in the moving averages
 _PREFILL_TOKENS = 8  # tokens a sequence from which a step counts as prefill
 
+_TTFT_MS = 1000.0  # a target with the weight of none
+_URGENCY = 10.0  # bounds of what a target alone can make of a weight
+
+
+def slo_weight(tenant: Tenant) -> float:
+    """What a millisecond of a tenant's time to first token counts: its weight, and the more the
+    tighter its target."""
+    target_ms = tenant.ttft_ms or _TTFT_MS
+    return tenant.weight * min(max(_TTFT_MS / target_ms, 1 / _URGENCY), _URGENCY)
+
 
 class CostModel:
-    """Seconds to recompute a KV block, and to load an adapter's pages.
+    """Seconds to recompute a KV block, and to load an adapter's pages. With `learns` false they
+    stay what they were at the start, so that no tenant's load shows in another's costs.
 
     A block's recomputation grows with its depth: the matrix products cost the same for every
     token, attention costs as much again at `2 * hidden * layers` parameters' worth of context.
     """
 
-    def __init__(self, config: ResolvedConfig) -> None:
+    def __init__(self, config: ResolvedConfig, learns: bool = True) -> None:
         model = config.model
         item = 2 if config.engine.dtype == "bfloat16" else 4
         parameters = max(model.weight_bytes // item, 1)
         self._block_tokens = config.engine.block_tokens
         self._even_tokens = max(parameters / (2 * model.hidden * model.num_layers), 1.0)
+        self._learns = learns
         self._token_s = 1e-3
         self._byte_s = 1e-9
 
     def observe_step(self, num_tokens: int, num_sequences: int, step_s: float) -> None:
         """A step that was mostly prefill says what a prefilled token takes."""
-        if num_tokens >= _PREFILL_TOKENS * num_sequences:
+        if self._learns and num_tokens >= _PREFILL_TOKENS * num_sequences:
             self._token_s = _MEMORY * self._token_s + (1 - _MEMORY) * step_s / num_tokens
 
     def observe_load(self, num_bytes: int, load_s: float) -> None:
-        self._byte_s = _MEMORY * self._byte_s + (1 - _MEMORY) * load_s / num_bytes
+        if self._learns:
+            self._byte_s = _MEMORY * self._byte_s + (1 - _MEMORY) * load_s / num_bytes
 
     def block_s(self, depth: int) -> float:
         """Recomputation of the block with `depth` blocks before it."""

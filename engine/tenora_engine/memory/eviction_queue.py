@@ -44,10 +44,13 @@ class EvictionQueue(Generic[ItemT]):
             item.ticket = 0
             self._size -= 1
 
-    def pop(self) -> ItemT:
-        """The candidate of least value, taken out. Raises IndexError when there is none."""
-        while True:
-            _, ticket, item = heapq.heappop(self._heap)
-            if item.ticket == ticket:
-                self.withdraw(item)
-                return item
+    def items(self) -> list[ItemT]:
+        """All candidates, in no order."""
+        return [item for _, ticket, item in self._heap if item.ticket == ticket]
+
+    def least(self) -> tuple[float, ItemT]:
+        """The candidate of least value, and its value. Raises IndexError when there is none."""
+        while self._heap[0][2].ticket != self._heap[0][1]:
+            heapq.heappop(self._heap)
+        value, _, item = self._heap[0]
+        return value, item

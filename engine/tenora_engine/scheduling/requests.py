@@ -11,7 +11,7 @@ from tenora_engine.errors import AdapterLoadError, InvalidRequestError
 from tenora_engine.events import Event, FinishReason, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.scheduling.admission import check_request, make_sequences
+from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
 from tenora_engine.scheduling.flights import Flight, finish_event
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters
@@ -57,20 +57,22 @@ class RequestBook:
         return waiting
 
     def residency(self, ref: AdapterRef) -> Residency:
-        if self._memory.adapters.get(ref.digest) is not None:
+        if self._memory.adapters.copies(ref.digest):
             return "device"
         return self._loader.residency(ref)
 
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
         check_request(self._config, request)
+        self._memory.register(request.tenant)
+        check_share(self._config, request, self._memory)
         if request.request_id in self._flights:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
         self.queue.check_room(request.sampling.n, self._num_held)
         adapter = request.adapter
-        residency = None if adapter is None else self.residency(adapter)
+        residency = None if adapter is None else self._residency_for(request, adapter)
         now_s = self._clock()
         sequences = make_sequences(self._config, request, self._num_sequences, residency, now_s)
         self._num_sequences += len(sequences)
@@ -79,8 +81,6 @@ class RequestBook:
         self._num_held += len(held)
         for sequence in sequences:
             self._memory.enter(sequence)
-            if adapter is not None:
-                self._memory.adapters.want(adapter.digest)
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence)
         if adapter is not None and residency != "device":
@@ -116,9 +116,9 @@ class RequestBook:
         sequence.state = SequenceState.RUNNING
         sequence.encoded = b""
         sequence.slot_waits = 0
+        self._memory.stop_waiting(sequence)
         if request.adapter is not None:
             self.loads.discard(request.adapter.digest)
-            self._memory.adapters.unwant(request.adapter.digest)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence)
 
@@ -128,8 +128,7 @@ class RequestBook:
         del self.running[sequence]
         self._memory.release(sequence)
         sequence.state = SequenceState.WAITING
-        if sequence.request.adapter is not None:
-            self._memory.adapters.want(sequence.request.adapter.digest)
+        self._memory.wait(sequence)
         self.queue.push_front(sequence)
         self.counters.preemptions += 1
 
@@ -190,8 +189,7 @@ class RequestBook:
             self._num_held -= 1
         else:
             self.queue.remove(sequence)
-        if sequence.request.adapter is not None:
-            self._memory.adapters.unwant(sequence.request.adapter.digest)
+        self._memory.stop_waiting(sequence)
 
     def _meter_start(self, sequence: Sequence) -> None:
         request = sequence.request
@@ -199,12 +197,18 @@ class RequestBook:
         self._flights[request.request_id].ran = True
         self.queue.charge_prefill(request.tenant, sequence.num_uncomputed)
         if request.adapter is not None and sequence.residency != "device":
-            resident = self._memory.adapters.get(request.adapter.digest)
+            resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
         if sequence.index == 0:
             sequence.cached_tokens = sequence.num_computed
             self.counters.prompt_tokens += sequence.num_prompt
             self.counters.cached_tokens += sequence.cached_tokens
+
+    def _residency_for(self, request: GenerationRequest, adapter: AdapterRef) -> Residency:
+        """As the tenant sees it: strict isolation keeps a copy for each."""
+        if self._memory.resident(request) is not None:
+            return "device"
+        return self._loader.residency(adapter)
 
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -33,7 +33,7 @@ RESERVE_FRACTION = 16
 class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
-    FULL = "full"  # nothing behind it may start either
+    SHORT = "short"  # it lacks memory: those who compete for it wait behind it
 
 
 class Scheduler:
@@ -164,30 +164,36 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
-                if len(self._running) == 1:  # it has all there is
+                rivals = [s for s in self._running if self._memory.competes(sequence, s)]
+                if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
-                    self._book.preempt(max(self._running, key=_expendable))
+                    self._book.preempt(max(rivals, key=_expendable))
 
     def _admit(self, items: list[ScheduledSequence], budget: int) -> None:
         """Start waiting sequences in fair order while there is room. One whose adapter is loading
-        is passed over; one that finds no pages stops all behind it, so that it gets them."""
+        is passed over; one that finds no pages stops all behind it that compete for them, so that
+        it gets them."""
         seen: set[str] = set()
+        short: list[Sequence] = []
         for sequence in islice(self._queue.candidates(), SCAN_LIMIT):
             if budget <= 0 or len(self._running) >= self._max_running:
                 return
+            if any(self._memory.competes(first, sequence) for first in short):
+                continue
             outcome = self._try_start(sequence, seen)
-            if outcome is _Start.FULL:
-                return
+            if outcome is _Start.SHORT:
+                if not self._memory.is_partitioned:
+                    return
+                short.append(sequence)
             if outcome is _Start.STARTED:
                 budget -= self._plan_chunk(items, sequence, budget)
 
     def _try_start(self, sequence: Sequence, seen: set[str]) -> _Start:
-        adapter, adapters = sequence.request.adapter, self._memory.adapters
-        resident = loaded = None
+        adapter = sequence.request.adapter
+        resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:
             seen.add(adapter.digest)
-            resident = adapters.get(adapter.digest)
         if adapter is not None and resident is None:
             loaded = self._book.loads.request(adapter, keep=seen)
             if loaded is None:
@@ -195,19 +201,27 @@ class Scheduler:
                 loaded = self._book.loads.ready(adapter.digest)
             if loaded is None:
                 return _Start.BLOCKED
-            if not self._memory.can_have_slot:
+            if not self._memory.can_have_slot(sequence):
                 sequence.slot_waits += 1
-                return _Start.FULL if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
+                return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
-        reserve = min(len(self._running), self._memory.pool.total // RESERVE_FRACTION)
+        rivals = self._rivals(sequence)
+        most_pages = self._memory.most_kv_pages(sequence.request.tenant)
+        reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
         if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence)
             return _Start.STARTED
-        if self._running:
-            return _Start.FULL
+        if rivals:
+            return _Start.SHORT
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
+
+    def _rivals(self, sequence: Sequence) -> Collection[Sequence]:
+        """The running sequences that use memory which `sequence` could have."""
+        if not self._memory.is_partitioned:
+            return self._running.keys()
+        return [other for other in self._running if self._memory.competes(sequence, other)]
 
     def _append(
         self,
@@ -258,8 +272,10 @@ class Scheduler:
             pages = len(resident.pages)
         return (
             f"{len(sequence.token_ids)} tokens need {self._memory.blocks(len(sequence.token_ids))} "
-            f"pages and the adapter {pages}, more than the {self._memory.pool.total} pages of this "
-            "engine; shorten the prompt or give the engine more memory"
+            f"pages and the adapter {pages}, more than the "
+            f"{self._memory.pool.total} pages of this engine, of which the tenant can have "
+            f"{self._memory.most_kv_pages(sequence.request.tenant)} for it; "
+            "shorten the prompt or give the engine more memory"
         )
 
 

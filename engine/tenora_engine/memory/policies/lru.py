@@ -1,4 +1,4 @@
-"""The simple baselines: least recently used first."""
+"""The simple baselines: least recently used first. An adapter that the queue needs goes last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,25 @@ class UnifiedLRUPolicy:
     partitioning: Partitioning = "none"
 
     def value(self, candidate: Candidate, state: MemoryState) -> float:
-        return candidate.last_used_s + (WANTED if candidate.wanted else 0.0)
+        wanted = candidate.kind == "adapter" and candidate.wanted
+        return candidate.last_used_s + (WANTED if wanted else 0.0)
 
     def defers(self, kind: Kind, demand: Kind, state: MemoryState) -> bool:
         return False
+
+
+class StaticLRUPolicy(UnifiedLRUPolicy):
+    """A fixed part of the arena for adapters, the rest for KV; least recently used first in each.
+    An arena of one page has no parts."""
+
+    name = "static-lru"
+    partitioning: Partitioning = "kind"
+
+
+class KVFirstPolicy(UnifiedLRUPolicy):
+    """All cached KV before any adapter; least recently used first of each kind."""
+
+    name = "kv-first"
+
+    def defers(self, kind: Kind, demand: Kind, state: MemoryState) -> bool:
+        return kind == "adapter"
