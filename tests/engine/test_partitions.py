@@ -29,7 +29,7 @@ def build(policy: str = "joint", num_pages: int = 20, *, strict: bool = False) -
     return Rig.build(config, policy=make_policy(policy))
 
 
-def run(rig: Rig, *, steps: int = 10_000) -> list[FinishEvent]:
+def run(rig: Rig, *, steps: int = 500) -> list[FinishEvent]:
     ends: list[FinishEvent] = []
     while rig.engine.has_work:
         rig.now_s += 0.5
