@@ -70,6 +70,8 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
             tier=tier or self.plan.sla_class,
             ttft_ms=self.plan.ttft_ms,
             tpot_ms=self.plan.tpot_ms,
+            min_memory_share=self.plan.memory_share or 0.0,
+            max_memory_share=self.plan.memory_share or 1.0,
         )
 
 

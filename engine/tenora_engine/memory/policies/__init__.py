@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tenora_engine.config import PolicyName
 from tenora_engine.memory.policies.chameleon import ChameleonPolicy
 from tenora_engine.memory.policies.elora import EloraPolicy
 from tenora_engine.memory.policies.interface import EvictionPolicy
 from tenora_engine.memory.policies.joint import JointPolicy
 from tenora_engine.memory.policies.lru import KVFirstPolicy, StaticLRUPolicy, UnifiedLRUPolicy
 
-POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
+POLICIES: dict[PolicyName, Callable[[], EvictionPolicy]] = {
     "joint": JointPolicy,
     "static-lru": StaticLRUPolicy,
     "unified-lru": UnifiedLRUPolicy,
