@@ -3,7 +3,8 @@ goes next. What evicting one means, its owner knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
@@ -93,21 +94,42 @@ class Evictor:
         self._num_adapters -= 1
         self._value_leaves(resident)
 
-    def next(self, partition: Partition[Item], count: int, demand: Kind) -> Item:
-        """The candidate to give up next for `count` pages of `partition`."""
-        sources = self.partitions.sources(partition, count)
-        state = self._state(partition)
-        for source in sources:
-            self._revalue(source, state)
-        queues = [(kind, queue) for source in sources for kind, queue in source.queues.items()]
+    def victims(self, partition: Partition[Item], count: int, demand: Kind) -> Iterator[Item]:
+        """What to give up, one after another, until `count` pages of `partition` can be allocated;
+        the caller evicts each before it asks for the next. O(partitions), and for each victim the
+        logarithm of that."""
+        while self.partitions.lacks(partition, count):
+            sources, is_source = self.partitions.sources(partition, count)
+            state = self._state(partition)
+            for source in sources:
+                self._revalue(source, state)
+            heads, deferred = self._heads(sources, demand, state)
+            while heads and self.partitions.lacks(partition, count):
+                _, number, source, kind = heapq.heappop(heads)
+                if not is_source(source):
+                    continue
+                if self._policy.defers(kind, demand, self._state(partition)) != deferred:
+                    break
+                queue = source.queues[kind]
+                yield queue.least()[1]
+                if len(queue):
+                    heapq.heappush(heads, (queue.least()[0], number, source, kind))
+
+    def _heads(
+        self, sources: list[Partition[Item]], demand: Kind, state: MemoryState
+    ) -> tuple[list[tuple[float, int, Partition[Item], Kind]], bool]:
+        """The least of each queue as a heap: of kinds that are not deferred, if there are any, else
+        of those that are; and which it was. Raises IntegrityError when there is nothing."""
+        queues = [(source, *entry) for source in sources for entry in source.queues.items()]
         for deferred in (False, True):
-            ready = [
-                queue.least()
-                for kind, queue in queues
+            heads = [
+                (queue.least()[0], number, source, kind)
+                for number, (source, kind, queue) in enumerate(queues)
                 if len(queue) and self._policy.defers(kind, demand, state) == deferred
             ]
-            if ready:
-                return min(ready, key=lambda entry: entry[0])[1]
+            if heads:
+                heapq.heapify(heads)
+                return heads, deferred
         raise IntegrityError("there is no candidate where pages were promised")
 
     def least(self, residents: Iterable[ResidentAdapter]) -> ResidentAdapter:

@@ -328,8 +328,8 @@ class MemoryManager:
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
         partitions = self._evictor.partitions
         partition = partitions.of(namespace, kind)
-        while partitions.lacks(partition, count):
-            self._evict(self._evictor.next(partition, count, kind))
+        for item in self._evictor.victims(partition, count, kind):
+            self._evict(item)
         pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
         if pages is None:
             raise IntegrityError("eviction did not free the pages it promised")

@@ -145,11 +145,13 @@ class Partitions(Generic[ItemT]):
     def available(
         self, partition: Partition[ItemT], count: int, held: Mapping[Partition[ItemT], int]
     ) -> int:
-        """Pages that a demand for `count` could get: free, or to be had by eviction. `held`: those
-        of the evictable ones that it would make use of."""
+        """Pages that a demand for `count` could get, free or by eviction: all of them, or enough.
+        `held`: those of the evictable ones that it would make use of."""
         own = partition.evictable_pages - held.get(partition, 0)
         if partition.hard:
             return partition.max_pages - partition.used + own
+        if self._pool.num_free + own >= count:
+            return self._pool.num_free + own
         beyond = partition.used - own + count > partition.max_pages
         others = sum(
             min(other.evictable_pages - held.get(other, 0), other.surplus(beyond))
@@ -164,17 +166,21 @@ class Partitions(Generic[ItemT]):
             return True
         return self._pool.num_free < count
 
-    def sources(self, partition: Partition[ItemT], count: int) -> list[Partition[ItemT]]:
-        """Where the next candidate for a demand of `count` pages comes from: those above their
-        maximum first."""
-        if partition.hard or (not self._tenants and not self._kinds):
-            return [partition]
+    def sources(
+        self, partition: Partition[ItemT], count: int
+    ) -> tuple[list[Partition[ItemT]], Callable[[Partition[ItemT]], bool]]:
+        """Where the next candidates for a demand of `count` pages come from, and how long each is
+        one: those above their maximum first, then itself if it would be, then all above their
+        minimum. O(partitions)."""
+        if partition.hard or not self._tenants:
+            return [partition], lambda _: True
         above = [p for p in self if p.evictable_pages and p.surplus(beyond_max=True)]
         if above:
-            return above
+            return above, lambda p: p.surplus(beyond_max=True) > 0
         if partition.used + count > partition.max_pages and partition.evictable_pages:
-            return [partition]
-        return [partition, *(p for p in self if p is not partition and p.surplus(False))]
+            return [partition], lambda p: p.used + count > p.max_pages
+        others = [p for p in self if p is not partition and p.surplus(beyond_max=False)]
+        return [partition, *others], lambda p: p is partition or p.surplus(beyond_max=False) > 0
 
     def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
         """Whether `other` giving up pages could help a demand for `count`."""
