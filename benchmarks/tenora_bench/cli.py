@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tenora_bench.cache.command import cache_command
 from tenora_bench.client import BenchError
 from tenora_bench.server import ServerUnderTest, serve
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tenora_bench.comparison import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
+app.command("cache")(cache_command)
 
 
 def end(signal_number: int, frame: object) -> NoReturn:

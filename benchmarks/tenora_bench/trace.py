@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tenora_bench.client import BenchError
@@ -52,6 +53,12 @@ def read_trace(path: Path) -> list[TraceRequest]:
     if not requests:
         raise BenchError(f"{path} holds no requests")
     return sorted(requests, key=lambda request: request.t_s)
+
+
+def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
+    """The trace file that `read_trace` reads."""
+    rows = ({"class" if k == "sla_class" else k: v for k, v in asdict(r).items()} for r in requests)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def random_tokens(count: int, seed: str) -> list[int]:

@@ -1,0 +1,84 @@
+"""Load: how a policy does as requests come faster, and the fastest at which the mean TTFT still
+holds. Each replay is a simulation of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tenora_bench.cache.report import figures
+from tenora_bench.cache.simulator import Setup, simulate
+from tenora_bench.trace import TraceRequest
+from tenora_engine.memory.policy import EvictionPolicy
+
+SPEEDS = (1 / 64, 64.0)  # between which a peak is looked for
+TOLERANCE = 0.02  # of a peak
+
+
+class Replays:
+    """One trace and one policy at any speed; `make_policy` gives a new policy for each replay."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        make_policy: Callable[[], EvictionPolicy],
+        trace: Sequence[TraceRequest],
+    ) -> None:
+        self._setup = setup
+        self._make_policy = make_policy
+        self._trace = trace
+
+    def at(self, speed: float) -> dict[str, Any]:
+        replay = simulate(self._setup, self._make_policy(), self._trace, speed)
+        return figures(replay, self._setup)
+
+
+def find_peak(
+    at: Callable[[float], dict[str, Any]],
+    ttft_max_ms: float,
+    speeds: tuple[float, float] = SPEEDS,
+    tolerance: float = TOLERANCE,
+) -> dict[str, Any]:
+    """Bisection over the logarithm of the speed for the highest at which the mean TTFT is below
+    `ttft_max_ms` and nothing is refused. `speed` is None where even the lowest is too fast; the
+    highest holds where it is the answer. Also every point looked at, by rising speed."""
+    points: dict[float, dict[str, Any]] = {}
+
+    def holds(speed: float) -> bool:
+        points[speed] = result = at(speed)
+        ttft_ms = result["mean_ttft_ms"]
+        return not result["failed"] and ttft_ms is not None and ttft_ms < ttft_max_ms
+
+    low, high = _bracket(holds, speeds)
+    while low is not None and high is not None and high / low > 1 + tolerance:
+        middle = math.sqrt(low * high)
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return {
+        "speed": low,
+        "points": [{"speed": speed, **points[speed]} for speed in sorted(points)],
+    }
+
+
+def _bracket(
+    holds: Callable[[float], bool], speeds: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    """By doubling from 1 outwards, the fastest speed that holds and the slowest that does not."""
+    slowest, fastest = speeds
+    speed = min(max(1.0, slowest), fastest)
+    if holds(speed):
+        while speed < fastest:
+            faster = min(2 * speed, fastest)
+            if not holds(faster):
+                return speed, faster
+            speed = faster
+        return speed, None
+    while speed > slowest:
+        slower = max(speed / 2, slowest)
+        if holds(slower):
+            return slower, speed
+        speed = slower
+    return None, speed
