@@ -1,4 +1,4 @@
-"""PNG plots of a result of `tenora bench cache`; matplotlib is needed here only (`tenora[bench]`)."""
+"""PNG plots of a result of `tenora bench cache`; only this needs matplotlib (`tenora[bench]`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Simulator: one replay of a trace. The engine's own Scheduler and MemoryManager run under a virtual
-clock which a TimingModel moves on; no token is computed and no page has memory."""
+"""Simulator: one replay of a trace. The engine's own Scheduler and MemoryManager run under a
+virtual clock which a TimingModel moves on; no token is computed and no page has memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Setup:
     timing: TimingModel
     device_bytes: int
     prefix_block_tokens: int = 16
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     default_targets: Targets = Targets(500.0, 100.0)
     targets: Mapping[str, Targets] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from tenora_bench.cache.timing import TimingModel
@@ -34,7 +35,7 @@ def trace_figures(
 
 def gap_cv(times_s: Sequence[float]) -> float:
     """Coefficient of variation of the gaps between arrivals."""
-    gaps = [later - sooner for sooner, later in zip(times_s, times_s[1:], strict=False)]
+    gaps = [later - sooner for sooner, later in pairwise(times_s)]
     if len(gaps) < 2 or not any(gaps):
         return 0.0
     return statistics.pstdev(gaps) / statistics.fmean(gaps)
