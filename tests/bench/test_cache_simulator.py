@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenora_bench.cache.load import find_peak
-from tenora_bench.cache.policies import POLICIES
 from tenora_bench.cache.report import figures
 from tenora_bench.cache.simulator import Limits, Prompts, Setup, Simulator, Targets, simulate
 from tenora_bench.cache.timing import (
@@ -23,6 +22,7 @@ from tenora_bench.cache.timing import (
 from tenora_bench.cache.workloads import Demand, generate
 from tenora_bench.client import BenchError
 from tenora_bench.trace import TraceRequest
+from tenora_engine.memory.policies import POLICIES, make_policy
 
 TIMING = h200_llama3_8b()
 GIB = 1024**3
@@ -60,7 +60,7 @@ def test_every_request_is_served_or_refused_exactly_once(
 ) -> None:
     setup = replace(TIGHT, limits=Limits(max_waiting=12, max_running=4, max_adapters=2))
     simulator = Simulator(
-        replace(setup, device_bytes=256 * TIMING.page_bytes), POLICIES[policy](), trace
+        replace(setup, device_bytes=256 * TIMING.page_bytes), make_policy(policy), trace
     )
     records = simulator.run().records
     assert len(records) == len(trace)
@@ -82,7 +82,7 @@ def test_every_request_is_served_or_refused_exactly_once(
 def test_an_infinite_cache_hits_what_a_set_of_blocks_says(trace: list[TraceRequest]) -> None:
     """One request after another, so that each finds all blocks of those before it."""
     apart = [replace(each, t_s=100.0 * number) for number, each in enumerate(trace)]
-    replay = simulate(ROOMY, POLICIES["joint"](), apart)
+    replay = simulate(ROOMY, make_policy("joint"), apart)
     prompts, size = Prompts(ROOMY.prefix_block_tokens), TIMING.block_tokens
     seen: set[tuple[str, str | None, tuple[int, ...]]] = set()
     for record, asked in zip(replay.records, apart, strict=True):
@@ -98,7 +98,7 @@ def test_an_infinite_cache_hits_what_a_set_of_blocks_says(trace: list[TraceReque
 def test_the_same_seed_is_the_same_result_to_the_bit(policy: str) -> None:
     trace = generate("zipf-drift", Demand(requests=150, rate=20.0, adapters=30))
     first, second = (
-        json.dumps(figures(simulate(TIGHT, POLICIES[policy](), trace), TIGHT)) for _ in range(2)
+        json.dumps(figures(simulate(TIGHT, make_policy(policy), trace), TIGHT)) for _ in range(2)
     )
     assert first == second
 
@@ -106,7 +106,7 @@ def test_the_same_seed_is_the_same_result_to_the_bit(policy: str) -> None:
 def test_pressure_evicts_and_costs_hits() -> None:
     trace = generate("zipf-drift", Demand(requests=150, rate=5.0, adapters=20))
     roomy, tight = (
-        figures(simulate(setup, POLICIES["joint"](), trace), setup) for setup in (ROOMY, TIGHT)
+        figures(simulate(setup, make_policy("joint"), trace), setup) for setup in (ROOMY, TIGHT)
     )
     assert roomy["kv_evictions"] + roomy["adapter_evictions"] == 0
     assert tight["kv_evictions"] + tight["adapter_evictions"] > 0
@@ -116,7 +116,7 @@ def test_pressure_evicts_and_costs_hits() -> None:
 
 def test_a_lone_request_takes_what_the_timing_model_says() -> None:
     lone = request(prompt_tokens=160, output_tokens=3, rank=8)
-    (record,) = simulate(ROOMY, POLICIES["joint"](), [lone]).records
+    (record,) = simulate(ROOMY, make_policy("joint"), [lone]).records
     num_bytes = TIMING.adapter_bytes(8)
     prefill_s = TIMING.step_s(StepFeatures(160, 0, 0, 160 * 80, num_bytes))
     decode_s = [TIMING.step_s(StepFeatures(0, 1, 160 + n, 0, num_bytes)) for n in range(2)]
@@ -130,7 +130,7 @@ def test_loads_queue_for_the_link_and_the_host_tier_keeps_them() -> None:
     setup = replace(ROOMY, limits=Limits(max_adapters=2))
     trace = [request(adapter=f"a{number}") for number in range(5)]
     again = [request(t_s=50.0, adapter="a0")]
-    replay = simulate(setup, POLICIES["unified-lru"](), trace + again)
+    replay = simulate(setup, make_policy("unified-lru"), trace + again)
     times = sorted(record.ttft_ms or 0.0 for record in replay.records[:5])
     load_ms = TIMING.store.load_s(TIMING.adapter_bytes(8)) * 1e3
     assert times[-1] > 2 * load_ms > times[0]
@@ -142,21 +142,21 @@ def test_classes_have_targets_of_their_own() -> None:
     targets = {"interactive": Targets(0.001, 100.0), "batch": Targets(60_000.0, 1000.0)}
     trace = [request(), request(t_s=0.1, sla_class="batch", tenant="t1")]
     setup = replace(ROOMY, targets=targets)
-    tenants = figures(simulate(setup, POLICIES["joint"](), trace), setup)["tenants"]
+    tenants = figures(simulate(setup, make_policy("joint"), trace), setup)["tenants"]
     assert [tenants[name]["slo_attainment"] for name in ("t0", "t1")] == [0.0, 1.0]
 
 
 def test_refusals_are_counted_and_do_not_attain() -> None:
     setup = replace(ROOMY, limits=Limits(max_waiting=2))
     trace = [request(prompt_tokens=64) for _ in range(5)]
-    result = figures(simulate(setup, POLICIES["joint"](), trace), setup)
+    result = figures(simulate(setup, make_policy("joint"), trace), setup)
     assert result["failed"] == 3
     assert result["slo_attainment"] == pytest.approx(2 / 5)
 
 
 def test_a_device_without_a_page_is_refused() -> None:
     with pytest.raises(BenchError, match="hold no page"):
-        simulate(replace(ROOMY, device_bytes=1000), POLICIES["joint"](), [request()])
+        simulate(replace(ROOMY, device_bytes=1000), make_policy("joint"), [request()])
 
 
 @pytest.mark.parametrize("limit", [0.02, 0.3, 1.0, 7.3, 40.0])

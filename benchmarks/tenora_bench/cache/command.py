@@ -38,7 +38,7 @@ def choose_timing(timing: Path | None, calibrate: Path | None, block_tokens: int
     if calibrate is not None:
         from tenora_bench.cache.calibration import calibrate_engine
 
-        return calibrate_engine(calibrate, block_tokens)
+        return calibrate_engine(calibrate)
     return h200_llama3_8b(block_tokens)
 
 
@@ -71,10 +71,9 @@ def run(
     import msgspec
 
     from tenora_bench.cache.load import Replays, find_peak
-    from tenora_bench.cache.policies import choose
     from tenora_bench.cache.trace_figures import trace_figures
 
-    replays = {name: Replays(setup, make, trace) for name, make in choose(policies).items()}
+    replays = {name: Replays(setup, name, trace) for name in policies.split(",")}
     result: dict[str, Any] = {
         "title": title,
         "timing": msgspec.to_builtins(setup.timing),

@@ -9,28 +9,31 @@ from typing import Any
 
 from tenora_bench.cache.report import figures
 from tenora_bench.cache.simulator import Setup, simulate
+from tenora_bench.client import BenchError
 from tenora_bench.trace import TraceRequest
-from tenora_engine.memory.policy import EvictionPolicy
+from tenora_engine.memory.policies import POLICIES, make_policy
 
 SPEEDS = (1 / 64, 64.0)  # between which a peak is looked for
 TOLERANCE = 0.02  # of a peak
 
 
 class Replays:
-    """One trace and one policy at any speed; `make_policy` gives a new policy for each replay."""
+    """One trace and one policy at any speed. Raises BenchError for a name that is no policy's."""
 
     def __init__(
         self,
         setup: Setup,
-        make_policy: Callable[[], EvictionPolicy],
+        policy: str,
         trace: Sequence[TraceRequest],
     ) -> None:
+        if policy not in POLICIES:
+            raise BenchError(f"no policy {policy!r}; there are {', '.join(POLICIES)}")
         self._setup = setup
-        self._make_policy = make_policy
+        self._policy = policy
         self._trace = trace
 
     def at(self, speed: float) -> dict[str, Any]:
-        replay = simulate(self._setup, self._make_policy(), self._trace, speed)
+        replay = simulate(self._setup, make_policy(self._policy), self._trace, speed)
         return figures(replay, self._setup)
 
 

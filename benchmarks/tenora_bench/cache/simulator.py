@@ -23,7 +23,7 @@ from tenora_engine.errors import EngineError
 from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.policy import EvictionPolicy
+from tenora_engine.memory.policies.interface import EvictionPolicy
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.scheduler import Scheduler

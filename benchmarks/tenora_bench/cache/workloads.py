@@ -99,8 +99,8 @@ def zipf_drift(demand: Demand) -> list[TraceRequest]:
 MOONCAKE_PROMPT_TOKENS = 12_035
 MOONCAKE_OUTPUT_TOKENS = 343
 MOONCAKE_TURN_TOKENS = 3_000  # by which a conversation grows from turn to turn
-MOONCAKE_CONTINUES = 0.345  # of the requests; with the system prompts they make 36.6% hits
-MOONCAKE_THINK_S = 60.0
+MOONCAKE_CONTINUES = 0.35  # of the turns; with the system prompts they make 36.6% hits
+MOONCAKE_THINK_REQUESTS = 100  # that come, in the mean, before the next turn
 MOONCAKE_PROMPT_TOKENS_MAX = 96_000
 
 
@@ -113,25 +113,23 @@ def mooncake(demand: Demand) -> list[TraceRequest]:
     size = PREFIX_BLOCK_TOKENS["mooncake"]
     going_on = MOONCAKE_CONTINUES / (1 - MOONCAKE_CONTINUES)  # later turns for each first one
     first_tokens = MOONCAKE_PROMPT_TOKENS - MOONCAKE_TURN_TOKENS * going_on
+    count = demand.requests  # of conversations: more than are needed for as many requests
+    begins = np.cumsum(draw.exponential((1 + going_on) / demand.rate, count))
+    adapters = zipf_choice(draw, count, demand.adapters, demand.skew)
+    lengths = draw.geometric(1 - MOONCAKE_CONTINUES, count)
     trace: list[TraceRequest] = []
-    begin_s = 0.0
-    conversation = 0
-    while len(trace) < demand.requests:
-        begin_s += draw.exponential((1 + going_on) / demand.rate)
-        adapter = int(zipf_choice(draw, 1, demand.adapters, demand.skew)[0])
-        turns = int(draw.geometric(1 - MOONCAKE_CONTINUES))
-        t_s, prompt = begin_s, 0
-        for turn in range(turns):
+    for conversation in range(count):
+        t_s, prompt = float(begins[conversation]), 0
+        for turn in range(lengths[conversation]):
             grown = first_tokens if turn == 0 else MOONCAKE_TURN_TOKENS
             prompt += int(lognormal(draw, 1, grown, 0.7)[0])
             prompt = min(prompt, MOONCAKE_PROMPT_TOKENS_MAX)
             output = int(lognormal(draw, 1, MOONCAKE_OUTPUT_TOKENS, 0.7)[0])
             own = (f"c{conversation}.{block}" for block in range(1, -(-prompt // size)))
-            trace.append(_request(demand, t_s, adapter, prompt, output, ("s", *own)))
-            t_s += draw.exponential(MOONCAKE_THINK_S)
-        conversation += 1
+            trace.append(_request(demand, t_s, adapters[conversation], prompt, output, ("s", *own)))
+            t_s += draw.exponential(MOONCAKE_THINK_REQUESTS / demand.rate)
     trace.sort(key=lambda request: request.t_s)
-    return trace[: demand.requests]
+    return trace[:count]
 
 
 def azure_code(demand: Demand) -> list[TraceRequest]:
