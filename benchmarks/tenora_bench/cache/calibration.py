@@ -65,7 +65,7 @@ def calibrate_engine(model: Path, threads: int | None = None) -> TimingModel:
         engine.close()
     costs = fit_steps(steps)
     found = machine()
-    timing = TimingModel(
+    return TimingModel(
         name=f"{model.name} on {found['cpu']}",
         source=f"measured {found['date']}, {load.threads} threads, {found['kernels']} kernels, "
         f"median error of a step {100 * median_error(costs, steps):.0f}%",
@@ -75,7 +75,6 @@ def calibrate_engine(model: Path, threads: int | None = None) -> TimingModel:
         store=fit_tier(loads, engine.config.engine.loader_threads),
         block_tokens=engine.config.engine.block_tokens,
     )
-    return timing
 
 
 def fit_steps(steps: Sequence[TimedStep]) -> StepCosts:
