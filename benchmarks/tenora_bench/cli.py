@@ -340,6 +340,22 @@ def step_command(
     write_json(json_file, result)
 
 
+@app.command("scheduler")
+def scheduler_command(
+    running: Annotated[int, typer.Option(help="Sequences in the batch.")] = 256,
+    waiting: Annotated[int, typer.Option(help="In the queue behind them, at first.")] = 2000,
+    steps: Annotated[int, typer.Option()] = 600,
+    policy: Annotated[str, typer.Option(help="Of eviction.")] = "joint",
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """The scheduler's own time in a step: `schedule` and `commit`, without a model."""
+    from tenora_bench.scheduler import measure_scheduler
+
+    result = measure_scheduler(running, waiting, steps, policy)
+    Console().print_json(data=result)
+    write_json(json_file, result)
+
+
 @app.command("quality")
 def quality_command(
     text: Annotated[list[Path], typer.Option(help="Text to be read; may be given repeatedly.")],

@@ -31,7 +31,11 @@ class TraceRequest:
 def read_trace(path: Path) -> list[TraceRequest]:
     """Requests by time. Raises BenchError naming the line that is not one."""
     requests = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
