@@ -15,6 +15,7 @@ from tenora_bench.cli import app
 from tenora_bench.client import BenchError
 
 SMALL = ["--requests", "40", "--adapters", "8", "--tenants", "4", "--rate", "4"]
+ROOMY = str(64 * 1024**3)
 CONTRACT = {
     "mean_ttft_ms",
     "p50_ttft_ms",
@@ -54,7 +55,8 @@ def test_speed_is_a_factor_on_the_arrival_rate(tmp_path: Path) -> None:
     wall_s = {}
     for speed in ("0.5", "1"):
         path = tmp_path / f"{speed}.json"
-        code, output = bench(*SMALL, "--policies", "joint", "--speed", speed, "--json", str(path))
+        options = ["--policies", "joint", "--device-bytes", ROOMY, "--json", str(path)]
+        code, output = bench(*SMALL, *options, "--speed", speed)
         assert code == 0, output
         wall_s[speed] = json.loads(path.read_text())["policies"]["joint"]["wall_s"]
     assert wall_s["0.5"] == pytest.approx(2 * wall_s["1"], rel=0.3)

@@ -124,7 +124,7 @@ def _time_wave(
     submitted = requests(load, name, streams, engine.config.model.vocab, adapters)
     for request in submitted:
         engine.submit(request)
-    _settle(engine, adapters)
+    _settle(engine, {r.adapter.digest for r in submitted if r.adapter is not None})
     timed: list[TimedStep] = []
     decoding = 0
     while decoding < DECODE_STEPS:
@@ -141,9 +141,8 @@ def _time_wave(
     return timed[1:]  # the first step of a wave also installs adapters
 
 
-def _settle(engine: Engine, adapters: Sequence[AdapterRef]) -> None:
-    """Until the adapters' loads have ended."""
-    waiting = {ref.digest for ref in adapters}
+def _settle(engine: Engine, waiting: set[str]) -> None:
+    """Until the loads of these adapters have ended."""
     while waiting:
         engine._scheduler.book.take_loads()
         ready = engine._scheduler.book.loads
