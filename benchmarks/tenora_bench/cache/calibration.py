@@ -31,7 +31,7 @@ from tenora_engine.scheduling.loads import Loader
 RANKS = (8, 64)  # two sizes: a latency and a bandwidth
 ADAPTERS = 8
 STREAMS = (1, 4, 16)
-PROMPT_TOKENS = (16, 200, 900)
+PROMPT_TOKENS = (16, 200, 700)
 DECODE_STEPS = 10
 
 
