@@ -53,7 +53,7 @@ def by_time(trace: list[TraceRequest]) -> list[TraceRequest]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(trace=st.lists(requests, min_size=1, max_size=25).map(by_time))
 def test_every_request_is_served_or_refused_exactly_once(
     policy: str, trace: list[TraceRequest]
