@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import torch
 
@@ -48,6 +49,7 @@ class SimulatedLoader:
         self._loading: set[str] = set()
         self._completed: list[LoadResult] = []
         self._counters: Counter[str] = Counter()
+        self._numbers = count()
         self._blank = cache(self._make_blank)
 
     @property
@@ -65,9 +67,10 @@ class SimulatedLoader:
             packed = replace(self._blank(ref.rank), digest=ref.digest)
         end_s = self._links[tier].end_s(packed.pages.nbytes, now_s)
         self._counters[f"{tier}_loads"] += 1
+        self._counters["loaded_bytes"] += packed.pages.nbytes
         self._loading.add(ref.digest)
         result = LoadResult(ref, packed, None, tier, (end_s - now_s) * 1e3)
-        heapq.heappush(self._flights, (end_s, self._counters.total(), result))
+        heapq.heappush(self._flights, (end_s, next(self._numbers), result))
 
     def deliver(self, now_s: float) -> None:
         """Complete the loads that end by `now_s`."""
@@ -91,7 +94,7 @@ class SimulatedLoader:
         self._host.remove(digest)
 
     def counters(self) -> dict[str, float]:
-        """Loads by tier."""
+        """Loads by tier, and their bytes."""
         return dict(self._counters)
 
     def close(self) -> None:
