@@ -36,13 +36,15 @@ def bench(*arguments: str) -> tuple[int, str]:
 
 def test_a_workload_and_its_trace_file_give_the_contract_s_figures(tmp_path: Path) -> None:
     trace, first, second = (tmp_path / name for name in ("trace.jsonl", "a.json", "b.json"))
-    policies = ["--policies", "joint,unified-lru", "--device-bytes", str(8 * 1024**3)]
+    policies = ["--policies", "joint,unified-lru,belady", "--device-bytes", str(8 * 1024**3)]
     code, output = bench(*SMALL, *policies, "--write", str(trace), "--json", str(first))
     assert code == 0, output
     assert "assumed" in output  # the timing model says what it is
     code, output = bench("--trace", str(trace), *policies, "--json", str(second))
     assert code == 0, output
     made, read = (json.loads(path.read_text()) for path in (first, second))
+    assert made["policies"].pop("belady")["miss_cost_s"] > 0
+    assert read["policies"].pop("belady")["miss_cost_s"] > 0
     assert list(made["policies"]) == ["joint", "unified-lru"]
     assert made["policies"] == read["policies"]
     for figures in made["policies"].values():

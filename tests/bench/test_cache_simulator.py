@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenora_bench.cache.load import find_peak
+from tenora_bench.cache.miss_costs import least_miss_cost_s, replay_miss_cost_s
 from tenora_bench.cache.report import figures
 from tenora_bench.cache.simulator import Limits, Prompts, Setup, Simulator, Targets, simulate
 from tenora_bench.cache.timing import (
@@ -19,7 +20,7 @@ from tenora_bench.cache.timing import (
     read_timing,
     write_timing,
 )
-from tenora_bench.cache.workloads import Demand, generate
+from tenora_bench.cache.workloads import PREFIX_BLOCK_TOKENS, Demand, generate
 from tenora_bench.client import BenchError
 from tenora_bench.trace import TraceRequest
 from tenora_engine.memory.policies import POLICIES, make_policy
@@ -196,3 +197,23 @@ def test_the_h200_preset_has_the_published_sizes() -> None:
     assert TIMING.adapter_bytes(16) / TIMING.host.bytes_per_s == pytest.approx(1.7e-3, rel=0.08)
     tokens_s = TIMING.step.prefill_token_s * 4096
     assert tokens_s == pytest.approx(0.130)
+
+
+@pytest.mark.parametrize("name", ["zipf-drift", "slora", "mooncake"])
+def test_no_policy_pays_less_than_the_offline_bound(name: str) -> None:
+    trace = generate(name, Demand(requests=80, rate=3.0, adapters=20))
+    setup = Setup(TIMING, 20 * GIB, PREFIX_BLOCK_TOKENS[name])
+    least_s = least_miss_cost_s(setup, trace)
+    assert least_s > 0
+    for policy in POLICIES:
+        replay = simulate(setup, make_policy(policy), trace)
+        assert not any(record.error for record in replay.records)
+        assert replay_miss_cost_s(setup, trace, replay) >= least_s * (1 - 1e-9)
+
+
+def test_without_pressure_each_miss_is_paid_once() -> None:
+    """Requests far apart on a device with room for all: the bound is reached."""
+    trace = generate("zipf-drift", Demand(requests=60, rate=0.01, adapters=6))
+    replay = simulate(ROOMY, make_policy("joint"), trace)
+    paid_s = replay_miss_cost_s(ROOMY, trace, replay)
+    assert paid_s == pytest.approx(least_miss_cost_s(ROOMY, trace), rel=1e-6)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tenora_bench.trace import TraceRequest
 
 
+BOUND = "belady"
+"""Among the policies, but only a bound of their `miss_cost_s`: it replays nothing."""
+
+
 @contextmanager
 def _readable_errors() -> Iterator[None]:
     try:
@@ -71,9 +75,11 @@ def run(
     import msgspec
 
     from tenora_bench.cache.load import Replays, find_peak
+    from tenora_bench.cache.miss_costs import least_miss_cost_s
     from tenora_bench.cache.trace_figures import trace_figures
 
-    replays = {name: Replays(setup, name, trace) for name in policies.split(",")}
+    names = [name.strip() for name in policies.split(",")]
+    replays = {name: Replays(setup, name, trace) for name in names if name != BOUND}
     result: dict[str, Any] = {
         "title": title,
         "timing": msgspec.to_builtins(setup.timing),
@@ -85,6 +91,8 @@ def run(
         "trace_figures": trace_figures(trace, setup.prefix_block_tokens, setup.timing),
         "policies": {name: each.at(speed) for name, each in replays.items()},
     }
+    if BOUND in names:
+        result["policies"][BOUND] = {"miss_cost_s": least_miss_cost_s(setup, trace)}
     if peak:
         result["loads"] = {n: find_peak(each.at, ttft_max_ms) for n, each in replays.items()}
     return result
@@ -133,7 +141,9 @@ def cache_command(
     skew: Annotated[float, typer.Option(help="s-lora: alpha; else Zipf's exponent.")] = 1.0,
     cv: Annotated[float, typer.Option(help="Of the gaps, where not the workload's own.")] = 1.0,
     write: Annotated[Path | None, typer.Option(help="Keep the workload as a trace file.")] = None,
-    policies: Annotated[str, typer.Option()] = "joint,unified-lru",
+    policies: Annotated[
+        str, typer.Option(help="joint,static-lru,unified-lru,kv-first,elora,chameleon,belady.")
+    ] = "joint,static-lru,unified-lru,elora,belady",
     device_bytes: Annotated[int | None, typer.Option(help="Of the page arena.")] = None,
     device_share: Annotated[
         float, typer.Option(help="Of the working set, unless --device-bytes.")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tenora_bench.cache.miss_costs import replay_miss_cost_s
 from tenora_bench.cache.report import figures
 from tenora_bench.cache.simulator import Setup, simulate
 from tenora_bench.client import BenchError
@@ -31,10 +32,15 @@ class Replays:
         self._setup = setup
         self._policy = policy
         self._trace = trace
+        self._known: dict[float, dict[str, Any]] = {}
 
     def at(self, speed: float) -> dict[str, Any]:
-        replay = simulate(self._setup, make_policy(self._policy), self._trace, speed)
-        return figures(replay, self._setup)
+        """The figures, with `miss_cost_s`; a speed is replayed once."""
+        if speed not in self._known:
+            replay = simulate(self._setup, make_policy(self._policy), self._trace, speed)
+            paid_s = replay_miss_cost_s(self._setup, self._trace, replay)
+            self._known[speed] = figures(replay, self._setup) | {"miss_cost_s": paid_s}
+        return self._known[speed]
 
 
 def find_peak(

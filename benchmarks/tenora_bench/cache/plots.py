@@ -26,10 +26,8 @@ def plot_load(path: Path, result: dict[str, Any]) -> None:
         least = [100 * point["min_tenant_slo_attainment"] for point in load["points"]]
         attained.plot(rates, least, "o-", label=name)
     ttft.axhline(result["ttft_max_ms"], color="grey", linestyle=":")
-    ttft.set(xlabel="requests a second", ylabel="mean TTFT, ms", yscale="log", xscale="log")
-    attained.set(
-        xlabel="requests a second", ylabel="least tenant attainment, %", xscale="log", ylim=(0, 101)
-    )
+    ttft.set(xlabel="requests a second", ylabel="mean TTFT, ms", yscale="log")
+    attained.set(xlabel="requests a second", ylabel="least tenant attainment, %", ylim=(0, 101))
     ttft.legend()
     figure.suptitle(result["title"])
     figure.savefig(path, dpi=120)

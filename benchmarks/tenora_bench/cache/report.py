@@ -24,6 +24,7 @@ COLUMNS = {
     "attained %": "slo_percent",
     "least tenant %": "min_tenant_slo_percent",
     "refused": "failed",
+    "miss cost s": "miss_cost_s",
 }
 
 
@@ -54,20 +55,21 @@ def figures(replay: Replay, setup: Setup) -> dict[str, Any]:
 
 
 def print_policies(title: str, policies: dict[str, dict[str, Any]]) -> None:
-    table = Table("policy", title=title)
+    table = Table(title=title)
+    table.add_column("policy", no_wrap=True)
     for heading in COLUMNS:
         table.add_column(heading, justify="right")
     for name, result in policies.items():
         shares = {
-            "prefix_hit_percent": result["prefix_hit_token_rate"],
-            "adapter_hit_percent": result["adapter_hit_rate"],
-            "slo_percent": result["slo_attainment"],
-            "min_tenant_slo_percent": result["min_tenant_slo_attainment"],
+            "prefix_hit_percent": result.get("prefix_hit_token_rate"),
+            "adapter_hit_percent": result.get("adapter_hit_rate"),
+            "slo_percent": result.get("slo_attainment"),
+            "min_tenant_slo_percent": result.get("min_tenant_slo_attainment"),
         }
         row = result | {key: None if v is None else 100 * v for key, v in shares.items()}
-        table.add_row(name, *(_cell(row[figure]) for figure in COLUMNS.values()))
+        table.add_row(name, *(_cell(row.get(figure)) for figure in COLUMNS.values()))
     console = Console()
-    console.width = max(console.width, 150)
+    console.width = max(console.width, 170)
     console.print(table)
 
 
