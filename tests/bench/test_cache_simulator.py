@@ -217,3 +217,9 @@ def test_without_pressure_each_miss_is_paid_once() -> None:
     replay = simulate(ROOMY, make_policy("joint"), trace)
     paid_s = replay_miss_cost_s(ROOMY, trace, replay)
     assert paid_s == pytest.approx(least_miss_cost_s(ROOMY, trace), rel=1e-6)
+
+
+def test_a_page_too_small_for_a_rank_row_is_refused() -> None:
+    setup = replace(ROOMY, timing=h200_llama3_8b(block_tokens=1))
+    with pytest.raises(BenchError, match="raise block_tokens"):
+        simulate(setup, make_policy("joint"), [request()])

@@ -4,6 +4,7 @@ paid, and the least that any policy could have paid with the whole trace known."
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import count
 
 from tenora_bench.cache.simulator import Prompts, Replay, Setup, adapter_of
@@ -40,10 +41,11 @@ def accesses_of(setup: Setup, trace: Sequence[TraceRequest]) -> Iterator[Access]
     size = timing.block_tokens
     blocks: dict[tuple[object, bytes], int] = {}
     numbers = count()
+    adapter_bytes = cache(timing.adapter_bytes)
     for number, request in enumerate(trace):
         ref = adapter_of(request)
         if ref is not None:
-            num_bytes = timing.adapter_bytes(ref.rank)
+            num_bytes = adapter_bytes(ref.rank)
             yield Access(ref.digest, num_bytes, timing.host.load_s(num_bytes))
         parent: object = (request.tenant, request.adapter)
         encoded = encode_tokens(prompts.make(request))

@@ -10,7 +10,10 @@ from typing import Literal
 import msgspec
 
 from tenora_bench.client import BenchError
+from tenora_engine.adapters.pack import packed_pages
+from tenora_engine.adapters.peft_format import EffectiveLora
 from tenora_engine.config import LORA_MODULES, ModelInfo
+from tenora_engine.errors import AdapterLoadError
 from tenora_engine.request import AdapterRef
 from tenora_engine.scheduling.plan import StepPlan
 from tenora_kernels.segments import BASE_SLOT
@@ -93,14 +96,15 @@ class TimingModel(msgspec.Struct, frozen=True):
         return self.page_elements * self.item_bytes
 
     def adapter_pages(self, rank: int) -> int:
-        """Pages of an all-linear adapter: one granule a layer and rank row, none of which
-        straddles two pages (docs/decisions/0001)."""
-        shapes = (self.model.modules[name] for name in LORA_MODULES)
-        granule = sum(fan_in + fan_out for fan_in, fan_out in shapes)
-        per_page = self.page_elements // granule
-        if per_page < 1:
-            raise BenchError(f"a page of {self.block_tokens} tokens is too small for a granule")
-        return -(-rank * self.model.num_layers // per_page)
+        """Pages of an all-linear adapter, as the engine packs it. Raises BenchError where a page is
+        too small for one rank row of a layer."""
+        layers = range(self.model.num_layers)
+        lora = EffectiveLora(rank, 1.0)
+        effective = {(layer, name): lora for layer in layers for name in LORA_MODULES}
+        try:
+            return packed_pages(effective, self.model, self.page_elements, self.model.dtype)
+        except AdapterLoadError as error:
+            raise BenchError(str(error)) from error
 
     def adapter_bytes(self, rank: int) -> int:
         return self.adapter_pages(rank) * self.page_bytes

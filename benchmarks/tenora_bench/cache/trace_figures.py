@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -64,7 +65,7 @@ def working_set_bytes(
     uses = Counter(path for r in trace for path in _paths(r, prefix_block_tokens))
     shared = sum(1 for count in uses.values() if count > 1)
     pages = -(-prefix_block_tokens // timing.block_tokens)
-    adapters = sum(timing.adapter_bytes(rank) for rank in ranks.values())
+    adapters = sum(map(cache(timing.adapter_bytes), ranks.values()))
     return adapters + shared * pages * timing.page_bytes
 
 
