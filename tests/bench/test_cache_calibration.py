@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenora_bench.cache.calibration import TimedStep, fit_steps, fit_tier, median_error
+from tenora_bench.cache.calibration import (
+    TimedStep,
+    fit_steps,
+    fit_tier,
+    least_disturbed,
+    median_error,
+)
 from tenora_bench.cache.timing import StepCosts, StepFeatures, h200_llama3_8b
 
+COMMON = StepFeatures(0, 1, 100, 0.0, 0)
 COSTS = StepCosts(2e-3, 5e-5, 3e-4, 2e-8, 4e-9, 3e-10)
 
 
@@ -39,6 +46,11 @@ def test_coefficients_come_back() -> None:
     for name, value in msgspec.structs.asdict(COSTS).items():
         assert getattr(fitted, name) == pytest.approx(value, rel=1e-3), name
     assert median_error(fitted, steps(COSTS)) < 1e-6
+
+
+def test_of_repeated_steps_the_quickest_counts() -> None:
+    waves = [[TimedStep(COMMON, seconds) for seconds in times] for times in ((3, 1), (2, 4))]
+    assert [step.seconds for step in least_disturbed(waves)] == [2, 1]
 
 
 def test_noise_is_averaged_out() -> None:

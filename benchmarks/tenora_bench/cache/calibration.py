@@ -33,6 +33,7 @@ ADAPTERS = 8
 STREAMS = (1, 4, 16)
 PROMPT_TOKENS = (16, 200, 700)
 DECODE_STEPS = 10
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def calibrate_engine(model: Path, threads: int | None = None) -> TimingModel:
         loads = _time_loads(engine._loader, refs)
         steps: list[TimedStep] = []
         for streams, tokens, adapters in product(STREAMS, PROMPT_TOKENS, ([], refs)):
-            steps += _time_wave(engine, load, streams, tokens, adapters)
+            waves = [_time_wave(engine, load, streams, tokens, adapters) for _ in range(ROUNDS)]
+            steps += least_disturbed(waves)
         host = _time_copy(engine, refs)
         engine.close()
     costs = fit_steps(steps)
@@ -75,6 +77,11 @@ def calibrate_engine(model: Path, threads: int | None = None) -> TimingModel:
         store=fit_tier(loads, engine.config.engine.loader_threads),
         block_tokens=engine.config.engine.block_tokens,
     )
+
+
+def least_disturbed(waves: Sequence[Sequence[TimedStep]]) -> list[TimedStep]:
+    """Of each step of a wave that was run several times, the quickest."""
+    return [min(same, key=lambda step: step.seconds) for same in zip(*waves, strict=True)]
 
 
 def fit_steps(steps: Sequence[TimedStep]) -> StepCosts:
