@@ -30,8 +30,8 @@ from tenora_engine.scheduling.loads import Loader
 
 RANKS = (8, 64)  # two sizes: a latency and a bandwidth
 ADAPTERS = 8
-STREAMS = (1, 4, 16)
-PROMPT_TOKENS = (16, 200, 700)
+STREAMS = (1, 4, 12)
+PROMPT_TOKENS = (16, 120, 480)
 DECODE_STEPS = 10
 ROUNDS = 3
 
