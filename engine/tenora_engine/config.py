@@ -41,6 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int = 512  # tokens of one step, decode and prefill together
     max_prefill_chunk: int = 256  # tokens of one sequence in one step
     max_waiting: int = 1024  # sequences in the queue
+    max_tenant_waiting: int = 256  # of one tenant
     max_adapters: int = 256  # adapter slots on the device
     max_rank: int = 128
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory

@@ -54,6 +54,10 @@ class Sequence:
     prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
     wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
     encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
+    service_class: str = "default"  # in which it waits and is charged
+    token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)
+    work: float = 0.0  # expected cost until its first token, when it entered the queue
+    due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
 
     @property

@@ -18,7 +18,12 @@ from engine_fakes import (
     make_request,
     make_tenant,
 )
-from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueFullError
+from tenora_engine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
@@ -29,6 +34,9 @@ TENANTS = [
     make_tenant("t0"),
     make_tenant("t1", weight=3.0, tpot_ms=50.0),
     make_tenant("t2", tpot_ms=200.0),
+    make_tenant("refuse", tier="priority", ttft_ms=2000.0, tpot_ms=400.0, late="refuse"),
+    make_tenant("relegate", tier="priority", weight=2.0, ttft_ms=1500.0, late="relegate"),
+    make_tenant("flex", tier="flex", ttft_ms=1000.0),
 ]
 PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
 
@@ -124,6 +132,7 @@ class EngineMachine(RuleBasedStateMachine):
                     n=n,
                     stop_token_ids=stop,
                     ignore_eos=ignore_eos,
+                    arrival_s=self.rig.now_s,
                 )
             )
 
@@ -135,6 +144,10 @@ class EngineMachine(RuleBasedStateMachine):
             engine.submit(request)
         except ContextLengthError:
             assert total > context
+            return
+        except DeadlineError:
+            assert request.tenant.late == "refuse"
+            engine.check_integrity()
             return
         except QueueFullError:
             assert engine.stats().waiting + request.sampling.n > config.engine.max_waiting

@@ -38,6 +38,11 @@ class CostModel:
         self._token_s = 1e-3
         self._byte_s = 1e-9
 
+    @property
+    def token_s(self) -> float:
+        """Seconds a prefilled token takes."""
+        return self._token_s
+
     def observe_step(self, num_tokens: int, num_sequences: int, step_s: float) -> None:
         """A step that was mostly prefill says what a prefilled token takes."""
         if self._learns and num_tokens >= _PREFILL_TOKENS * num_sequences:

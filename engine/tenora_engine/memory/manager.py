@@ -134,6 +134,10 @@ class MemoryManager:
             self.tree.leave(sequence.prefix_root)
             sequence.prefix_root = None
 
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Of a sequence's prefix, when it last began to wait."""
+        return len(sequence.wanted_nodes) * self._block_tokens
+
     def try_admit(
         self,
         sequence: Sequence,

@@ -1,5 +1,6 @@
 """Scheduler: what each step runs (`schedule`) and what came of it (`commit`). Iteration-level
-batching: decode first, then prefill chunks, then new sequences in fair order. It knows tokens and
+batching: decode first, then prefill as far as the decoding can wait, then new sequences in fair
+order. It knows tokens and
 pages by number, never tensors."""
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from itertools import islice
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -15,6 +17,9 @@ from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
+from tenora_engine.scheduling.charges import DECODE_COST
+from tenora_engine.scheduling.chunks import ChunkSizer
+from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.requests import RequestBook
@@ -26,6 +31,9 @@ SCAN_LIMIT = 256
 SLOT_PATIENCE_STEPS = 64
 """Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
 
+MAX_COLD_ADAPTERS = 4
+"""Adapters brought onto the device in one step: the running sequences wait for the copies."""
+
 RESERVE_FRACTION = 16
 """A new sequence leaves a page for each running one, up to this part of the arena."""
 
@@ -34,6 +42,16 @@ class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
     SHORT = "short"  # it lacks memory: those who compete for it wait behind it
+
+
+@dataclass
+class _Intake:
+    """The new sequences of one step."""
+
+    seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
+    cold_adapters: int = 0
+    relegated: int = 0
+    work: float = 0.0  # that left the queue
 
 
 class Scheduler:
@@ -58,6 +76,8 @@ class Scheduler:
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
+        self._chunks = ChunkSizer(memory.costs)
+        self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._load_ended = False
         self._stalled = False  # all that waits, waits for adapter loads
 
@@ -97,12 +117,12 @@ class Scheduler:
         self._load_ended = False
         self._book.take_loads()
         self._grow()
+        now_s = self._clock()
         items: list[ScheduledSequence] = []
-        budget = self._plan_running(items)
-        if len(self._queue):
-            self._admit(items, budget)
+        budget = self._plan_running(items, now_s)
+        relegated = self._admit(items, budget, now_s)
         items.sort(key=_slot)
-        self._stalled = not items and not self._book.events
+        self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
@@ -111,6 +131,9 @@ class Scheduler:
         now_s = self._clock()
         self._book.counters.steps += 1
         self._memory.costs.observe_step(plan.num_tokens, len(plan.scheduled), step_s)
+        if plan.is_decode:
+            self._chunks.observe_decode(step_s)
+        kv_cost = self._book.charges.kv(step_s)
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, token_ids, logprobs in results:
             sequence = item.sequence
@@ -118,6 +141,8 @@ class Scheduler:
                 continue
             sequence.num_computed += item.num_tokens
             self._memory.cache_blocks(sequence)
+            decoded = DECODE_COST * sequence.token_cost * len(token_ids)
+            self._queue.charge(sequence, decoded + kv_cost * len(sequence.block_table))
             if token_ids:
                 self._append(sequence, token_ids, logprobs, now_s)
         return self.take_events()
@@ -136,8 +161,8 @@ class Scheduler:
         self._book.events.clear()
         return events
 
-    def _plan_running(self, items: list[ScheduledSequence]) -> int:
-        """Plan the running sequences into `items`; returns the tokens left of the step."""
+    def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> int:
+        """Plan the running sequences into `items`; returns the tokens left for new ones."""
         prefills: list[Sequence] = []
         for sequence in self._running:
             if sequence.num_uncomputed == 1:
@@ -145,6 +170,8 @@ class Scheduler:
             else:
                 prefills.append(sequence)
         budget = self._max_step_tokens - len(items)
+        decoding = (item.sequence for item in items)
+        budget = self._chunks.prefill_tokens(decoding, now_s, budget)
         for sequence in prefills:
             budget -= self._plan_chunk(items, sequence, budget)
         return budget
@@ -168,38 +195,48 @@ class Scheduler:
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
-                    self._book.preempt(max(rivals, key=_expendable))
+                    self._book.preempt(min(rivals, key=_loss))
 
-    def _admit(self, items: list[ScheduledSequence], budget: int) -> None:
+    def _admit(self, items: list[ScheduledSequence], budget: int, now_s: float) -> int:
         """Start waiting sequences in fair order while there is room. One whose adapter is loading
         is passed over; one that finds no pages stops all behind it that compete for them, so that
-        it gets them."""
-        seen: set[str] = set()
+        it gets them. Returns how many were relegated instead: they may start in the next step."""
+        intake = _Intake()
         short: list[Sequence] = []
-        for sequence in islice(self._queue.candidates(), SCAN_LIMIT):
-            if budget <= 0 or len(self._running) >= self._max_running:
-                return
+        candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
+        while budget > 0 and len(self._running) < self._max_running:
+            sequence = next(candidates, None)
+            if sequence is None:
+                break
             if any(self._memory.competes(first, sequence) for first in short):
                 continue
-            outcome = self._try_start(sequence, seen)
+            outcome = self._try_start(sequence, intake, now_s)
             if outcome is _Start.SHORT:
                 if not self._memory.is_partitioned:
-                    return
+                    break
                 short.append(sequence)
             if outcome is _Start.STARTED:
                 budget -= self._plan_chunk(items, sequence, budget)
+        if self._backlog_s is not None:
+            self._book.gate.feasibility.observe_drain(intake.work, now_s - self._backlog_s)
+        self._backlog_s = now_s if len(self._queue) else None
+        return intake.relegated
 
-    def _try_start(self, sequence: Sequence, seen: set[str]) -> _Start:
+    def _try_start(self, sequence: Sequence, intake: _Intake, now_s: float) -> _Start:
+        if self._book.gate.is_hopeless(sequence, now_s):
+            self._book.relegate(sequence)
+            intake.relegated += 1
+            return _Start.BLOCKED
         adapter = sequence.request.adapter
         resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:
-            seen.add(adapter.digest)
+            intake.seen.add(adapter.digest)
         if adapter is not None and resident is None:
-            loaded = self._book.loads.request(adapter, keep=seen)
+            loaded = self._book.loads.request(adapter, keep=intake.seen)
             if loaded is None:
                 self._book.take_loads()  # a host hit is complete at once
                 loaded = self._book.loads.ready(adapter.digest)
-            if loaded is None:
+            if loaded is None or intake.cold_adapters >= MAX_COLD_ADAPTERS:
                 return _Start.BLOCKED
             if not self._memory.can_have_slot(sequence):
                 sequence.slot_waits += 1
@@ -211,6 +248,10 @@ class Scheduler:
         reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
         if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence)
+            intake.work += sequence.work
+            if packed is not None:
+                intake.cold_adapters += 1
+                self._book.charge_load(sequence, packed)
             return _Start.STARTED
         if rivals:
             return _Start.SHORT
@@ -244,7 +285,6 @@ class Scheduler:
             if stop is not None or len(sequence.token_ids) >= length:
                 break
         self._book.counters.output_tokens += added
-        self._queue.charge_decode(request.tenant, added)
         shown = added if stop is None else added - 1
         if shown:
             self._book.events.append(
@@ -283,7 +323,13 @@ def _slot(item: ScheduledSequence) -> int:
     return item.sequence.adapter_slot
 
 
-def _expendable(sequence: Sequence) -> tuple[float, int]:
-    """The largest is preempted first: the latest arrived of the least urgent."""
+def _loss(sequence: Sequence) -> tuple[float, int, float, int]:
+    """What preempting a sequence costs; the least goes first: of the lowest class the one with the
+    least to compute again, then the one with the slackest deadline, then the latest."""
     tpot_ms = sequence.request.tenant.tpot_ms
-    return (float("inf") if tpot_ms is None else tpot_ms, sequence.number)
+    return (
+        CLASS_WEIGHTS[sequence.service_class],
+        sequence.num_computed,
+        float("-inf") if tpot_ms is None else -tpot_ms,
+        -sequence.number,
+    )
