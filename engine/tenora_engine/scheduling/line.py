@@ -15,7 +15,7 @@ AGE_S = 30.0
 LINE_WINDOW = 64
 """How far one call of `in_turn` looks past a tenant's blocked sequences."""
 
-_FIRST = float("-inf")
+FIRST = float("-inf")
 _numbers = count()
 
 
@@ -32,16 +32,30 @@ class TenantLine:
     """What has run before goes first (the latest preempted at the head), then what has aged, by
     arrival, then the rest by `Sequence.due_s`.
 
-    `counter` is the service charged to the tenant over its weight; `work` the sum of what waits.
+    `counter` is the service charged to the tenant over its weight, `work` the sum of what waits,
+    `due_s` that of the first in order, `oldest_s` when the first of those that wait came.
     """
 
-    __slots__ = ("_arrivals", "_order", "counter", "turn", "weight", "work")
+    __slots__ = (
+        "_arrivals",
+        "_order",
+        "counter",
+        "due_s",
+        "oldest_s",
+        "round",
+        "turn",
+        "weight",
+        "work",
+    )
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.counter = 0.0
-        self.work = 0.0
+        self.round = 0  # the ClassQueue's
         self.turn = 0
+        self.work = 0.0
+        self.due_s = 0.0
+        self.oldest_s = 0.0
         self._order: list[Waiting] = []
         self._arrivals: dict[Sequence, Waiting] = {}
 
@@ -58,34 +72,26 @@ class TenantLine:
         self._insert(Waiting(sequence.due_s, next(_numbers), now_s, sequence))
 
     def push_front(self, sequence: Sequence, now_s: float) -> None:
-        self._insert(Waiting(_FIRST, -next(_numbers), now_s, sequence))
+        self._insert(Waiting(FIRST, -next(_numbers), now_s, sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """O(log n), and moving up what stands behind."""
         waiting = self._arrivals.pop(sequence)
         del self._order[bisect_left(self._order, waiting)]
-        self.work = self.work - sequence.work if self._order else 0.0
-
-    def oldest_s(self) -> float:
-        """When the first of those that wait came."""
-        return next(iter(self._arrivals.values())).entered_s
-
-    def head_due_s(self, now_s: float) -> float:
-        """Before when the head should start; what has aged or run before is due at once."""
-        aged = now_s - self.oldest_s() > AGE_S
-        return _FIRST if aged else self._order[0].due_s
+        self.work -= sequence.work
+        self._note_first()
 
     def in_turn(self, now_s: float) -> list[Waiting]:
         """The first LINE_WINDOW, in the order in which they go."""
         line: dict[Sequence, Waiting] = {}
         for waiting in self._order[:LINE_WINDOW]:
-            if waiting.due_s != _FIRST:
+            if waiting.due_s != FIRST:
                 break
             line[waiting.sequence] = waiting
         for waiting in self._arrivals.values():
             if len(line) >= LINE_WINDOW or now_s - waiting.entered_s <= AGE_S:
                 break
-            line.setdefault(waiting.sequence, waiting._replace(due_s=_FIRST))
+            line.setdefault(waiting.sequence, waiting._replace(due_s=FIRST))
         for waiting in self._order:
             if len(line) >= LINE_WINDOW:
                 break
@@ -96,3 +102,11 @@ class TenantLine:
         insort(self._order, waiting)
         self._arrivals[waiting.sequence] = waiting
         self.work += waiting.sequence.work
+        self._note_first()
+
+    def _note_first(self) -> None:
+        if self._order:
+            self.due_s = self._order[0].due_s
+            self.oldest_s = next(iter(self._arrivals.values())).entered_s
+        else:
+            self.work = 0.0  # but for rounding

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
-from tenora_engine.scheduling.line import TenantLine, Waiting
+from tenora_engine.scheduling.line import AGE_S, FIRST, TenantLine, Waiting
 from tenora_engine.sequence import Sequence
 
 _TENANTS_KEPT = 4096
@@ -56,7 +56,8 @@ class ClassQueue:
             line = self._lines[tenant.key] = TenantLine(tenant.weight)
         line.weight = tenant.weight
         if tenant.key not in self.waiting:
-            line.counter = max(line.counter, self._round * self._quantum)
+            if line.round < self._round:
+                line.counter, line.round = self._round * self._quantum, self._round
             line.turn = next(self._turns)
             self.waiting[tenant.key] = line
         return line
@@ -70,12 +71,13 @@ class ClassQueue:
 
     def started(self, tenant_key: str) -> None:
         """One of the tenant's sequences has been taken out to run."""
-        self._round = max(self._round, self.round_of(self._lines[tenant_key]))
+        self._round = max(self._round, self._lines[tenant_key].round)
 
     def charge(self, tenant_key: str, cost: float) -> None:
         line = self._lines.get(tenant_key)
         if line is not None:
             line.counter += cost / line.weight
+            line.round = int(line.counter // self._quantum)
 
     def work(self) -> float:
         return sum(line.work for line in self.waiting.values())
@@ -93,26 +95,21 @@ class ClassQueue:
         return own + others
 
     def entries(self, now_s: float) -> list[_Entry]:
-        """A heap of the tenants that wait."""
+        """A heap of the tenants that wait; what has aged is due at once."""
+        aged_s = now_s - AGE_S
         heap = [
-            (self.round_of(line), line.head_due_s(now_s), line.turn, line)
+            (line.round, FIRST if line.oldest_s < aged_s else line.due_s, line.turn, line)
             for line in self.waiting.values()
         ]
         heapq.heapify(heap)
         return heap
-
-    def round_of(self, line: TenantLine) -> int:
-        """Whole quanta of service that it has had."""
-        return int(line.counter // self._quantum)
 
     def _forget_the_idle(self) -> None:
         """Tenants who would be lifted anyway when they return need not be remembered."""
         if len(self._lines) < _TENANTS_KEPT:
             return
         self._lines = {
-            key: line
-            for key, line in self._lines.items()
-            if len(line) or self.round_of(line) > self._round
+            key: line for key, line in self._lines.items() if len(line) or line.round > self._round
         }
 
 
@@ -175,7 +172,7 @@ class FairQueue:
         lines: dict[TenantLine, deque[Waiting]] = {}
         while heaps:
             name = min(heaps, key=lambda name: (not self._shares.is_owed(name), heaps[name][0][1]))
-            queue, heap = self._classes[name], heaps[name]
+            heap = heaps[name]
             _, _, turn, line = heap[0]
             if line not in lines:
                 lines[line] = deque(line.in_turn(now_s))
@@ -187,7 +184,7 @@ class FairQueue:
                 if not heap:
                     del heaps[name]
                 continue
-            entry = (queue.round_of(line), waiting[0].due_s, turn, line)
+            entry = (line.round, waiting[0].due_s, turn, line)
             if entry[:2] != heap[0][:2]:
                 heapq.heapreplace(heap, entry)
             else:
