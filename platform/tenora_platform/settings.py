@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     """Tokens of one prompt in one step."""
     max_waiting: int = Field(default=1024, ge=1)
     """Sequences in the queue; more are refused."""
+    max_tenant_waiting: int = Field(default=256, ge=1)
+    """Of one tenant."""
     max_adapters: int = Field(default=256, ge=1)
     """Adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
@@ -162,6 +164,7 @@ class Settings(BaseSettings):
             max_step_tokens=self.max_step_tokens,
             max_prefill_chunk=self.max_prefill_chunk,
             max_waiting=self.max_waiting,
+            max_tenant_waiting=self.max_tenant_waiting,
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             host_adapter_bytes=self.host_adapter_memory,
