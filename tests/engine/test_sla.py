@@ -15,7 +15,7 @@ from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
-from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_TOKENS, ChunkSizer
+from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.feasibility import Feasibility
 from tenora_engine.scheduling.line import AGE_S
@@ -156,14 +156,14 @@ def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
         request = make_request("r", [1], tenant=make_tenant(tpot_ms=tpot_ms))
         tokens = [1] * (1 + num_output)
         decoding.append(Sequence(request, 0, tokens, num_prompt=1, first_token_s=NOW_S - ago_s))
-        slacks.append(num_output * tpot_ms / 1000 - ago_s)
-    tokens = sizer.prefill_tokens(decoding, NOW_S, most)
-    assert min(MIN_PREFILL_TOKENS, most) <= tokens <= most
-    if tokens > MIN_PREFILL_TOKENS:
-        step_s = decode_s + tokens * costs.token_s
-        assert not slacks or MARGIN * step_s <= min(slacks) + 1e-6
-    if tokens < most:
-        assert MARGIN * (decode_s + (tokens + 1.01) * costs.token_s) > min(slacks) - 1e-6
+        slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))
+    chunk = sizer.prefill_tokens(decoding, NOW_S, most)
+    least = math.ceil(most / MIN_PREFILL_PART)
+    assert least <= chunk <= most
+    if chunk > least and slacks:
+        assert MARGIN * (decode_s + chunk * costs.token_s) <= min(slacks) + 1e-6
+    if chunk < most:
+        assert MARGIN * (decode_s + (chunk + 1.01) * costs.token_s) > min(slacks) - 1e-6
 
 
 def test_prefill_waits_for_streams_that_would_be_late() -> None:
@@ -177,7 +177,7 @@ def test_prefill_waits_for_streams_that_would_be_late() -> None:
     rig.engine.submit(make_request("long", [2] * 300, ignore_eos=True))
     rig.engine.step()
     chunk = max(item.num_tokens for item in rig.runner.plans[-1].scheduled)
-    assert MIN_PREFILL_TOKENS <= chunk <= 60 / MARGIN
+    assert 200 // MIN_PREFILL_PART <= chunk <= 60 / MARGIN
 
 
 def test_only_so_many_adapters_come_onto_the_device_in_one_step() -> None:

@@ -11,8 +11,9 @@ from tenora_engine.sequence import Sequence
 MARGIN = 1.2
 """A step is expected to take this much longer than predicted (Niyama)."""
 
-MIN_PREFILL_TOKENS = 16
-"""Prefill goes on by this much in every step, however late the decoding sequences are."""
+MIN_PREFILL_PART = 8
+"""Prefill always goes on by this part of what a step could hold: where the promises cannot be kept
+with any step, what waits must not be lost as well."""
 
 _MEMORY = 0.9  # weight of the past in the moving average
 
@@ -23,7 +24,8 @@ class ChunkSizer:
 
     A step is predicted to take what one that only decodes takes, and the time of a prefilled token
     for each token of prefill. A sequence's n-th token is due at its first plus n times its TPOT
-    target: one that is ahead lends its time to prefills.
+    target: one that is ahead lends its time to prefills. One that is late is not made later, but
+    nobody else waits for it to catch up.
     """
 
     def __init__(self, costs: CostModel) -> None:
@@ -38,19 +40,19 @@ class ChunkSizer:
             self._decode_s = step_s
 
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
-        """For the next step; from MIN_PREFILL_TOKENS to `most`."""
-        slack_s = min(
-            (slack for s in decoding if (slack := _slack_s(s, now_s)) is not None), default=None
-        )
-        if slack_s is None:
+        """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
+        slacks = [slack for s in decoding if (slack := _slack_s(s, now_s)) is not None]
+        if not slacks:
             return most
+        slack_s = min(slacks)
         tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
-        return min(max(tokens, MIN_PREFILL_TOKENS), most)
+        return min(max(tokens, -(-most // MIN_PREFILL_PART)), most)
 
 
 def _slack_s(sequence: Sequence, now_s: float) -> float | None:
-    """Seconds until the sequence's next token is due; None where nothing was promised."""
+    """Seconds that the next step may take; None where nothing was promised."""
     tpot_ms = sequence.request.tenant.tpot_ms
     if tpot_ms is None or sequence.first_token_s is None:
         return None
-    return sequence.first_token_s + sequence.num_output * tpot_ms / 1000 - now_s
+    tpot_s = tpot_ms / 1000
+    return max(sequence.first_token_s + sequence.num_output * tpot_s - now_s, tpot_s)
