@@ -5,6 +5,7 @@ The scheduler owns and changes it; the runner only reads it."""
 from __future__ import annotations
 
 import enum
+import math
 from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ class Sequence:
     token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)
     work: float = 0.0  # expected cost until its first token, when it entered the queue
     due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
+    tpot_s: float = math.inf  # promised between two tokens
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
 
     @property

@@ -153,9 +153,13 @@ def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
     sizer.observe_decode(decode_s)
     decoding, slacks = [], []
     for tpot_ms, num_output, ago_s in streams:
-        request = make_request("r", [1], tenant=make_tenant(tpot_ms=tpot_ms))
+        request = make_request("r", [1])
         tokens = [1] * (1 + num_output)
-        decoding.append(Sequence(request, 0, tokens, num_prompt=1, first_token_s=NOW_S - ago_s))
+        decoding.append(
+            Sequence(
+                request, 0, tokens, num_prompt=1, first_token_s=NOW_S - ago_s, tpot_s=tpot_ms / 1000
+            )
+        )
         slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))
     chunk = sizer.prefill_tokens(decoding, NOW_S, most)
     least = math.ceil(most / MIN_PREFILL_PART)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import ContextLengthError, InvalidRequestError
 from tenora_engine.events import Residency
@@ -69,7 +71,7 @@ def make_sequences(
     now_s: float,
 ) -> list[Sequence]:
     """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
-    ends = stop_ids(config, request)
+    ends, tpot_ms = stop_ids(config, request), request.tenant.tpot_ms
     return [
         Sequence(
             request=request,
@@ -80,6 +82,7 @@ def make_sequences(
             number=first_number + index,
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,
+            tpot_s=math.inf if tpot_ms is None else tpot_ms / 1000,
         )
         for index in range(request.sampling.n)
     ]

@@ -3,6 +3,7 @@ one of them late."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tenora_engine.memory.costs import CostModel
@@ -41,18 +42,16 @@ class ChunkSizer:
 
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
-        slacks = [slack for s in decoding if (slack := _slack_s(s, now_s)) is not None]
-        if not slacks:
+        slack_s = min((_slack_s(s, now_s) for s in decoding), default=math.inf)
+        if slack_s == math.inf:
             return most
-        slack_s = min(slacks)
         tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
         return min(max(tokens, -(-most // MIN_PREFILL_PART)), most)
 
 
-def _slack_s(sequence: Sequence, now_s: float) -> float | None:
-    """Seconds that the next step may take; None where nothing was promised."""
-    tpot_ms = sequence.request.tenant.tpot_ms
-    if tpot_ms is None or sequence.first_token_s is None:
-        return None
-    tpot_s = tpot_ms / 1000
-    return max(sequence.first_token_s + sequence.num_output * tpot_s - now_s, tpot_s)
+def _slack_s(sequence: Sequence, now_s: float) -> float:
+    """Seconds that the next step may take."""
+    tpot_s, first_s = sequence.tpot_s, sequence.first_token_s
+    if tpot_s == math.inf or first_s is None:
+        return math.inf
+    return max(first_s + sequence.num_output * tpot_s - now_s, tpot_s)

@@ -170,8 +170,9 @@ class Scheduler:
             else:
                 prefills.append(sequence)
         budget = self._max_step_tokens - len(items)
-        decoding = (item.sequence for item in items)
-        budget = self._chunks.prefill_tokens(decoding, now_s, budget)
+        if prefills or (len(self._queue) and len(self._running) < self._max_running):
+            decoding = [item.sequence for item in items]
+            budget = self._chunks.prefill_tokens(decoding, now_s, budget)
         for sequence in prefills:
             budget -= self._plan_chunk(items, sequence, budget)
         return budget
@@ -326,10 +327,9 @@ def _slot(item: ScheduledSequence) -> int:
 def _loss(sequence: Sequence) -> tuple[float, int, float, int]:
     """What preempting a sequence costs; the least goes first: of the lowest class the one with the
     least to compute again, then the one with the slackest deadline, then the latest."""
-    tpot_ms = sequence.request.tenant.tpot_ms
     return (
         CLASS_WEIGHTS[sequence.service_class],
         sequence.num_computed,
-        float("-inf") if tpot_ms is None else -tpot_ms,
+        -sequence.tpot_s,
         -sequence.number,
     )
