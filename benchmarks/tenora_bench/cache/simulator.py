@@ -39,6 +39,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_step_tokens: int = 2048
     max_prefill_chunk: int = 2048
     max_waiting: int = 100_000
+    max_tenant_waiting: int = 100_000
     max_adapters: int = 512
     host_adapter_bytes: int = 64 * 1024**3
 
