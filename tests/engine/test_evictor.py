@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.policies.elora import EloraPolicy
 from tenora_engine.memory.policies.interface import Candidate, Kind, MemoryState
 from tenora_engine.memory.policies.joint import JointPolicy
@@ -99,16 +100,18 @@ def test_what_time_reorders_is_valued_anew() -> None:
 def test_strict_isolation_tells_a_policy_nothing_of_others() -> None:
     policy = Watcher()
     rig = Rig.build(make_config(strict_isolation=True), policy=policy)
-    before = rig.memory.costs.block_s(3)
     for name in ("a", "b"):
         tenant = msgspec.structs.replace(make_tenant(name), min_memory_share=0.5)
         request = make_request(name, [1] * 9, tenant=tenant, adapter=make_ref(f"x{name}"))
         rig.engine.submit(request)
         while rig.engine.has_work:
             rig.engine.step()
+        rig.memory.costs.observe_step(1000, 1, step_s=60.0)  # a's load is seen, but not in b's KV
     state = policy.state
     assert state is not None
     assert state.capacity_bytes == 16 * rig.config.page_bytes
     assert (state.resident_adapters, state.expected_adapters) == (1, 0.0)
     assert state.adapter_bytes == 2 * rig.config.page_bytes
-    assert rig.memory.costs.block_s(3) == before, "costs learn nothing"
+    at_the_start = CostModel(rig.config)
+    assert rig.memory.costs.token_s > at_the_start.token_s
+    assert policy.seen["kv", "ns-b"].recompute_s == at_the_start.block_s(3)

@@ -21,20 +21,18 @@ def slo_weight(tenant: Tenant) -> float:
 
 
 class CostModel:
-    """Seconds to recompute a KV block, and to load an adapter's pages. With `learns` false they
-    stay what they were at the start, so that no tenant's load shows in another's costs.
+    """Seconds to recompute a KV block, and to load an adapter's pages.
 
     A block's recomputation grows with its depth: the matrix products cost the same for every
     token, attention costs as much again at `2 * hidden * layers` parameters' worth of context.
     """
 
-    def __init__(self, config: ResolvedConfig, learns: bool = True) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         model = config.model
         item = 2 if config.engine.dtype == "bfloat16" else 4
         parameters = max(model.weight_bytes // item, 1)
         self._block_tokens = config.engine.block_tokens
         self._even_tokens = max(parameters / (2 * model.hidden * model.num_layers), 1.0)
-        self._learns = learns
         self._token_s = 1e-3
         self._byte_s = 1e-9
 
@@ -45,12 +43,11 @@ class CostModel:
 
     def observe_step(self, num_tokens: int, num_sequences: int, step_s: float) -> None:
         """A step that was mostly prefill says what a prefilled token takes."""
-        if self._learns and num_tokens >= _PREFILL_TOKENS * num_sequences:
+        if num_tokens >= _PREFILL_TOKENS * num_sequences:
             self._token_s = _MEMORY * self._token_s + (1 - _MEMORY) * step_s / num_tokens
 
     def observe_load(self, num_bytes: int, load_s: float) -> None:
-        if self._learns:
-            self._byte_s = _MEMORY * self._byte_s + (1 - _MEMORY) * load_s / num_bytes
+        self._byte_s = _MEMORY * self._byte_s + (1 - _MEMORY) * load_s / num_bytes
 
     def block_s(self, depth: int) -> float:
         """Recomputation of the block with `depth` blocks before it."""

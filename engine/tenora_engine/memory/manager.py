@@ -45,7 +45,10 @@ class MemoryManager:
         self._config = config
         self._block_tokens = config.engine.block_tokens
         self._clock = clock
-        self.costs = CostModel(config, learns=not config.engine.strict_isolation)
+        self.costs = CostModel(config)
+        # What eviction goes by: in strict mode it never learns, so that no tenant's load shows in
+        # what another's pages are worth.
+        self._values = CostModel(config) if config.engine.strict_isolation else self.costs
         self.pool = PagePool(config.num_pages)
         policy = policy or make_policy(config.engine.eviction_policy)
         evictor = self._evictor = Evictor(config, policy, self.pool, self._describe, clock)
@@ -363,7 +366,7 @@ class MemoryManager:
                 last_used_s=item.last_used_s,
                 heat=item.heat,
                 visits=item.visits,
-                recompute_s=self.costs.block_s(item.depth),
+                recompute_s=self._values.block_s(item.depth),
                 weight=root.weight,
                 adapter_resident=root.digest == BASE
                 or self.adapters.get(root.digest, scope) is not None,
@@ -377,7 +380,7 @@ class MemoryManager:
             last_used_s=item.last_used_s,
             heat=item.heat,
             visits=item.visits,
-            fetch_s=self.costs.adapter_s(num_bytes),
+            fetch_s=self._values.adapter_s(num_bytes),
             weight=item.weight,
             wanted=self.adapters.is_wanted(item.digest, item.scope),
         )
