@@ -234,9 +234,22 @@ def test_a_minimum_that_was_promised_already_is_cut() -> None:
     partitions: Partitions[Item] = Partitions("tenant", PagePool(10), 4)
     for name, least in (("a", 0.7), ("b", 0.6)):
         partitions.register(tenant(name, least), lambda: False)
-        partitions.of(f"ns-{name}", "kv").sequences = 1
+        partitions.of(f"ns-{name}", "kv").enter(1)
     assert [p.min_pages for p in partitions] == [0, 7, 3]
     assert partitions.most_pages(partitions.of("ns-b", "kv")) == 3
     partitions.register(tenant("a", 0.2), lambda: False)
     partitions.register(tenant("b", 0.6), lambda: False)
     assert [p.min_pages for p in partitions] == [0, 2, 6]
+
+
+def test_a_minimum_leaves_what_others_have_in_flight() -> None:
+    partitions: Partitions[Item] = Partitions("tenant", PagePool(10), 4)
+    partitions.register(tenant("a", 0.2), lambda: False)
+    a = partitions.of("ns-a", "kv")
+    a.enter(8)
+    partitions.register(tenant("b", 0.6), lambda: False)
+    b = partitions.of("ns-b", "kv")
+    assert (b.min_pages, partitions.most_pages(a)) == (2, 8)
+    a.leave()
+    partitions.register(tenant("b", 0.6), lambda: False)
+    assert (b.min_pages, partitions.most_pages(a)) == (6, 4)

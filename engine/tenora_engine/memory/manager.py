@@ -108,7 +108,8 @@ class MemoryManager:
         digest = BASE if request.adapter is None else request.adapter.digest
         root = sequence.prefix_root = self.tree.enter(namespace, digest)
         root.weight = slo_weight(request.tenant)
-        self._evictor.partitions.of(namespace, "kv").sequences += 1
+        needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
+        self._evictor.partitions.of(namespace, "kv").enter(needed)
         self.wait(sequence)
 
     def wait(self, sequence: Sequence) -> None:
@@ -133,7 +134,7 @@ class MemoryManager:
         """The sequence has ended and holds no pages any more."""
         if sequence.prefix_root is not None:
             namespace = sequence.request.tenant.namespace
-            self._evictor.partitions.of(namespace, "kv").sequences -= 1
+            self._evictor.partitions.of(namespace, "kv").leave()
             self.tree.leave(sequence.prefix_root)
             sequence.prefix_root = None
 

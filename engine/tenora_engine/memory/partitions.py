@@ -36,6 +36,7 @@ class Partition(PageAccount, Generic[ItemT]):
         self.max_slots = max_slots  # adapters
         self.hard = hard
         self.sequences = 0  # that have not ended
+        self.most_needed = 0  # pages that one of them may come to need
         self.adapters = 0  # resident
         self.adapter_pages = 0
         self.idle_adapter_pages = 0  # of adapters that nobody uses
@@ -46,6 +47,16 @@ class Partition(PageAccount, Generic[ItemT]):
             "kv": EvictionQueue(),
             "adapter": EvictionQueue(),
         }
+
+    def enter(self, num_pages: int) -> None:
+        """A sequence was accepted which needs so many pages in the end."""
+        self.sequences += 1
+        self.most_needed = max(self.most_needed, num_pages)
+
+    def leave(self) -> None:
+        self.sequences -= 1
+        if not self.sequences:
+            self.most_needed = 0
 
     @property
     def evictable_pages(self) -> int:
@@ -104,7 +115,8 @@ class Partitions(Generic[ItemT]):
         """See to the partition of a tenant that sends a request.
 
         A tenant with shares gets its own, unless it `is_in_common` with pages or requests: then
-        once it has none. A minimum that others have been promised already is cut to what is left.
+        once it has none. A minimum is cut to what is left of what others have been promised: their
+        minimum, and pages for all they have in flight.
         In strict mode the partition is the minimum share, fixed while it is in use; raises
         InvalidRequestError when there is none or not enough is left.
         """
@@ -118,7 +130,8 @@ class Partitions(Generic[ItemT]):
         if known is None and not strict and (plain or is_in_common()):
             return
         self._drop_unused(tenant.namespace)
-        left = total - sum(p.min_pages for p in self._tenants.values() if p is not known)
+        others = [partition for partition in self if partition is not known]
+        left = total - sum(other.min_pages for other in others)
         wanted = int(tenant.min_memory_share * total)
         if strict:
             if not 0 < wanted <= left:
@@ -131,8 +144,11 @@ class Partitions(Generic[ItemT]):
             self._tenants[tenant.namespace] = self._hard(wanted, slots)
             return
         partition = known or Partition(0, total, self._max_slots, hard=False)
-        partition.min_pages = min(wanted, left)
-        partition.max_pages = max(int(tenant.max_memory_share * total), partition.min_pages, 1)
+        beyond = max(max(other.most_needed - other.min_pages, 0) for other in others)
+        partition.min_pages = min(wanted, left - beyond)
+        partition.max_pages = max(
+            int(tenant.max_memory_share * total), partition.min_pages, partition.most_needed, 1
+        )
         self._tenants[tenant.namespace] = partition
 
     def most_pages(self, partition: Partition[ItemT]) -> int:
