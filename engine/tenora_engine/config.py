@@ -39,7 +39,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_context_tokens: int | None = None  # None = the model's own
     max_running: int = 64  # sequences in one step
     max_step_tokens: int = 512  # tokens of one step, decode and prefill together
-    max_prefill_chunk: int = 256  # tokens of one sequence in one step
+    max_prefill_chunk: int = 256  # tokens of one tenant beside others
     max_waiting: int = 1024  # sequences in the queue
     max_tenant_waiting: int = 256  # of one tenant
     max_adapters: int = 256  # adapter slots on the device

@@ -103,7 +103,7 @@ class Settings(BaseSettings):
     max_step_tokens: int = Field(default=512, ge=1)
     """Tokens of one step, decode and prefill together."""
     max_prefill_chunk: int = Field(default=256, ge=1)
-    """Tokens of one prompt in one step."""
+    """Prompt tokens of one tenant in one step, while others wait or run too."""
     max_waiting: int = Field(default=1024, ge=1)
     """Sequences in the queue; more are refused."""
     max_tenant_waiting: int = Field(default=256, ge=1)

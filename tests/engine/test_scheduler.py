@@ -32,17 +32,30 @@ def step_shape(rig: Rig) -> list[tuple[str, int]]:
     ]
 
 
-def test_decode_first_then_chunks_within_the_budget() -> None:
+def test_decode_first_then_a_tenants_prompts_one_after_another() -> None:
     rig = Rig.build(make_config(max_step_tokens=8, max_prefill_chunk=5))
     rig.engine.submit(make_request("short", [1, 2], ignore_eos=True))
     rig.engine.step()
     assert step_shape(rig) == [("short", 2)]
-    rig.engine.submit(make_request("long", [3] * 20, ignore_eos=True))
+    rig.engine.submit(make_request("long", [3] * 10, ignore_eos=True))
     rig.engine.submit(make_request("other", [4] * 20, ignore_eos=True))
     rig.engine.step()
-    assert step_shape(rig) == [("short", 1), ("long", 5), ("other", 2)]
+    assert step_shape(rig) == [("short", 1), ("long", 7)]
     rig.engine.step()
-    assert step_shape(rig) == [("short", 1), ("long", 5), ("other", 2)]
+    assert step_shape(rig) == [("short", 1), ("long", 3), ("other", 4)]
+
+
+def test_beside_others_a_tenants_prompts_have_a_part_of_the_step() -> None:
+    rig = Rig.build(make_config(max_step_tokens=8, max_prefill_chunk=5))
+    for name, token_id in (("a1", 1), ("a2", 2), ("b1", 3)):
+        tenant = make_tenant(name[0])
+        rig.engine.submit(make_request(name, [token_id] * 9, tenant=tenant, ignore_eos=True))
+    rig.engine.step()
+    assert sorted(step_shape(rig)) == [("a1", 5), ("b1", 3)]
+    rig.engine.step()
+    assert sorted(step_shape(rig)) == [("a1", 4), ("b1", 4)]
+    rig.engine.step()
+    assert sorted(step_shape(rig)) == [("a1", 1), ("a2", 5), ("b1", 2)]
 
 
 def test_rows_of_one_adapter_stand_together_base_first() -> None:
@@ -142,7 +155,7 @@ def test_a_second_request_reuses_the_prefix_of_its_own_tenant_and_adapter_only()
 
 def test_without_prefix_caching_nothing_is_kept() -> None:
     rig = Rig.build(make_config(prefix_caching=False))
-    rig.engine.submit(make_request("r", [1] * 9, n=3))
+    rig.engine.submit(make_request("r", [1] * 5, n=3))
     rig.engine.step()
     assert rig.engine.stats().running == 3
     run(rig)

@@ -67,7 +67,7 @@ def workspace_bytes(config: EngineConfig, model: ModelInfo) -> int:
     activations = config.max_step_tokens * row * item
     lora = config.max_step_tokens * len(LORA_MODULES) * config.max_rank * 4
     context = min(model.context_tokens, config.max_context_tokens or model.context_tokens)
-    attention = 2 * context * kv * 4 + config.max_prefill_chunk * context * 4
+    attention = 2 * context * kv * 4 + config.max_step_tokens * context * 4
     sampling = config.max_running * model.vocab * _SAMPLING_BYTES
     return activations + lora + attention + sampling
 

@@ -212,9 +212,12 @@ class FairQueue:
         queues = self._classes.values()
         return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
 
+    @property
+    def waiting_tenants(self) -> set[str]:
+        return {key for queue in self._classes.values() for key in queue.waiting}
+
     def waiting_by_tenant(self) -> dict[str, int]:
-        keys = {key: None for queue in self._classes.values() for key in queue.waiting}
-        return {key: self.waiting_of(key) for key in keys}
+        return {key: self.waiting_of(key) for key in sorted(self.waiting_tenants)}
 
     def _enter(self, sequence: Sequence) -> TenantLine:
         queue = self._classes[sequence.service_class]

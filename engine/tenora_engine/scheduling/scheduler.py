@@ -22,6 +22,7 @@ from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
+from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
 
@@ -119,8 +120,8 @@ class Scheduler:
         self._grow()
         now_s = self._clock()
         items: list[ScheduledSequence] = []
-        budget = self._plan_running(items, now_s)
-        relegated = self._admit(items, budget, now_s)
+        room = self._plan_running(items, now_s)
+        relegated = self._admit(items, room, now_s)
         items.sort(key=_slot)
         self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
@@ -161,28 +162,26 @@ class Scheduler:
         self._book.events.clear()
         return events
 
-    def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> int:
-        """Plan the running sequences into `items`; returns the tokens left for new ones."""
+    def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> PrefillRoom:
+        """Plan the running sequences into `items`; returns the room left for new ones."""
         prefills: list[Sequence] = []
         for sequence in self._running:
             if sequence.num_uncomputed == 1:
                 items.append(ScheduledSequence(sequence, 1, True))
             else:
                 prefills.append(sequence)
-        budget = self._max_step_tokens - len(items)
+        tokens = self._max_step_tokens - len(items)
         if prefills or (len(self._queue) and len(self._running) < self._max_running):
             decoding = [item.sequence for item in items]
-            budget = self._chunks.prefill_tokens(decoding, now_s, budget)
+            tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
+        room = PrefillRoom(tokens, self._max_chunk if self._has_several_tenants() else tokens)
         for sequence in prefills:
-            budget -= self._plan_chunk(items, sequence, budget)
-        return budget
+            _plan_chunk(items, sequence, room)
+        return room
 
-    def _plan_chunk(self, items: list[ScheduledSequence], sequence: Sequence, budget: int) -> int:
-        left = sequence.num_uncomputed
-        num_tokens = min(left, self._max_chunk, budget)
-        if num_tokens > 0:
-            items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
-        return num_tokens
+    def _has_several_tenants(self) -> bool:
+        running = {sequence.request.tenant.key for sequence in self._running}
+        return len(running | self._queue.waiting_tenants) > 1
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
@@ -198,18 +197,19 @@ class Scheduler:
                 else:
                     self._book.preempt(min(rivals, key=_loss))
 
-    def _admit(self, items: list[ScheduledSequence], budget: int, now_s: float) -> int:
+    def _admit(self, items: list[ScheduledSequence], room: PrefillRoom, now_s: float) -> int:
         """Start waiting sequences in fair order while there is room. One whose adapter is loading
-        is passed over; one that finds no pages stops all behind it that compete for them, so that
-        it gets them. Returns how many were relegated instead: they may start in the next step."""
+        or whose tenant has its part of the step is passed over; one that finds no pages stops all
+        behind it that compete for them, so that it gets them. Returns how many were relegated
+        instead: they may start in the next step."""
         intake = _Intake()
         short: list[Sequence] = []
         candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
-        while budget > 0 and len(self._running) < self._max_running:
+        while room and len(self._running) < self._max_running:
             sequence = next(candidates, None)
             if sequence is None:
                 break
-            if any(self._memory.competes(first, sequence) for first in short):
+            if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
                 continue
             outcome = self._try_start(sequence, intake, now_s)
             if outcome is _Start.SHORT:
@@ -217,7 +217,7 @@ class Scheduler:
                     break
                 short.append(sequence)
             if outcome is _Start.STARTED:
-                budget -= self._plan_chunk(items, sequence, budget)
+                _plan_chunk(items, sequence, room)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(intake.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
@@ -318,6 +318,13 @@ class Scheduler:
             f"{self._memory.most_kv_pages(sequence.request.tenant)} for it; "
             "shorten the prompt or give the engine more memory"
         )
+
+
+def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
+    left = sequence.num_uncomputed
+    num_tokens = room.take(sequence)
+    if num_tokens:
+        items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
 
 
 def _slot(item: ScheduledSequence) -> int:

@@ -1,0 +1,34 @@
+"""PrefillRoom: who may prefill how many tokens of one step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tenora_engine.sequence import Sequence
+
+
+class PrefillRoom:
+    """What is left of a step's tokens, and of one tenant's part of them.
+
+    A tenant's prompts follow one another: the first takes all that the tenant may have, and the
+    next gets what is left. The first answers come sooner, and the last no later, than if all were
+    computed at once.
+    """
+
+    def __init__(self, num_tokens: int, tenant_tokens: int) -> None:
+        self._left = num_tokens
+        self._tenant_left: dict[str, int] = defaultdict(lambda: tenant_tokens)
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def of(self, sequence: Sequence) -> int:
+        """Tokens that the sequence may still prefill in this step."""
+        return min(self._left, self._tenant_left[sequence.request.tenant.key])
+
+    def take(self, sequence: Sequence) -> int:
+        """As many as there is room for, at most what it has to compute."""
+        num_tokens = min(sequence.num_uncomputed, self.of(sequence))
+        self._left -= num_tokens
+        self._tenant_left[sequence.request.tenant.key] -= num_tokens
+        return num_tokens
