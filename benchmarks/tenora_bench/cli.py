@@ -343,8 +343,8 @@ def step_command(
 @app.command("scheduler")
 def scheduler_command(
     running: Annotated[int, typer.Option(help="Sequences in the batch.")] = 256,
-    waiting: Annotated[int, typer.Option(help="In the queue behind them, at first.")] = 2000,
-    steps: Annotated[int, typer.Option()] = 600,
+    waiting: Annotated[int, typer.Option(help="In the queue behind them.")] = 2000,
+    steps: Annotated[int, typer.Option(help="Of each kind of queue.")] = 300,
     policy: Annotated[str, typer.Option(help="Of eviction.")] = "joint",
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
@@ -352,7 +352,12 @@ def scheduler_command(
     from tenora_bench.scheduler import measure_scheduler
 
     result = measure_scheduler(running, waiting, steps, policy)
-    Console().print_json(data=result)
+    queues = result["queue_waits_for"]
+    figures = list(next(iter(queues.values())))
+    table = Table("the queue waits for", *(figure.replace("_", " ") for figure in figures))
+    for name, times in queues.items():
+        table.add_row(name, *(f"{times[figure]:.3f}" for figure in figures))
+    Console().print(table)
     write_json(json_file, result)
 
 

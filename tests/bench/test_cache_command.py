@@ -1,4 +1,4 @@
-"""`tenora bench cache` and `tenora bench scheduler` from the command line."""
+"""`tenora bench cache` from the command line."""
 
 from __future__ import annotations
 
@@ -115,13 +115,3 @@ def test_a_plot_without_matplotlib_says_what_is_missing(
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(BenchError, match=r"tenora\[bench\]"):
         plot_load(tmp_path / "load.png", load_result())
-
-
-def test_the_scheduler_is_timed(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.json"
-    arguments = ["--running", "8", "--waiting", "20", "--steps", "10", "--json", str(path)]
-    result = CliRunner().invoke(app, ["scheduler", *arguments])
-    assert result.exit_code == 0, result.output
-    figures = json.loads(path.read_text())
-    assert figures["steps"] == 10
-    assert 0 < figures["median_us"] <= figures["max_us"]
