@@ -93,10 +93,19 @@ class MemoryManager:
 
     def competes(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` giving up its pages could help `sequence` to pages for its tokens."""
+        return bool(self.rivals(sequence, (other,)))
+
+    def rivals(self, sequence: Sequence, others: Collection[Sequence]) -> list[Sequence]:
+        """Those of `others` who compete with `sequence`."""
+        if not self.is_partitioned:
+            return list(others)
         partitions = self._evictor.partitions
         count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
-        mine, its = (partitions.of(s.request.tenant.namespace, "kv") for s in (sequence, other))
-        return partitions.compete(mine, its, count)
+        own = partitions.of(sequence.request.tenant.namespace, "kv")
+        compete: dict[str, bool] = {}
+        for namespace in {other.request.tenant.namespace for other in others}:
+            compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
+        return [other for other in others if compete[other.request.tenant.namespace]]
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)

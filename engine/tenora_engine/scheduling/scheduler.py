@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -191,7 +191,7 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
-                rivals = [s for s in self._running if self._memory.competes(sequence, s)]
+                rivals = self._memory.rivals(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
@@ -244,7 +244,7 @@ class Scheduler:
                 return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
-        rivals = self._rivals(sequence)
+        rivals = self._memory.rivals(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
         reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
         if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
@@ -258,12 +258,6 @@ class Scheduler:
             return _Start.SHORT
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
-
-    def _rivals(self, sequence: Sequence) -> Collection[Sequence]:
-        """The running sequences that use memory which `sequence` could have."""
-        if not self._memory.is_partitioned:
-            return self._running.keys()
-        return [other for other in self._running if self._memory.competes(sequence, other)]
 
     def _append(
         self,
