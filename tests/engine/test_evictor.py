@@ -75,7 +75,7 @@ def test_kv_is_discounted_while_its_adapter_is_away() -> None:
     rig = Rig.build(make_config(max_adapters=1), policy=policy)
     resident = []
     for name, adapter in (("a-1", "x"), ("b-1", "y"), ("c-1", "x")):  # y takes the only slot
-        serve(rig, name, [1] * 9, make_ref(adapter))
+        serve(rig, name, [1] * 20, make_ref(adapter))  # two steps
         resident.append(policy.seen["kv", "ns-a"].adapter_resident)
     assert resident == [True, False, True]
     assert policy.state is not None
