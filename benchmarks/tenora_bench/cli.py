@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tenora_bench.cache.command import cache_command
 from tenora_bench.client import BenchError
 from tenora_bench.server import ServerUnderTest, serve
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tenora_bench.comparison import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
+app.command("cache")(cache_command)
 
 
 def end(signal_number: int, frame: object) -> NoReturn:
@@ -335,6 +337,27 @@ def step_command(
         else:
             result = measure_steps(load, Path(folder), numbers(streams), adapters, numbers(ranks))
             print_steps(result)
+    write_json(json_file, result)
+
+
+@app.command("scheduler")
+def scheduler_command(
+    running: Annotated[int, typer.Option(help="Sequences in the batch.")] = 256,
+    waiting: Annotated[int, typer.Option(help="In the queue behind them.")] = 2000,
+    steps: Annotated[int, typer.Option(help="Of each kind of queue.")] = 300,
+    policy: Annotated[str, typer.Option(help="Of eviction.")] = "joint",
+    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """The scheduler's own time in a step: `schedule` and `commit`, without a model."""
+    from tenora_bench.scheduler import measure_scheduler
+
+    result = measure_scheduler(running, waiting, steps, policy)
+    queues = result["queue_waits_for"]
+    figures = list(next(iter(queues.values())))
+    table = Table("the queue waits for", *(figure.replace("_", " ") for figure in figures))
+    for name, times in queues.items():
+        table.add_row(name, *(f"{times[figure]:.3f}" for figure in figures))
+    Console().print(table)
     write_json(json_file, result)
 
 

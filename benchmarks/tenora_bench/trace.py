@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tenora_bench.client import BenchError
@@ -30,7 +31,11 @@ class TraceRequest:
 def read_trace(path: Path) -> list[TraceRequest]:
     """Requests by time. Raises BenchError naming the line that is not one."""
     requests = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -52,6 +57,12 @@ def read_trace(path: Path) -> list[TraceRequest]:
     if not requests:
         raise BenchError(f"{path} holds no requests")
     return sorted(requests, key=lambda request: request.t_s)
+
+
+def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
+    """The trace file that `read_trace` reads."""
+    rows = ({"class" if k == "sla_class" else k: v for k, v in asdict(r).items()} for r in requests)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def random_tokens(count: int, seed: str) -> list[int]:

@@ -17,6 +17,7 @@ DType = Literal["bfloat16", "float32"]
 WeightDType = Literal["auto", "int8"]
 KVDType = Literal["auto", "fp8"]
 AdapterDType = Literal["auto", "int8"]
+PolicyName = Literal["joint", "static-lru", "unified-lru", "kv-first", "elora", "chameleon"]
 PackedDType = Literal["bfloat16", "float32", "int8"]
 
 
@@ -40,6 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int = 512  # tokens of one step, decode and prefill together
     max_prefill_chunk: int = 256  # tokens of one tenant beside others
     max_waiting: int = 1024  # sequences in the queue
+    max_tenant_waiting: int = 256  # of one tenant
     max_adapters: int = 256  # adapter slots on the device
     max_rank: int = 128
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
@@ -50,6 +52,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     object_store: str | None = None  # path or URL of the store that holds adapters by digest
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     prefix_caching: bool = True
+    eviction_policy: PolicyName = "joint"  # see memory.policies
+    strict_isolation: bool = False  # hard partitions of the arena by tenant
     seed: int = 0
 
 

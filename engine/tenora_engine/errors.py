@@ -27,6 +27,11 @@ class QueueFullError(EngineError):
         self.retry_after_ms = retry_after_ms
 
 
+class DeadlineError(QueueFullError):
+    """The first token cannot be expected within the tenant's TTFT target, and its plan refuses what
+    would be late; after `retry_after_ms` it may be in time."""
+
+
 class AdapterLoadError(EngineError):
     """An adapter could not be read or does not fit; only its own requests fail."""
 

@@ -107,6 +107,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     adapters: list[AdapterResidency]
     counters: dict[str, float]
     """steps, prompt_tokens, cached_tokens, output_tokens, preemptions, adapter_loads,
-    adapter_evictions, kv_evictions, requests_finished, requests_aborted"""
+    adapter_evictions, kv_evictions, requests_finished, requests_aborted, requests_refused (for
+    their deadline), relegations"""
     last_step_ms: float
     resident_bytes: int  # of the engine process

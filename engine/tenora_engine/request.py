@@ -3,7 +3,11 @@ by key. It does not know HTTP, names of models, prices or people."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+LateAction = Literal["refuse", "relegate", "best_effort"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,14 +42,21 @@ class AdapterRef(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant as the engine knows one: a key with a weight and deadlines."""
+    """A tenant as the engine knows one: a key with a weight and deadlines.
+
+    `late` is what becomes of a request whose first token cannot come within `ttft_ms`: it is
+    refused at once, or waits in the lowest class from then on, or keeps its place.
+    """
 
     key: str  # opaque and stable; the same key in usage and in statistics
     namespace: str  # prefix-cache namespace: HMAC of the tenant, or of its trust group
-    weight: float = 1.0
-    tier: str = "default"
+    weight: float = 1.0  # its share among the tenants of its class
+    tier: str = "default"  # names its class (scheduling.classes)
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+    late: LateAction = "best_effort"
+    min_memory_share: float = 0.0  # of the page arena: guaranteed; in strict mode all it has
+    max_memory_share: float = 1.0  # beyond it the tenant only borrows
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

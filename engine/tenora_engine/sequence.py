@@ -5,6 +5,7 @@ The scheduler owns and changes it; the runner only reads it."""
 from __future__ import annotations
 
 import enum
+import math
 from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -52,7 +53,13 @@ class Sequence:
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     prefix_root: PrefixRoot | None = None
     prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
+    wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
     encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
+    service_class: str = "default"  # in which it waits and is charged
+    token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)
+    work: float = 0.0  # expected cost until its first token, when it entered the queue
+    due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
+    tpot_s: float = math.inf  # promised between two tokens
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
 
     @property

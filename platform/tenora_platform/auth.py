@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_engine.request import Tenant
+from tenora_engine.request import LateAction, Tenant
 from tenora_platform.db import Database, enter_tenant
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.keys import hash_key, key_prefix
@@ -41,6 +41,7 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[str, ...]
     ttft_ms: float | None
     tpot_ms: float | None
+    late: LateAction = "best_effort"
     weight: float
     memory_share: float | None
     requests_per_min: int | None
@@ -62,14 +63,19 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str  # of cached KV: HMAC of the tenant, or of its trust group
 
     def to_engine(self, tier: str | None = None) -> Tenant:
-        """The tenant as the engine knows it."""
+        """The tenant as the engine knows it. The plan promises its times for its own class: who
+        asks for another one waits as that class waits."""
+        own = tier is None or tier == self.plan.sla_class
         return Tenant(
             key=self.tenant_id,
             namespace=self.namespace,
             weight=self.plan.weight,
             tier=tier or self.plan.sla_class,
-            ttft_ms=self.plan.ttft_ms,
-            tpot_ms=self.plan.tpot_ms,
+            ttft_ms=self.plan.ttft_ms if own else None,
+            tpot_ms=self.plan.tpot_ms if own else None,
+            late=self.plan.late,
+            min_memory_share=self.plan.memory_share or 0.0,
+            max_memory_share=self.plan.memory_share or 1.0,
         )
 
 
@@ -220,6 +226,7 @@ def plan_terms(plan: PlanRow) -> PlanTerms:
         tiers=tuple(plan.tiers),
         ttft_ms=plan.ttft_ms,
         tpot_ms=plan.tpot_ms,
+        late=plan.late,
         weight=plan.weight,
         memory_share=plan.memory_share,
         requests_per_min=plan.requests_per_min,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tenora_engine.config import EngineConfig
+from tenora_engine.config import EngineConfig, PolicyName
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     """Prompt tokens of one tenant in one step, while others wait or run too."""
     max_waiting: int = Field(default=1024, ge=1)
     """Sequences in the queue; more are refused."""
+    max_tenant_waiting: int = Field(default=256, ge=1)
+    """Of one tenant."""
     max_adapters: int = Field(default=256, ge=1)
     """Adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
@@ -114,6 +116,10 @@ class Settings(BaseSettings):
     """Packed adapters kept in host memory."""
     prefix_caching: bool = True
     """Reuse the KV of equal prefixes, within one tenant and adapter."""
+    eviction_policy: PolicyName = "joint"
+    """What leaves the arena first when pages are needed."""
+    strict_isolation: bool = False
+    """Hard partitions of the arena by tenant: no tenant can evict what another has cached."""
     seed: int = 0
     """For requests that name no seed."""
 
@@ -158,6 +164,7 @@ class Settings(BaseSettings):
             max_step_tokens=self.max_step_tokens,
             max_prefill_chunk=self.max_prefill_chunk,
             max_waiting=self.max_waiting,
+            max_tenant_waiting=self.max_tenant_waiting,
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             host_adapter_bytes=self.host_adapter_memory,
@@ -165,5 +172,7 @@ class Settings(BaseSettings):
             object_store=self.object_store_url,
             outbox_dir=str((self.data_dir / "outbox").resolve()),
             prefix_caching=self.prefix_caching,
+            eviction_policy=self.eviction_policy,
+            strict_isolation=self.strict_isolation,
             seed=self.seed,
         )

@@ -84,6 +84,7 @@ async def test_plans_come_with_the_first_start_and_are_replaced_whole(api: Api) 
         "sla_class": "priority",
         "ttft_ms": 250,
         "tpot_ms": 40.5,
+        "late": "relegate",
         "weight": 2,
         "memory_share": 0.25,
         "limits": {"requests_per_min": 10, "adapter_bytes": 5_000_000_000, "budget": "12.5"},
@@ -99,6 +100,7 @@ async def test_plans_come_with_the_first_start_and_are_replaced_whole(api: Api) 
     again = (await api.admin("PUT", "/admin/v1/plans/gold", json={"sla_class": "flex"})).json()
     assert again["tiers"] == ["flex"]
     assert again["ttft_ms"] is None
+    assert (plan["late"], again["late"]) == ("relegate", "best_effort")
     assert again["limits"]["budget"] is None
 
 
@@ -107,6 +109,7 @@ async def test_plans_come_with_the_first_start_and_are_replaced_whole(api: Api) 
     [
         ({"weight": 0}, "weight"),
         ({"sla_class": "gold"}, "sla_class"),
+        ({"late": "never"}, "late"),
         ({"limits": {"requests_per_min": -1}}, "limits.requests_per_min"),
         ({"limits": {"rpm": 5}}, "limits.rpm"),
         ({"memory_share": 2}, "memory_share"),

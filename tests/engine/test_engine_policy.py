@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_fakes import make_config
 from tenora_engine.memory.costs import CostModel
-from tenora_engine.memory.policy import (
-    FADE_S,
-    Candidate,
-    EvictionQueue,
-    JointPolicy,
-    UnifiedLRUPolicy,
-)
+from tenora_engine.memory.eviction_queue import EvictionQueue
+from tenora_engine.memory.heat import FADE_S
+from tenora_engine.memory.policies import POLICIES, make_policy
+from tenora_engine.memory.policies.interface import Candidate, MemoryState
+from tenora_engine.memory.policies.joint import JointPolicy
+from tenora_engine.memory.policies.lru import UnifiedLRUPolicy
+
+STATE = MemoryState(now_s=200.0, capacity_bytes=10**6)
 
 
 def candidate(kind: Literal["kv", "adapter"] = "kv", **changes: float | bool) -> Candidate:
-    base = Candidate(kind=kind, num_bytes=1000, last_used_s=100.0, heat=1.0, reload_s=0.1)
-    return replace(base, **changes)  # type: ignore[arg-type]  # floats and a bool by their names
+    """`reload_s` among the changes is the cost of its kind."""
+    if "reload_s" in changes:
+        changes["fetch_s" if kind == "adapter" else "recompute_s"] = changes.pop("reload_s")
+    base = Candidate(
+        kind=kind,
+        namespace="ns",
+        num_bytes=1000,
+        last_used_s=100.0,
+        heat=1.0,
+        fetch_s=0.1 if kind == "adapter" else math.inf,
+        recompute_s=0.1 if kind == "kv" else math.inf,
+    )
+    return msgspec.structs.replace(base, **changes)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +56,7 @@ def candidate(kind: Literal["kv", "adapter"] = "kv", **changes: float | bool) ->
 )
 def test_joint_gives_up_the_least_loss_per_byte(less: Candidate, more: Candidate) -> None:
     policy = JointPolicy()
-    assert policy.value(less) < policy.value(more)
+    assert policy.value(less, STATE) < policy.value(more, STATE)
 
 
 @given(st.lists(st.tuples(*[st.floats(0.01, 100.0)] * 3), min_size=2, max_size=6))
@@ -62,18 +74,30 @@ def test_joint_orders_by_the_loss_of_any_later_moment(
             for c in candidates
         ]
         for c, log in zip(candidates, logs, strict=True):
-            assert policy.value(c) - now / FADE_S == pytest.approx(log, abs=1e-6)
+            assert policy.value(c, STATE) - now / FADE_S == pytest.approx(log, abs=1e-6)
 
 
 def test_lru_looks_at_the_time_alone() -> None:
     policy = UnifiedLRUPolicy()
     old = candidate(last_used_s=1.0, heat=99.0, reload_s=9.0)
-    assert policy.value(old) < policy.value(candidate(last_used_s=2.0))
+    assert policy.value(old, STATE) < policy.value(candidate(last_used_s=2.0), STATE)
+
+
+def test_policies_are_made_by_name() -> None:
+    assert {name: make_policy(name).name for name in POLICIES} == {name: name for name in POLICIES}
+    with pytest.raises(ValueError, match="no eviction policy 'magic'; there are joint, "):
+        make_policy("magic")
 
 
 class Item:
     def __init__(self) -> None:
         self.ticket = 0
+
+
+def pop(queue: EvictionQueue[Item]) -> Item:
+    _, item = queue.least()
+    queue.withdraw(item)
+    return item
 
 
 def test_queue_pops_the_least_of_the_current_values() -> None:
@@ -86,9 +110,9 @@ def test_queue_pops_the_least_of_the_current_values() -> None:
     queue.withdraw(b)
     queue.withdraw(b)
     assert len(queue) == 2
-    assert [queue.pop(), queue.pop()] == [c, a]
+    assert [pop(queue), pop(queue)] == [c, a]
     with pytest.raises(IndexError):
-        queue.pop()
+        queue.least()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ow"), st.integers(0, 9))))
@@ -105,7 +129,7 @@ def test_queue_against_a_dictionary(actions: list[tuple[int, str, int]]) -> None
             values.pop(item, None)
             queue.withdraw(item)
         assert len(queue) == len(values)
-    popped = [values.pop(queue.pop()) for _ in range(len(values))]
+    popped = [values.pop(pop(queue)) for _ in range(len(values))]
     assert popped == sorted(popped)
 
 

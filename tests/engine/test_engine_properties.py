@@ -5,6 +5,7 @@ run alone, and every sequence ends exactly once."""
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -17,9 +18,14 @@ from engine_fakes import (
     make_request,
     make_tenant,
 )
-from tenora_engine.errors import ContextLengthError, QueueFullError
+from tenora_engine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.events import Event, FinishEvent, TokenEvent
-from tenora_engine.memory.policy import JointPolicy, UnifiedLRUPolicy
+from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
@@ -28,12 +34,17 @@ TENANTS = [
     make_tenant("t0"),
     make_tenant("t1", weight=3.0, tpot_ms=50.0),
     make_tenant("t2", tpot_ms=200.0),
+    make_tenant("refuse", tier="priority", ttft_ms=2000.0, tpot_ms=400.0, late="refuse"),
+    make_tenant("relegate", tier="priority", weight=2.0, ttft_ms=1500.0, late="relegate"),
+    make_tenant("flex", tier="flex", ttft_ms=1000.0),
 ]
 PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
 
 
 class EngineMachine(RuleBasedStateMachine):
     rig: Rig
+    share: float  # of the arena, guaranteed to each tenant
+    policy: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +60,9 @@ class EngineMachine(RuleBasedStateMachine):
         slots=st.integers(1, 4),
         caching=st.booleans(),
         instant=st.booleans(),
-        lru=st.booleans(),
+        policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
+        sharing=st.sampled_from(("none", "shares", "strict")),
     )
     def start(
         self,
@@ -60,9 +72,12 @@ class EngineMachine(RuleBasedStateMachine):
         slots: int,
         caching: bool,
         instant: bool,
-        lru: bool,
+        policy: str,
         block_tokens: int,
+        sharing: str,
     ) -> None:
+        strict = sharing == "strict" and policy != "static-lru"
+        self.share = 0.0 if sharing == "none" else 0.3
         config = make_config(
             num_pages=num_pages,
             block_tokens=block_tokens,
@@ -73,9 +88,10 @@ class EngineMachine(RuleBasedStateMachine):
             max_waiting=24,
             context_tokens=40,
             prefix_caching=caching,
+            strict_isolation=strict,
         )
-        policy = UnifiedLRUPolicy() if lru else JointPolicy()
-        self.rig = Rig.build(config, instant=instant, policy=policy)
+        self.policy = policy
+        self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -106,28 +122,40 @@ class EngineMachine(RuleBasedStateMachine):
                 make_request(
                     f"r{len(self.requests)}",
                     prefix[:shared] + tail,
-                    tenant=tenant,
+                    tenant=msgspec.structs.replace(
+                        tenant,
+                        min_memory_share=self.share,
+                        max_memory_share=self.share * 2 or 1.0,
+                    ),
                     adapter=adapter,
                     max_tokens=max_tokens,
                     n=n,
                     stop_token_ids=stop,
                     ignore_eos=ignore_eos,
+                    arrival_s=self.rig.now_s,
                 )
             )
 
     def _submit(self, request: GenerationRequest) -> None:
         engine, config = self.rig.engine, self.rig.config
-        context = min(config.num_pages * config.engine.block_tokens, config.model.context_tokens)
+        context = min(self._least_pages() * config.engine.block_tokens, 40)
         total = len(request.prompt_token_ids) + request.sampling.max_tokens
         try:
             engine.submit(request)
         except ContextLengthError:
             assert total > context
             return
+        except DeadlineError:
+            assert request.tenant.late == "refuse"
+            engine.check_integrity()
+            return
         except QueueFullError:
             assert engine.stats().waiting + request.sampling.n > config.engine.max_waiting
             return
-        assert total <= context
+        except InvalidRequestError:
+            assert self.share, "no partition or no adapter slot for it"
+            return
+        assert total <= context or self.share
         self.requests[request.request_id] = request
 
     @rule()
@@ -223,7 +251,17 @@ class EngineMachine(RuleBasedStateMachine):
         config = self.rig.config
         tokens = len(request.prompt_token_ids) + num_output
         blocks = -(-tokens // config.engine.block_tokens)
-        assert blocks + -(-request.adapter.rank // 5) > config.num_pages
+        assert blocks + -(-request.adapter.rank // 5) > self._least_pages()
+
+    def _least_pages(self) -> int:
+        """What a sequence can have for certain: its share, or what the others' shares leave."""
+        pages = self.rig.config.num_pages
+        minimum = int(self.share * pages)
+        if self.rig.config.engine.strict_isolation:
+            return minimum
+        if self.policy == "static-lru":
+            return pages - min(max(int(pages * 0.2), 1), pages - 1)
+        return pages if not self.share else min(int(2 * self.share * pages), pages - 2 * minimum)
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):

@@ -20,8 +20,14 @@ from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import Residency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.policy import EvictionPolicy
-from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.memory.policies.interface import EvictionPolicy
+from tenora_engine.request import (
+    AdapterRef,
+    GenerationRequest,
+    LateAction,
+    SamplingParams,
+    Tenant,
+)
 from tenora_engine.runner.batch import BatchBuilder
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.sequence import Sequence
@@ -71,10 +77,12 @@ def make_config(
     max_step_tokens: int = 16,
     max_prefill_chunk: int = 7,
     max_waiting: int = 64,
+    max_tenant_waiting: int = 64,
     max_adapters: int = 4,
     max_rank: int = 8,
     context_tokens: int = 64,
     prefix_caching: bool = True,
+    strict_isolation: bool = False,
 ) -> ResolvedConfig:
     """A model of one layer with pages of `8 * block_tokens` float32 elements."""
     engine = EngineConfig(
@@ -86,9 +94,11 @@ def make_config(
         max_step_tokens=max_step_tokens,
         max_prefill_chunk=max_prefill_chunk,
         max_waiting=max_waiting,
+        max_tenant_waiting=max_tenant_waiting,
         max_adapters=max_adapters,
         max_rank=max_rank,
         prefix_caching=prefix_caching,
+        strict_isolation=strict_isolation,
     )
     model = ModelInfo(
         id="fake",
@@ -309,8 +319,24 @@ class Rig:
         return rig
 
 
-def make_tenant(name: str = "t0", weight: float = 1.0, tpot_ms: float | None = None) -> Tenant:
-    return Tenant(key=name, namespace=f"ns-{name}", weight=weight, tpot_ms=tpot_ms)
+def make_tenant(
+    name: str = "t0",
+    weight: float = 1.0,
+    tpot_ms: float | None = None,
+    *,
+    tier: str = "default",
+    ttft_ms: float | None = None,
+    late: LateAction = "best_effort",
+) -> Tenant:
+    return Tenant(
+        key=name,
+        namespace=f"ns-{name}",
+        weight=weight,
+        tier=tier,
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        late=late,
+    )
 
 
 def make_ref(name: str, rank: int = 8) -> AdapterRef:
@@ -327,6 +353,7 @@ def make_request(
     n: int = 1,
     stop_token_ids: tuple[int, ...] = (),
     ignore_eos: bool = False,
+    arrival_s: float = 1000.0,
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=request_id,
@@ -340,5 +367,5 @@ def make_request(
             ignore_eos=ignore_eos,
         ),
         adapter=adapter,
-        arrival_s=1000.0,
+        arrival_s=arrival_s,
     )

@@ -1546,6 +1546,12 @@ export interface components {
         };
         /** Plan */
         Plan: {
+            /**
+             * Late
+             * @default best_effort
+             * @enum {string}
+             */
+            late: "refuse" | "relegate" | "best_effort";
             /** @default {} */
             limits: components["schemas"]["PlanLimits-Output"];
             /** Memory Share */
@@ -1581,6 +1587,12 @@ export interface components {
          * @description A whole plan; PUT replaces what was there.
          */
         PlanBody: {
+            /**
+             * Late
+             * @default best_effort
+             * @enum {string}
+             */
+            late: "refuse" | "relegate" | "best_effort";
             /** @default {} */
             limits: components["schemas"]["PlanLimits-Input"];
             /** Memory Share */

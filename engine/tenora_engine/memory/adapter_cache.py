@@ -27,7 +27,11 @@ class ResidentAdapter:
     pages: list[int]
     load_ms: float
     last_used_s: float
+    namespace: str = ""  # of the tenant that had it loaded
+    scope: str = ""
+    weight: float = 1.0  # SLO weight of the tenant that used it last
     heat: float = 1.0
+    visits: int = 1
     references: int = 0
     ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
 
@@ -52,11 +56,15 @@ def allocate_table(config: ResolvedConfig) -> AdapterTable:
     )
 
 
-class AdapterCache:
-    """Residents by digest. Whoever takes the last reference away makes an adapter evictable:
-    `offer` and `withdraw` tell the eviction queue.
+Key = tuple[str, str]
+"""(scope, digest): the scope is a namespace where tenants do not share adapters, else empty."""
 
-    `wanted` counts, by digest, the waiting sequences that need an adapter; a wanted adapter is
+
+class AdapterCache:
+    """Residents by scope and digest. Whoever takes the last reference away makes an adapter
+    evictable: `offer` and `withdraw` tell the evictor.
+
+    `wanted` counts the waiting sequences that need an adapter; a wanted adapter is
     evicted last and is not forgotten before they have run.
     """
 
@@ -75,9 +83,9 @@ class AdapterCache:
         self._offer = offer
         self._withdraw = withdraw
         self._fade = fade
-        self._residents: dict[str, ResidentAdapter] = {}
+        self._residents: dict[Key, ResidentAdapter] = {}
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
-        self._wanted: dict[str, int] = {}
+        self._wanted: dict[Key, int] = {}
         self._evictable_pages = 0
 
     @property
@@ -88,35 +96,54 @@ class AdapterCache:
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
-    def get(self, digest: str) -> ResidentAdapter | None:
-        return self._residents.get(digest)
+    @property
+    def num_residents(self) -> int:
+        return len(self._residents)
+
+    def get(self, digest: str, scope: str = "") -> ResidentAdapter | None:
+        return self._residents.get((scope, digest))
 
     def residents(self) -> Iterator[ResidentAdapter]:
         yield from self._residents.values()
 
+    def copies(self, digest: str) -> list[ResidentAdapter]:
+        """An adapter in all scopes."""
+        return [item for item in self._residents.values() if item.digest == digest]
+
     def is_used(self, digest: str) -> bool:
-        """Whether a running or waiting sequence needs it."""
-        resident = self._residents.get(digest)
-        return digest in self._wanted or (resident is not None and resident.references > 0)
+        """Whether a running or waiting sequence of any scope needs it."""
+        return self.is_awaited(digest) or any(item.references for item in self.copies(digest))
 
-    def is_wanted(self, digest: str) -> bool:
-        return digest in self._wanted
+    def is_awaited(self, digest: str) -> bool:
+        """Whether a waiting sequence of any scope needs it."""
+        return ("", digest) in self._wanted or any(key[1] == digest for key in self._wanted)
 
-    def want(self, digest: str) -> None:
-        count = self._wanted.get(digest, 0)
-        self._wanted[digest] = count + 1
+    def is_wanted(self, digest: str, scope: str = "") -> bool:
+        return (scope, digest) in self._wanted
+
+    def want(self, digest: str, scope: str = "") -> None:
+        key = (scope, digest)
+        count = self._wanted.get(key, 0)
+        self._wanted[key] = count + 1
         if not count:
-            self._value_again(digest)
+            self._value_again(key)
 
-    def unwant(self, digest: str) -> None:
-        count = self._wanted.pop(digest) - 1
+    def unwant(self, digest: str, scope: str = "") -> None:
+        key = (scope, digest)
+        count = self._wanted.pop(key) - 1
         if count:
-            self._wanted[digest] = count
+            self._wanted[key] = count
         else:
-            self._value_again(digest)
+            self._value_again(key)
 
     def install(
-        self, packed: PackedAdapter, pages: list[int], load_ms: float, now_s: float
+        self,
+        packed: PackedAdapter,
+        pages: list[int],
+        load_ms: float,
+        now_s: float,
+        namespace: str = "",
+        scope: str = "",
     ) -> ResidentAdapter:
         """Copy an adapter into `pages` (already allocated) and a free slot. Between steps only.
 
@@ -128,8 +155,10 @@ class AdapterCache:
         device = self._pages.device
         self._pages[numbers.to(device)] = packed.pages.to(device, non_blocking=True)
         self._write_slot(slot, packed, numbers)
-        resident = ResidentAdapter(packed.digest, packed.max_rank, slot, pages, load_ms, now_s)
-        self._residents[packed.digest] = resident
+        resident = ResidentAdapter(
+            packed.digest, packed.max_rank, slot, pages, load_ms, now_s, namespace, scope
+        )
+        self._residents[scope, packed.digest] = resident
         self._evictable_pages += len(pages)
         self._offer(resident)
         return resident
@@ -148,6 +177,7 @@ class AdapterCache:
         """A running sequence uses the slot from now on; it cannot be evicted."""
         resident.heat = 1.0 + resident.heat * self._fade(now_s - resident.last_used_s)
         resident.last_used_s = now_s
+        resident.visits += 1
         resident.references += 1
         if resident.references == 1:
             self._evictable_pages -= len(resident.pages)
@@ -165,7 +195,7 @@ class AdapterCache:
         if resident.references:
             raise IntegrityError(f"adapter {resident.digest} is in use and cannot be evicted")
         self._withdraw(resident)
-        del self._residents[resident.digest]
+        del self._residents[resident.scope, resident.digest]
         self._evictable_pages -= len(resident.pages)
         self._pool.release(resident.pages)
         self.table.rank[resident.slot] = 0
@@ -195,8 +225,8 @@ class AdapterCache:
         if self._free_slots and bool(self.table.rank[self._free_slots].any()):
             raise IntegrityError("a free adapter slot still has a rank")
 
-    def _value_again(self, digest: str) -> None:
-        resident = self._residents.get(digest)
+    def _value_again(self, key: Key) -> None:
+        resident = self._residents.get(key)
         if resident is not None and not resident.references:
             self._offer(resident)
 

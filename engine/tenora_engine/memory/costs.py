@@ -4,9 +4,20 @@ that were run. Plain arithmetic; it owns no memory."""
 from __future__ import annotations
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.request import Tenant
 
 _MEMORY = 0.9  # weight of the past in the moving averages
 _PREFILL_TOKENS = 8  # tokens a sequence from which a step counts as prefill
+
+_TTFT_MS = 1000.0  # a target with the weight of none
+_URGENCY = 10.0  # bounds of what a target alone can make of a weight
+
+
+def slo_weight(tenant: Tenant) -> float:
+    """What a millisecond of a tenant's time to first token counts: its weight, and the more the
+    tighter its target."""
+    target_ms = tenant.ttft_ms or _TTFT_MS
+    return tenant.weight * min(max(_TTFT_MS / target_ms, 1 / _URGENCY), _URGENCY)
 
 
 class CostModel:
@@ -24,6 +35,11 @@ class CostModel:
         self._even_tokens = max(parameters / (2 * model.hidden * model.num_layers), 1.0)
         self._token_s = 1e-3
         self._byte_s = 1e-9
+
+    @property
+    def token_s(self) -> float:
+        """Seconds a prefilled token takes."""
+        return self._token_s
 
     def observe_step(self, num_tokens: int, num_sequences: int, step_s: float) -> None:
         """A step that was mostly prefill says what a prefilled token takes."""

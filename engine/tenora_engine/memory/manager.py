@@ -13,17 +13,16 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
 from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.costs import CostModel, slo_weight
+from tenora_engine.memory.evictor import Evictor, Item
+from tenora_engine.memory.heat import fade
 from tenora_engine.memory.integrity import check_ownership
-from tenora_engine.memory.policy import (
-    Candidate,
-    EvictionPolicy,
-    EvictionQueue,
-    JointPolicy,
-    fade,
-)
+from tenora_engine.memory.partitions import Partition
+from tenora_engine.memory.policies import make_policy
+from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
 
@@ -31,8 +30,8 @@ from tenora_kernels.segments import BASE_SLOT
 class MemoryManager:
     """All pages of one arena.
 
-    `enter` and `leave` bracket a sequence's life; `try_admit` and `release` bracket each time it
-    runs, `release` keeping its full blocks as cache.
+    `register` precedes a tenant's requests; `enter` and `leave` bracket a sequence's life;
+    `try_admit` and `release` bracket each time it runs, `release` keeping its full blocks as cache.
     """
 
     def __init__(
@@ -42,35 +41,71 @@ class MemoryManager:
         policy: EvictionPolicy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Raises ValueError for an eviction policy that does not exist, or not strictly."""
         self._config = config
         self._block_tokens = config.engine.block_tokens
-        self._policy = policy or JointPolicy()
         self._clock = clock
-        self._queue: EvictionQueue[PrefixNode | ResidentAdapter] = EvictionQueue()
         self.costs = CostModel(config)
+        # What eviction goes by: in strict mode it never learns, so that no tenant's load shows in
+        # what another's pages are worth.
+        self._values = CostModel(config) if config.engine.strict_isolation else self.costs
         self.pool = PagePool(config.num_pages)
-        self.tree = PrefixTree(
-            self.pool, self._block_tokens, self._offer_node, self._queue.withdraw, fade
-        )
+        policy = policy or make_policy(config.engine.eviction_policy)
+        evictor = self._evictor = Evictor(config, policy, self.pool, self._describe, clock)
+        self.tree = PrefixTree(self.pool, self._block_tokens, evictor.offer, evictor.withdraw, fade)
         self.adapters = AdapterCache(
-            config, arena, self.pool, self._offer_adapter, self._queue.withdraw, fade
+            config, arena, self.pool, evictor.offer, evictor.withdraw, fade
         )
         self.kv_evictions = 0
         self.adapter_evictions = 0
 
-    @property
-    def available_pages(self) -> int:
-        """Pages that are free or could be made so."""
-        return (
-            self.pool.num_free + self.pool.count(CACHED_KV) + self.adapters.evictable_pages
-        )  # every cached page can go: the descendants of an unreferenced node are unreferenced
+    def register(self, tenant: Tenant) -> None:
+        """See to the tenant's share of the memory. Raises InvalidRequestError when strict isolation
+        leaves it none."""
+        self._evictor.partitions.register(
+            tenant, lambda: any(root.namespace == tenant.namespace for root in self.tree.roots())
+        )
+
+    def most_kv_pages(self, tenant: Tenant) -> int:
+        """What one sequence of the tenant can have when nothing else runs."""
+        partitions = self._evictor.partitions
+        return partitions.most_pages(partitions.of(tenant.namespace, "kv"))
+
+    def most_slots(self, tenant: Tenant) -> int:
+        """Adapters that the tenant can have on the device."""
+        return self._evictor.partitions.of(tenant.namespace, "adapter").max_slots
 
     @property
-    def can_have_slot(self) -> bool:
+    def is_partitioned(self) -> bool:
+        """Whether one tenant may lack pages while another does not."""
+        return self._evictor.partitions.has_tenants
+
+    def resident(self, request: GenerationRequest) -> ResidentAdapter | None:
+        """The request's adapter, if it is on the device for this tenant."""
+        if request.adapter is None:
+            return None
+        scope = self._evictor.scope(request.tenant.namespace)
+        return self.adapters.get(request.adapter.digest, scope)
+
+    def can_have_slot(self, sequence: Sequence) -> bool:
         """Whether an adapter slot is free or could be made so."""
-        return self.adapters.has_free_slot or any(
-            not resident.references for resident in self.adapters.residents()
-        )
+        return self._slot_is_free(sequence) or bool(self._idle_adapters(sequence))
+
+    def competes(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether `other` giving up its pages could help `sequence` to pages for its tokens."""
+        return bool(self.rivals(sequence, (other,)))
+
+    def rivals(self, sequence: Sequence, others: Collection[Sequence]) -> list[Sequence]:
+        """Those of `others` who compete with `sequence`."""
+        if not self.is_partitioned:
+            return list(others)
+        partitions = self._evictor.partitions
+        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
+        own = partitions.of(sequence.request.tenant.namespace, "kv")
+        compete: dict[str, bool] = {}
+        for namespace in {other.request.tenant.namespace for other in others}:
+            compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
+        return [other for other in others if compete[other.request.tenant.namespace]]
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)
@@ -78,14 +113,43 @@ class MemoryManager:
     def enter(self, sequence: Sequence) -> None:
         """A new sequence: it keeps its prefix root, purged or not, until `leave`."""
         request = sequence.request
+        namespace = request.tenant.namespace
         digest = BASE if request.adapter is None else request.adapter.digest
-        sequence.prefix_root = self.tree.enter(request.tenant.namespace, digest)
+        root = sequence.prefix_root = self.tree.enter(namespace, digest)
+        root.weight = slo_weight(request.tenant)
+        needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
+        self._evictor.partitions.of(namespace, "kv").enter(needed)
+        self.wait(sequence)
+
+    def wait(self, sequence: Sequence) -> None:
+        """The sequence waits to run: what it needs of the cache should stay."""
+        request = sequence.request
+        if request.adapter is not None:
+            scope = self._evictor.scope(request.tenant.namespace)
+            self.adapters.want(request.adapter.digest, scope)
+        sequence.wanted_nodes = self._match(sequence)
+        self.tree.want(sequence.wanted_nodes)
+
+    def stop_waiting(self, sequence: Sequence) -> None:
+        """It runs, or has ended."""
+        request = sequence.request
+        if request.adapter is not None:
+            scope = self._evictor.scope(request.tenant.namespace)
+            self.adapters.unwant(request.adapter.digest, scope)
+        self.tree.unwant(sequence.wanted_nodes)
+        sequence.wanted_nodes = []
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence has ended and holds no pages any more."""
         if sequence.prefix_root is not None:
+            namespace = sequence.request.tenant.namespace
+            self._evictor.partitions.of(namespace, "kv").leave()
             self.tree.leave(sequence.prefix_root)
             sequence.prefix_root = None
+
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Of a sequence's prefix, when it last began to wait."""
+        return len(sequence.wanted_nodes) * self._block_tokens
 
     def try_admit(
         self,
@@ -98,39 +162,47 @@ class MemoryManager:
         """Pages for all tokens of a waiting sequence, its cached prefix taken over and its adapter
         held; `packed` is installed first when it is not resident yet. False, and nothing changed,
         unless `reserve` pages would still be available afterwards."""
+        request = sequence.request
         nodes = self._match(sequence)
         needed = self.blocks(len(sequence.token_ids)) - len(nodes)
-        available = self.available_pages - sum(1 for node in nodes if not node.references)
-        if resident is not None and not resident.references:
-            available -= len(resident.pages)
-        if needed + reserve + (packed.num_pages if packed is not None else 0) > available:
+        adapter_pages = 0 if packed is None else packed.num_pages
+        if not self._can_admit(sequence, nodes, resident, needed + reserve, adapter_pages):
             return False
         now_s = self._clock()
         self.tree.pin(nodes, now_s)
         if packed is not None:
-            resident = self._install(packed, load_ms, now_s)
+            resident = self._install(sequence, packed, load_ms, now_s)
         if resident is not None:
             self.adapters.acquire(resident, now_s)
+            resident.weight = slo_weight(request.tenant)
             sequence.adapter_slot = resident.slot
         sequence.prefix_nodes = nodes
-        pages = [node.page for node in nodes] + self._allocate(needed, LIVE_KV)
-        sequence.block_table = array("i", pages)
+        pages = self._allocate(needed, "kv", request.tenant.namespace)
+        sequence.block_table = array("i", [*(node.page for node in nodes), *pages])
         sequence.num_computed = len(nodes) * self._block_tokens
+        digest = None if request.adapter is None else request.adapter.digest
+        self._evictor.demand.started(digest, now_s)
         return True
 
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
-        pages = self.try_allocate(self.blocks(num_tokens) - len(sequence.block_table), LIVE_KV)
+        count = max(self.blocks(num_tokens) - len(sequence.block_table), 0)
+        pages = self.try_allocate(count, "kv", sequence.request.tenant.namespace)
         if pages is None:
             return False
         sequence.block_table.extend(pages)
         return True
 
-    def try_allocate(self, count: int, kind: int) -> list[int] | None:
+    def try_allocate(self, count: int, kind: Kind, namespace: str) -> list[int] | None:
         """`count` pages, at the cost of what is worth least; None when even that is not enough."""
-        if count > self.available_pages:
+        if count > self.available_pages(namespace, kind, count):
             return None
-        return self._allocate(max(count, 0), kind)
+        return self._allocate(count, kind, namespace)
+
+    def available_pages(self, namespace: str, kind: Kind, count: int) -> int:
+        """Pages that a demand for `count` could get, free or by eviction."""
+        partitions = self._evictor.partitions
+        return partitions.available(partitions.of(namespace, kind), count, {})
 
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
@@ -153,6 +225,7 @@ class MemoryManager:
         """Take a running sequence's pages and its hold on the adapter. What the prefix tree has
         of it stays cached."""
         now_s = self._clock()
+        self._evictor.demand.stopped(now_s)
         nodes = sequence.prefix_nodes
         self.tree.unpin(nodes, now_s)
         self.pool.release(sequence.block_table[len(nodes) :])
@@ -162,17 +235,16 @@ class MemoryManager:
         sequence.encoded = b""
         adapter = sequence.request.adapter
         if adapter is not None and sequence.adapter_slot != BASE_SLOT:
-            resident = self.adapters.get(adapter.digest)
+            resident = self.resident(sequence.request)
             if resident is None:
                 raise IntegrityError(f"adapter {adapter.digest} was evicted while in use")
             self.adapters.release(resident, now_s)
             sequence.adapter_slot = BASE_SLOT
 
     def drop_adapter(self, digest: str) -> None:
-        """Evict an adapter that nobody uses, if it is resident."""
-        resident = self.adapters.get(digest)
-        if resident is not None:
-            self.adapters.evict(resident)
+        """Evict an adapter that nobody uses, wherever it is resident."""
+        for resident in self.adapters.copies(digest):
+            self._drop(resident)
 
     def pool_stats(self, running: Collection[Sequence]) -> PoolStats:
         """`running`: the sequences that hold pages."""
@@ -207,9 +279,10 @@ class MemoryManager:
         check_ownership(self.pool, self.tree, self.adapters, running)
         candidates = sum(1 for item in self.adapters.residents() if not item.references)
         candidates += sum(1 for root in self.tree.roots() for _ in root.evictable())
-        if candidates != len(self._queue):
+        queued = self._evictor.num_candidates
+        if candidates != queued:
             raise IntegrityError(
-                f"{len(self._queue)} candidates for eviction are queued, there are {candidates}"
+                f"{queued} candidates for eviction are queued, there are {candidates}"
             )
 
     def _match(self, sequence: Sequence) -> list[PrefixNode]:
@@ -219,50 +292,105 @@ class MemoryManager:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
 
-    def _install(self, packed: PackedAdapter, load_ms: float, now_s: float) -> ResidentAdapter:
-        if not self.adapters.has_free_slot:
-            unused = [item for item in self.adapters.residents() if not item.references]
-            self._evict(min(unused, key=self._adapter_value))
-        pages = self._allocate(packed.num_pages, ADAPTER)
-        return self.adapters.install(packed, pages, load_ms, now_s)
+    def _can_admit(
+        self,
+        sequence: Sequence,
+        nodes: list[PrefixNode],
+        resident: ResidentAdapter | None,
+        kv_pages: int,
+        adapter_pages: int,
+    ) -> bool:
+        evictor, namespace = self._evictor, sequence.request.tenant.namespace
+        held: Counter[Partition[Item]] = Counter()
+        for node in nodes:
+            if not node.references:
+                held[evictor.partition(node)] += 1
+        if resident is not None and not resident.references:
+            held[evictor.partition(resident)] += len(resident.pages)
+        demands: Counter[Partition[Item]] = Counter()
+        demands[evictor.partitions.of(namespace, "kv")] += kv_pages
+        demands[evictor.partitions.of(namespace, "adapter")] += adapter_pages
+        return all(
+            count <= evictor.partitions.available(partition, count, held)
+            for partition, count in demands.items()
+        )
 
-    def _allocate(self, count: int, kind: int) -> list[int]:
-        while self.pool.num_free < count:
-            self._evict(self._queue.pop())
-        pages = self.pool.try_allocate(count, kind)
+    def _install(
+        self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
+    ) -> ResidentAdapter:
+        namespace = sequence.request.tenant.namespace
+        if not self._slot_is_free(sequence):
+            self._evict(self._evictor.least(self._idle_adapters(sequence)))
+        pages = self._allocate(packed.num_pages, "adapter", namespace)
+        scope = self._evictor.scope(namespace)
+        resident = self.adapters.install(packed, pages, load_ms, now_s, namespace, scope)
+        self._evictor.adapter_came(resident)
+        return resident
+
+    def _slot_is_free(self, sequence: Sequence) -> bool:
+        partition = self._evictor.partitions.of(sequence.request.tenant.namespace, "adapter")
+        return self.adapters.has_free_slot and partition.adapters < partition.max_slots
+
+    def _idle_adapters(self, sequence: Sequence) -> list[ResidentAdapter]:
+        """Those that may be evicted for a slot: in strict mode the tenant's own, else rather not
+        those of a tenant that holds no more than its minimum."""
+        partitions, partition_of = self._evictor.partitions, self._evictor.partition
+        own = partitions.of(sequence.request.tenant.namespace, "adapter")
+        idle = [item for item in self.adapters.residents() if not item.references]
+        if own.hard:
+            return [item for item in idle if partition_of(item) is own]
+        rather = [i for i in idle if partition_of(i) is own or partition_of(i).surplus(False)]
+        return rather or idle
+
+    def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
+        partitions = self._evictor.partitions
+        partition = partitions.of(namespace, kind)
+        for item in self._evictor.victims(partition, count, kind):
+            self._evict(item)
+        pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
         if pages is None:
             raise IntegrityError("eviction did not free the pages it promised")
         return pages
 
-    def _evict(self, item: PrefixNode | ResidentAdapter) -> None:
+    def _evict(self, item: Item) -> None:
         if isinstance(item, PrefixNode):
             self.tree.evict(item)
             self.kv_evictions += 1
         else:
-            self.adapters.evict(item)
+            self._drop(item)
             self.adapter_evictions += 1
 
-    def _offer_node(self, node: PrefixNode) -> None:
-        candidate = Candidate(
-            kind="kv",
-            num_bytes=self._config.page_bytes,
-            last_used_s=node.last_used_s,
-            heat=node.heat,
-            reload_s=self.costs.block_s(node.depth),
-        )
-        self._queue.offer(node, self._policy.value(candidate))
+    def _drop(self, resident: ResidentAdapter) -> None:
+        partition = self._evictor.partition(resident)
+        self.adapters.evict(resident)
+        self._evictor.adapter_went(resident, partition)
 
-    def _offer_adapter(self, resident: ResidentAdapter) -> None:
-        self._queue.offer(resident, self._adapter_value(resident))
-
-    def _adapter_value(self, resident: ResidentAdapter) -> float:
-        num_bytes = len(resident.pages) * self._config.page_bytes
-        candidate = Candidate(
+    def _describe(self, item: Item) -> Candidate:
+        if isinstance(item, PrefixNode):
+            root = item.root
+            scope = self._evictor.scope(root.namespace)
+            return Candidate(
+                kind="kv",
+                namespace=root.namespace,
+                num_bytes=self._config.page_bytes,
+                last_used_s=item.last_used_s,
+                heat=item.heat,
+                visits=item.visits,
+                recompute_s=self._values.block_s(item.depth),
+                weight=root.weight,
+                adapter_resident=root.digest == BASE
+                or self.adapters.get(root.digest, scope) is not None,
+                wanted=item.wanted > 0,
+            )
+        num_bytes = len(item.pages) * self._config.page_bytes
+        return Candidate(
             kind="adapter",
-            num_bytes=max(num_bytes, 1),
-            last_used_s=resident.last_used_s,
-            heat=resident.heat,
-            reload_s=self.costs.adapter_s(num_bytes),
-            wanted=self.adapters.is_wanted(resident.digest),
+            namespace=item.namespace,
+            num_bytes=num_bytes,
+            last_used_s=item.last_used_s,
+            heat=item.heat,
+            visits=item.visits,
+            fetch_s=self._values.adapter_s(num_bytes),
+            weight=item.weight,
+            wanted=self.adapters.is_wanted(item.digest, item.scope),
         )
-        return self._policy.value(candidate)

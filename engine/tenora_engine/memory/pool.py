@@ -3,6 +3,7 @@ knows page numbers only, neither what lies in a page nor who owns it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 FREE = ord(".")
@@ -18,8 +19,17 @@ class IntegrityError(Exception):
     """A page was lost, counted twice or given back twice: a bug of ours, never a user's mistake."""
 
 
+class PageAccount:
+    """Somebody's pages: all that are `used`, and those of them that are CACHED_KV."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.cached = 0
+
+
 class PagePool:
-    """A free list over `total` equal pages. Invariant: free + used == total.
+    """A free list over `total` equal pages. Invariant: free + used == total. Each used page is in
+    one account.
 
     `allocate`, `release` and `set_kind` take O(1) a page.
     """
@@ -30,6 +40,8 @@ class PagePool:
         self._kinds = bytearray(b".") * total
         self._counts = dict.fromkeys(_KINDS, 0)
         self._counts[FREE] = total
+        self._nobody = PageAccount()
+        self._accounts = [self._nobody] * total
 
     @property
     def num_free(self) -> int:
@@ -41,16 +53,26 @@ class PagePool:
     def kind(self, page: int) -> int:
         return self._kinds[page]
 
-    def try_allocate(self, count: int, kind: int) -> list[int] | None:
-        """`count` pages of `kind`, or None when fewer are free. Never evicts."""
+    def account(self, page: int) -> PageAccount:
+        """In which account a used page is."""
+        return self._accounts[page]
+
+    def try_allocate(
+        self, count: int, kind: int, account: PageAccount | None = None
+    ) -> list[int] | None:
+        """`count` pages of `kind` for an account, or None when fewer are free. Never evicts."""
         if count > len(self._free):
             return None
         if count == 0:
             return []
         pages = self._free[-count:]
         del self._free[-count:]
+        account = account or self._nobody
         for page in pages:
             self._kinds[page] = kind
+            self._accounts[page] = account
+        account.used += count
+        account.cached += count * (kind == CACHED_KV)
         self._counts[FREE] -= count
         self._counts[kind] += count
         return pages
@@ -63,15 +85,19 @@ class PagePool:
             if kind == FREE:
                 raise IntegrityError(f"page {page} was given back twice")
             kinds[page] = FREE
+            account = self._accounts[page]
+            account.used -= 1
+            account.cached -= kind == CACHED_KV
             counts[kind] -= 1
             counts[FREE] += 1
             self._free.append(page)
 
     def set_kind(self, page: int, kind: int) -> None:
         """A used page changes hands: live KV becomes cached KV, or the other way round."""
-        counts = self._counts
-        counts[self._kinds[page]] -= 1
+        counts, before = self._counts, self._kinds[page]
+        counts[before] -= 1
         counts[kind] += 1
+        self._accounts[page].cached += (kind == CACHED_KV) - (before == CACHED_KV)
         self._kinds[page] = kind
 
     def page_map(self) -> str:
@@ -87,5 +113,13 @@ class PagePool:
         for kind in _KINDS:
             if self._kinds.count(kind) != self._counts[kind]:
                 raise IntegrityError(f"the count of {chr(kind)!r} pages is wrong")
+        used: Counter[PageAccount] = Counter()
+        cached: Counter[PageAccount] = Counter()
+        for page, kind in enumerate(self._kinds):
+            if kind != FREE:
+                used[self._accounts[page]] += 1
+                cached[self._accounts[page]] += kind == CACHED_KV
+        if any((a.used, a.cached) != (used[a], cached[a]) for a in set(self._accounts)):
+            raise IntegrityError("an account's number of pages is wrong")
         if self._counts[FREE] != len(self._free) or sum(self._counts.values()) != self.total:
             raise IntegrityError("free + used is not the total number of pages")

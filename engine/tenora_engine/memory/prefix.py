@@ -28,7 +28,7 @@ class PrefixNode:
 
     __slots__ = (
         "children", "depth", "heat", "key", "last_used_s", "page", "parent", "references", "root",
-        "ticket",
+        "ticket", "visits", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -41,21 +41,27 @@ class PrefixNode:
         self.depth: int = 0 if parent is None else parent.depth + 1  # blocks before it
         self.children: dict[bytes, PrefixNode] = {}
         self.references = 1
-        self.heat = 1.0  # uses, each fading with time: see policy.fade
+        self.heat = 1.0  # uses, each fading with time: see heat.fade
+        self.visits = 1
         self.last_used_s = now_s
+        self.wanted = 0  # waiting sequences that begin with it
         self.ticket = 0  # its place among the candidates for eviction; 0 = none
 
 
 class PrefixRoot:
     """The tree of one (namespace, digest). `users` counts sequences that have not finished."""
 
-    __slots__ = ("cached_pages", "children", "digest", "live_pages", "namespace", "purged", "users")
+    __slots__ = (
+        "cached_pages", "children", "digest", "live_pages", "namespace", "purged", "users",
+        "weight",
+    )  # fmt: skip
 
     def __init__(self, namespace: str, digest: str) -> None:
         self.namespace = namespace
         self.digest = digest
         self.children: dict[bytes, PrefixNode] = {}
         self.users = 0
+        self.weight = 1.0  # SLO weight of the tenant that used it last
         self.live_pages = 0
         self.cached_pages = 0
         self.purged = False
@@ -126,6 +132,7 @@ class PrefixTree:
                 last_s = node.last_used_s
                 faded = self._fade(now_s - last_s)
             node.heat = 1.0 + node.heat * faded
+            node.visits += 1
             node.last_used_s = now_s
             node.references += 1
             if node.references == 1:
@@ -151,6 +158,20 @@ class PrefixTree:
             if node.root.purged:
                 self._remove(node)
             else:
+                self._offer(node)
+
+    def want(self, nodes: Sequence[PrefixNode]) -> None:
+        """A waiting sequence begins with this path."""
+        for node in nodes:
+            node.wanted += 1
+            if node.ticket and node.wanted == 1:
+                self._offer(node)
+
+    def unwant(self, nodes: Sequence[PrefixNode]) -> None:
+        """It waits no more. Nodes may have been evicted meanwhile."""
+        for node in nodes:
+            node.wanted -= 1
+            if node.ticket and not node.wanted:
                 self._offer(node)
 
     def insert(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import ContextLengthError, InvalidRequestError
 from tenora_engine.events import Residency
+from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.sequence import Sequence
 
 
 def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
-    """Raises InvalidRequestError, or ContextLengthError with the numbers when prompt and
-    max_tokens fit neither the context nor, alone in it, the arena."""
+    """Raises InvalidRequestError. Whether it is too long, `check_share` says."""
     sampling, prompt = request.sampling, request.prompt_token_ids
     if not prompt:
         raise InvalidRequestError("the prompt holds no token", param="prompt")
@@ -33,8 +35,17 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
         )
     if request.adapter is not None and config.engine.max_adapters < 1:
         raise InvalidRequestError("this engine has no adapter slots (max_adapters)", param="model")
-    arena = config.num_pages * config.engine.block_tokens
-    context = min(config.model.context_tokens, arena)
+
+
+def check_share(config: ResolvedConfig, request: GenerationRequest, memory: MemoryManager) -> None:
+    """Raises ContextLengthError, with the numbers, when prompt and max_tokens fit neither the
+    context nor what the tenant can have of the arena, and InvalidRequestError when its share has
+    no room for an adapter."""
+    if request.adapter is not None and memory.most_slots(request.tenant) < 1:
+        raise InvalidRequestError("the tenant's memory share has no adapter slot", param="model")
+    sampling, prompt = request.sampling, request.prompt_token_ids
+    pages = memory.most_kv_pages(request.tenant)
+    context = min(config.model.context_tokens, pages * config.engine.block_tokens)
     if len(prompt) + sampling.max_tokens > context:
         raise ContextLengthError(
             f"the prompt's {len(prompt)} tokens and {sampling.max_tokens} to generate are "
@@ -60,7 +71,7 @@ def make_sequences(
     now_s: float,
 ) -> list[Sequence]:
     """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
-    ends = stop_ids(config, request)
+    ends, tpot_ms = stop_ids(config, request), request.tenant.tpot_ms
     return [
         Sequence(
             request=request,
@@ -71,6 +82,7 @@ def make_sequences(
             number=first_number + index,
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,
+            tpot_s=math.inf if tpot_ms is None else tpot_ms / 1000,
         )
         for index in range(request.sampling.n)
     ]

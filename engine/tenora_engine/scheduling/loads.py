@@ -106,7 +106,7 @@ class AdapterLoads:
         self._costs.observe_load(
             max(pages.numel() * pages.element_size(), 1), result.load_ms / 1000
         )
-        if self._adapters.is_wanted(result.ref.digest):
+        if self._adapters.is_awaited(result.ref.digest):
             self._ready[result.ref.digest] = result
 
     def _drop_one(self, keep: Collection[str]) -> bool:

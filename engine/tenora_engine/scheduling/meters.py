@@ -19,6 +19,8 @@ class Counters:
     cached_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
+    relegations: int = 0  # of sequences that waited; at submission they are not counted
+    requests_refused: int = 0  # for their deadline
     requests_finished: int = 0
     requests_aborted: int = 0
 

@@ -1,160 +1,227 @@
-"""FairQueue: what waits, by tenant, and whose turn it is. It knows neither memory nor adapters."""
+"""FairQueue: what waits, by class and tenant, and whose turn it is. It knows neither memory nor
+adapters, and costs only by number."""
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
-from collections.abc import Iterator, Set
-from itertools import count, islice
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
 
-from tenora_engine.errors import QueueFullError
-from tenora_engine.request import Tenant
+from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
+from tenora_engine.scheduling.line import AGE_S, FIRST, TenantLine, Waiting
 from tenora_engine.sequence import Sequence
-
-DECODE_COST = 2.0
-"""A decoded token costs as much as two prefilled ones, as in VTC."""
-
-TENANT_WINDOW = 64
-"""How far `candidates` looks past a tenant's blocked sequences in one call."""
 
 _TENANTS_KEPT = 4096
 
+_Entry = tuple[int, float, int, TenantLine]  # round, due_s, turn; the least goes first
 
-class _TenantQueue:
-    __slots__ = ("counter", "turn", "waiting", "weight")
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
-        self.counter = 0.0
-        self.turn = 0
-        self.waiting: OrderedDict[Sequence, None] = OrderedDict()
+class ClassQueue:
+    """The tenants of one class, in rounds of `quantum` tokens of service over weight.
+
+    Deficits as in DLPM (Cao et al., "Locality-aware fair scheduling in LLM serving", 2025): within
+    a round a tenant may go as long as some of its quantum is left, in the order of what is due
+    first; when nobody has any left, the next round begins. Here a tenant's round is the number of
+    whole quanta in its counter, and the least round goes first, so that no deficit has to be
+    refilled and a tenant that is blocked does not hold the round up.
+
+    Bound. Let two tenants i and j both have something that can start, always, and let U be the most
+    that one of them is charged for what it has running, from start to end, over its weight. Then
+    the service they have had over their weights differs by less than 2 * (quantum + U) in any span
+    of time. Proof: i starts something only in a round not after j's, so with a counter below
+    j's + quantum; until its next start it is charged at most U, and j's counter never falls. Hence
+    c_i - c_j < quantum + U at all times, and the same with i and j exchanged; over a span this
+    changes by less than the two together. Where one of them enters the queue, it is lifted to the
+    start of the last round in which anything started, so this holds from its first moment, and
+    no service is saved up by being away.
+    """
+
+    def __init__(self, quantum: float) -> None:
+        self.waiting: dict[str, TenantLine] = {}
+        self._quantum = quantum
+        self._lines: dict[str, TenantLine] = {}
+        self._turns = count(1)
+        self._round = 0  # the last in which anything started
+
+    def line(self, tenant_key: str) -> TenantLine | None:
+        return self._lines.get(tenant_key)
+
+    def enter(self, sequence: Sequence) -> TenantLine:
+        """The line that the sequence is to be pushed to."""
+        tenant = sequence.request.tenant
+        line = self._lines.get(tenant.key)
+        if line is None:
+            self._forget_the_idle()
+            line = self._lines[tenant.key] = TenantLine(tenant.weight)
+        line.weight = tenant.weight
+        if tenant.key not in self.waiting:
+            if line.round < self._round:
+                line.counter, line.round = self._round * self._quantum, self._round
+            line.turn = next(self._turns)
+            self.waiting[tenant.key] = line
+        return line
+
+    def remove(self, sequence: Sequence) -> None:
+        key = sequence.request.tenant.key
+        line = self._lines[key]
+        line.remove(sequence)
+        if not len(line):
+            del self.waiting[key]
+
+    def started(self, tenant_key: str) -> None:
+        """One of the tenant's sequences has been taken out to run."""
+        self._round = max(self._round, self._lines[tenant_key].round)
+
+    def charge(self, tenant_key: str, cost: float) -> None:
+        line = self._lines.get(tenant_key)
+        if line is not None:
+            line.counter += cost / line.weight
+            line.round = int(line.counter // self._quantum)
+
+    def work(self) -> float:
+        return sum(line.work for line in self.waiting.values())
+
+    def work_before(self, tenant_key: str, weight: float, work: float) -> float:
+        """What shares let start before new `work` of a tenant has: its own line, and of each other
+        tenant as much as its weight allows meanwhile."""
+        line = self.waiting.get(tenant_key)
+        own = 0.0 if line is None else line.work
+        others = sum(
+            min(other.work, (own + work) * other.weight / weight)
+            for other in self.waiting.values()
+            if other is not line
+        )
+        return own + others
+
+    def entries(self, now_s: float) -> list[_Entry]:
+        """A heap of the tenants that wait; what has aged is due at once."""
+        aged_s = now_s - AGE_S
+        heap = [
+            (line.round, FIRST if line.oldest_s < aged_s else line.due_s, line.turn, line)
+            for line in self.waiting.values()
+        ]
+        heapq.heapify(heap)
+        return heap
+
+    def _forget_the_idle(self) -> None:
+        """Tenants who would be lifted anyway when they return need not be remembered."""
+        if len(self._lines) < _TENANTS_KEPT:
+            return
+        self._lines = {
+            key: line for key, line in self._lines.items() if len(line) or line.round > self._round
+        }
 
 
 class FairQueue:
-    """Waiting sequences, at most `limit`; tenants in the order of their virtual counters.
-
-    Virtual token counters (VTC: Sheng et al., "Fairness in serving large language models", OSDI
-    2024): a tenant is charged its prefill and twice its decode tokens over its weight, and the one
-    with the least counter goes first. A tenant that returns is lifted to the least counter of
-    those that wait, so that it cannot save up service by being away.
+    """Classes by what they are owed (`ClassShares`), tenants within a class by rounds
+    (`ClassQueue`), a tenant's own sequences by what is due first (`TenantLine`). Whatever order
+    this gives, `candidates` comes to everything: a share that is not used is used by others, those
+    with the least slack first.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._tenants: dict[str, _TenantQueue] = {}
-        self._waiting_tenants: dict[str, _TenantQueue] = {}
-        self._turns = count(1)
-        self._floor = 0.0  # counter of the tenant that left the queue last
+    def __init__(self, quantum: float) -> None:
+        self._shares = ClassShares()
+        self._classes = {name: ClassQueue(quantum) for name in CLASS_WEIGHTS}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def __contains__(self, sequence: Sequence) -> bool:
-        queue = self._tenants.get(sequence.request.tenant.key)
-        return queue is not None and sequence in queue.waiting
+        line = self._classes[sequence.service_class].line(sequence.request.tenant.key)
+        return line is not None and sequence in line
 
-    def check_room(self, num_sequences: int, held: int = 0) -> None:
-        """Raises QueueFullError unless `num_sequences` more may wait beside `held` others."""
-        if self._size + held + num_sequences > self._limit:
-            raise QueueFullError(
-                f"{self._size + held} sequences wait and {num_sequences} more would exceed the "
-                f"limit of {self._limit}; try again later"
-            )
+    def push(self, sequence: Sequence, now_s: float) -> None:
+        """To its place in its tenant's line."""
+        self._enter(sequence).push(sequence, now_s)
 
-    def push(self, sequence: Sequence) -> None:
-        """To the tail of its tenant's queue. The caller has asked `check_room`."""
-        self._enter(sequence.request.tenant).waiting[sequence] = None
-        self._size += 1
-
-    def push_front(self, sequence: Sequence) -> None:
-        """To the head of its tenant's queue: it has run before, or its first sequence has."""
-        queue = self._enter(sequence.request.tenant)
-        queue.waiting[sequence] = None
-        queue.waiting.move_to_end(sequence, last=False)
-        self._size += 1
+    def push_front(self, sequence: Sequence, now_s: float) -> None:
+        """To the head of its tenant's line: it has run before, or its first sequence has."""
+        self._enter(sequence).push_front(sequence, now_s)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a waiting sequence, to run it or because it was aborted. O(1)."""
-        key = sequence.request.tenant.key
-        queue = self._tenants[key]
-        del queue.waiting[sequence]
+        """Take out a waiting sequence that does not run."""
+        self._classes[sequence.service_class].remove(sequence)
         self._size -= 1
-        if not queue.waiting:
-            del self._waiting_tenants[key]
-            self._floor = queue.counter
 
-    def charge_prefill(self, tenant: Tenant, num_tokens: int) -> None:
-        self._charge(tenant, num_tokens)
+    def start(self, sequence: Sequence) -> None:
+        """Take out a waiting sequence to run it."""
+        self.remove(sequence)
+        self._classes[sequence.service_class].started(sequence.request.tenant.key)
 
-    def charge_decode(self, tenant: Tenant, num_tokens: int) -> None:
-        self._charge(tenant, DECODE_COST * num_tokens)
+    def charge(self, sequence: Sequence, cost: float) -> None:
+        """To the sequence's tenant and class."""
+        name = sequence.service_class
+        self._classes[name].charge(sequence.request.tenant.key, cost)
+        self._shares.charge(name, cost)
 
-    def counter(self, tenant_key: str) -> float:
-        """The tenant's virtual counter; 0 for one that is not known (any more)."""
-        queue = self._tenants.get(tenant_key)
-        return 0.0 if queue is None else queue.counter
+    def counter(self, tenant_key: str, tier: str) -> float:
+        """Service charged to the tenant in the tier's class, over its weight; 0 for one that is not
+        known (any more)."""
+        line = self._classes[service_class(tier)].line(tenant_key)
+        return 0.0 if line is None else line.counter
 
-    def candidates(self) -> Iterator[Sequence]:
-        """Waiting sequences in fair order. The caller may remove the one it was just given (and
-        charge its tenant) before it asks for the next; what it leaves is blocked and passed
+    def candidates(self, now_s: float) -> Iterator[Sequence]:
+        """Waiting sequences in fair order. The caller may start or remove the one it was just given
+        (and charge its tenant) before it asks for the next; what it leaves is blocked and passed
         over; so is what leaves the queue by other ways meanwhile."""
-        heap = [(q.counter, q.turn, key) for key, q in self._waiting_tenants.items()]
-        heapq.heapify(heap)
-        lines: dict[str, Iterator[Sequence]] = {}
-        while heap:
-            counter, turn, key = heapq.heappop(heap)
-            queue = self._tenants[key]
-            if queue.counter > counter:
-                heapq.heappush(heap, (queue.counter, turn, key))
+        heaps = {
+            name: queue.entries(now_s) for name, queue in self._classes.items() if queue.waiting
+        }
+        lines: dict[TenantLine, deque[Waiting]] = {}
+        while heaps:
+            name = min(heaps, key=lambda name: (not self._shares.is_owed(name), heaps[name][0][1]))
+            heap = heaps[name]
+            _, _, turn, line = heap[0]
+            if line not in lines:
+                lines[line] = deque(line.in_turn(now_s))
+            waiting = lines[line]
+            while waiting and waiting[0].sequence not in line:
+                waiting.popleft()
+            if not waiting:
+                heapq.heappop(heap)
+                if not heap:
+                    del heaps[name]
                 continue
-            line = lines.get(key)
-            if line is None:
-                line = lines[key] = iter(list(islice(queue.waiting, TENANT_WINDOW)))
-            sequence = next((item for item in line if item in queue.waiting), None)
-            if sequence is not None:
-                heapq.heappush(heap, (counter, turn, key))
-                yield sequence
+            entry = (line.round, waiting[0].due_s, turn, line)
+            if entry[:2] != heap[0][:2]:
+                heapq.heapreplace(heap, entry)
+            else:
+                yield waiting.popleft().sequence
+
+    def work(self) -> float:
+        """Of everything that waits (see `Sequence.work`)."""
+        return sum(queue.work() for queue in self._classes.values())
+
+    def work_before(self, sequence: Sequence) -> float:
+        """The work that would start before a new sequence, were it pushed now."""
+        tenant, name = sequence.request.tenant, sequence.service_class
+        in_class = self._classes[name].work_before(tenant.key, tenant.weight, sequence.work)
+        busy = {name, *(other for other, queue in self._classes.items() if queue.waiting)}
+        share = CLASS_WEIGHTS[name] / sum(CLASS_WEIGHTS[other] for other in busy)
+        return min(in_class / share, self.work())
 
     def sequences(self) -> Iterator[Sequence]:
-        """Everything that waits, in no particular order of tenants."""
-        for queue in self._waiting_tenants.values():
-            yield from queue.waiting
+        """Everything that waits, in no particular order."""
+        for queue in self._classes.values():
+            for line in queue.waiting.values():
+                yield from line
+
+    def waiting_of(self, tenant_key: str) -> int:
+        queues = self._classes.values()
+        return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
 
     @property
-    def waiting_tenants(self) -> Set[str]:
-        return self._waiting_tenants.keys()
+    def waiting_tenants(self) -> set[str]:
+        return {key for queue in self._classes.values() for key in queue.waiting}
 
     def waiting_by_tenant(self) -> dict[str, int]:
-        return {key: len(queue.waiting) for key, queue in self._waiting_tenants.items()}
+        return {key: self.waiting_of(key) for key in sorted(self.waiting_tenants)}
 
-    def _enter(self, tenant: Tenant) -> _TenantQueue:
-        queue = self._tenants.get(tenant.key)
-        if queue is None:
-            self._forget_the_idle()
-            queue = self._tenants[tenant.key] = _TenantQueue(tenant.weight)
-        queue.weight = tenant.weight
+    def _enter(self, sequence: Sequence) -> TenantLine:
+        queue = self._classes[sequence.service_class]
         if not queue.waiting:
-            queue.counter = max(queue.counter, self._least_counter())
-            queue.turn = next(self._turns)
-            self._waiting_tenants[tenant.key] = queue
-        return queue
-
-    def _least_counter(self) -> float:
-        return min((q.counter for q in self._waiting_tenants.values()), default=self._floor)
-
-    def _charge(self, tenant: Tenant, cost: float) -> None:
-        queue = self._tenants.get(tenant.key)
-        if queue is not None:
-            queue.counter += cost / tenant.weight
-
-    def _forget_the_idle(self) -> None:
-        """Tenants who would be lifted anyway when they return need not be remembered."""
-        if len(self._tenants) < _TENANTS_KEPT:
-            return
-        least = self._least_counter()
-        self._tenants = {
-            key: queue
-            for key, queue in self._tenants.items()
-            if queue.waiting or queue.counter > least
-        }
+            self._shares.enter(sequence.service_class)
+        self._size += 1
+        return queue.enter(sequence)

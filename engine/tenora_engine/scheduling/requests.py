@@ -3,16 +3,20 @@ keeps what waits and what runs, and moves sequences between them; it plans no st
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.errors import AdapterLoadError, InvalidRequestError
+from tenora_engine.errors import AdapterLoadError, DeadlineError, InvalidRequestError
 from tenora_engine.events import Event, FinishReason, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.scheduling.admission import check_request, make_sequences
+from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
+from tenora_engine.scheduling.charges import Charges
 from tenora_engine.scheduling.flights import Flight, finish_event
+from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters
 from tenora_engine.scheduling.queue import FairQueue
@@ -37,52 +41,52 @@ class RequestBook:
         self._flights: dict[str, Flight] = {}
         self._doomed: set[str] = set()  # digests to forget once nobody uses them
         self._num_sequences = 0
-        self._num_held = 0  # siblings that wait for their first sequence's prefill
+        # By tenant: siblings that wait for their first sequence's prefill.
+        self._held: Counter[str] = Counter()
         self.loads = AdapterLoads(loader, memory.adapters, memory.costs, clock)
-        self.queue = FairQueue(config.engine.max_waiting)
+        self.charges = Charges(config, memory.costs)
+        self.queue = FairQueue(quantum=config.engine.max_step_tokens)
+        self.gate = Gate(config, memory, self.queue, self.charges)
         self.running: dict[Sequence, None] = {}
         self.events: list[Event] = []
         self.counters = Counters()
 
     @property
     def num_waiting(self) -> int:
-        return len(self.queue) + self._num_held
+        return len(self.queue) + self._held.total()
 
     def waiting_by_tenant(self) -> dict[str, int]:
-        waiting = self.queue.waiting_by_tenant()
-        for flight in self._flights.values():
-            if flight.held:
-                key = flight.request.tenant.key
-                waiting[key] = waiting.get(key, 0) + len(flight.held)
-        return waiting
+        return dict(Counter(self.queue.waiting_by_tenant()) + self._held)
 
     def residency(self, ref: AdapterRef) -> Residency:
-        if self._memory.adapters.get(ref.digest) is not None:
+        if self._memory.adapters.copies(ref.digest):
             return "device"
         return self._loader.residency(ref)
 
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
         check_request(self._config, request)
+        self._memory.register(request.tenant)
+        check_share(self._config, request, self._memory)
         if request.request_id in self._flights:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
-        self.queue.check_room(request.sampling.n, self._num_held)
+        key = request.tenant.key
+        self.gate.check_room(
+            request.tenant, request.sampling.n, self._held.total(), self._held[key]
+        )
         adapter = request.adapter
-        residency = None if adapter is None else self.residency(adapter)
+        residency = None if adapter is None else self._residency_for(request, adapter)
         now_s = self._clock()
         sequences = make_sequences(self._config, request, self._num_sequences, residency, now_s)
+        self._enter(sequences, residency, now_s)
         self._num_sequences += len(sequences)
         held = sequences[1:] if self._config.engine.prefix_caching else []
         self._flights[request.request_id] = Flight(request, list(sequences), held)
-        self._num_held += len(held)
-        for sequence in sequences:
-            self._memory.enter(sequence)
-            if adapter is not None:
-                self._memory.adapters.want(adapter.digest)
+        self._hold(key, len(held))
         for sequence in sequences[: len(sequences) - len(held)]:
-            self.queue.push(sequence)
+            self.queue.push(sequence, now_s)
         if adapter is not None and residency != "device":
             self.loads.request(adapter)
 
@@ -111,27 +115,38 @@ class RequestBook:
     def started(self, sequence: Sequence) -> None:
         """A waiting sequence has been given its pages and runs from now on."""
         request = sequence.request
-        self.queue.remove(sequence)
+        self.queue.start(sequence)
         self.running[sequence] = None
         sequence.state = SequenceState.RUNNING
         sequence.encoded = b""
         sequence.slot_waits = 0
+        self._memory.stop_waiting(sequence)
         if request.adapter is not None:
             self.loads.discard(request.adapter.digest)
-            self._memory.adapters.unwant(request.adapter.digest)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence)
 
+    def charge_load(self, sequence: Sequence, packed: PackedAdapter) -> None:
+        """The sequence has made its adapter resident."""
+        pages = packed.pages
+        self.queue.charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
+
     def preempt(self, sequence: Sequence) -> None:
-        """Back to the head of its tenant's queue; its full blocks stay cached, so that computing
+        """Back to the head of its tenant's line; its full blocks stay cached, so that computing
         it again costs little as long as they are."""
         del self.running[sequence]
         self._memory.release(sequence)
         sequence.state = SequenceState.WAITING
-        if sequence.request.adapter is not None:
-            self._memory.adapters.want(sequence.request.adapter.digest)
-        self.queue.push_front(sequence)
+        self._memory.wait(sequence)
+        self.queue.push_front(sequence, self._clock())
         self.counters.preemptions += 1
+
+    def relegate(self, sequence: Sequence) -> None:
+        """A waiting sequence that has missed its deadline goes to the lowest class."""
+        self.queue.remove(sequence)
+        self.gate.relegate(sequence)
+        self.queue.push(sequence, self._clock())
+        self.counters.relegations += 1
 
     def finish(
         self,
@@ -170,7 +185,7 @@ class RequestBook:
 
     def prompt_computed(self, sequence: Sequence) -> None:
         """A sequence has its first token: if it is a sequence 0, its siblings may queue."""
-        if sequence.index == 0 and self._num_held:
+        if sequence.index == 0 and self._held:
             flight = self._flights.get(sequence.request.request_id)
             if flight is not None:
                 self._release_held(flight)
@@ -180,6 +195,29 @@ class RequestBook:
         for digest, error in self.loads.poll():
             self._fail_waiting(digest, error)
 
+    def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
+        """Appraise the sequences of a new request; raises what the gate raises, and nothing has
+        changed but that a refused one's adapter is on its way to the host, for the next try."""
+        adapter = sequences[0].request.adapter
+        for sequence in sequences:
+            self._memory.enter(sequence)
+        try:
+            for sequence in sequences:
+                self.gate.appraise(sequence, residency, now_s)
+        except DeadlineError:
+            self.counters.requests_refused += 1
+            for sequence in sequences:
+                self._memory.stop_waiting(sequence)
+                self._memory.leave(sequence)
+            if adapter is not None and residency != "device":
+                self.loads.request(adapter)
+            raise
+
+    def _hold(self, tenant_key: str, change: int) -> None:
+        self._held[tenant_key] += change
+        if not self._held[tenant_key]:
+            del self._held[tenant_key]
+
     def _take_out(self, flight: Flight, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:
             del self.running[sequence]
@@ -187,30 +225,36 @@ class RequestBook:
             return
         if sequence in flight.held:
             flight.held.remove(sequence)
-            self._num_held -= 1
+            self._hold(flight.request.tenant.key, -1)
         else:
             self.queue.remove(sequence)
-        if sequence.request.adapter is not None:
-            self._memory.adapters.unwant(sequence.request.adapter.digest)
+        self._memory.stop_waiting(sequence)
 
     def _meter_start(self, sequence: Sequence) -> None:
         request = sequence.request
         sequence.admitted_s = self._clock()
         self._flights[request.request_id].ran = True
-        self.queue.charge_prefill(request.tenant, sequence.num_uncomputed)
+        self.queue.charge(sequence, sequence.token_cost * sequence.num_uncomputed)
         if request.adapter is not None and sequence.residency != "device":
-            resident = self._memory.adapters.get(request.adapter.digest)
+            resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
         if sequence.index == 0:
             sequence.cached_tokens = sequence.num_computed
             self.counters.prompt_tokens += sequence.num_prompt
             self.counters.cached_tokens += sequence.cached_tokens
 
+    def _residency_for(self, request: GenerationRequest, adapter: AdapterRef) -> Residency:
+        """As the tenant sees it: strict isolation keeps a copy for each."""
+        if self._memory.resident(request) is not None:
+            return "device"
+        return self._loader.residency(adapter)
+
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
+        now_s = self._clock()
         for sequence in reversed(flight.held):
-            self.queue.push_front(sequence)
-        self._num_held -= len(flight.held)
+            self.queue.push_front(sequence, now_s)
+        self._hold(flight.request.tenant.key, -len(flight.held))
         flight.held.clear()
 
     def _fail_waiting(self, digest: str, error: AdapterLoadError) -> None:

@@ -1,5 +1,6 @@
 """Scheduler: what each step runs (`schedule`) and what came of it (`commit`). Iteration-level
-batching: decode first, then prefill chunks, then new sequences in fair order. It knows tokens and
+batching: decode first, then prefill as far as the decoding can wait, then new sequences in fair
+order. It knows tokens and
 pages by number, never tensors."""
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -15,6 +17,9 @@ from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
+from tenora_engine.scheduling.charges import DECODE_COST
+from tenora_engine.scheduling.chunks import ChunkSizer
+from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.prefill_room import PrefillRoom
@@ -27,6 +32,9 @@ SCAN_LIMIT = 256
 SLOT_PATIENCE_STEPS = 64
 """Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
 
+MAX_COLD_ADAPTERS = 4
+"""Adapters brought onto the device in one step: the running sequences wait for the copies."""
+
 RESERVE_FRACTION = 16
 """A new sequence leaves a page for each running one, up to this part of the arena."""
 
@@ -34,7 +42,17 @@ RESERVE_FRACTION = 16
 class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
-    FULL = "full"  # nothing behind it may start either
+    SHORT = "short"  # it lacks memory: those who compete for it wait behind it
+
+
+@dataclass
+class _Intake:
+    """The new sequences of one step."""
+
+    seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
+    cold_adapters: int = 0
+    relegated: int = 0
+    work: float = 0.0  # that left the queue
 
 
 class Scheduler:
@@ -59,6 +77,8 @@ class Scheduler:
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
+        self._chunks = ChunkSizer(memory.costs)
+        self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._load_ended = False
         self._stalled = False  # all that waits, waits for adapter loads
 
@@ -98,12 +118,12 @@ class Scheduler:
         self._load_ended = False
         self._book.take_loads()
         self._grow()
+        now_s = self._clock()
         items: list[ScheduledSequence] = []
-        room = self._plan_running(items)
-        if len(self._queue):
-            self._admit(items, room)
+        room = self._plan_running(items, now_s)
+        relegated = self._admit(items, room, now_s)
         items.sort(key=_slot)
-        self._stalled = not items and not self._book.events
+        self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
@@ -112,6 +132,9 @@ class Scheduler:
         now_s = self._clock()
         self._book.counters.steps += 1
         self._memory.costs.observe_step(plan.num_tokens, len(plan.scheduled), step_s)
+        if plan.is_decode:
+            self._chunks.observe_decode(step_s)
+        kv_cost = self._book.charges.kv(step_s)
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, token_ids, logprobs in results:
             sequence = item.sequence
@@ -119,6 +142,8 @@ class Scheduler:
                 continue
             sequence.num_computed += item.num_tokens
             self._memory.cache_blocks(sequence)
+            decoded = DECODE_COST * sequence.token_cost * len(token_ids)
+            self._queue.charge(sequence, decoded + kv_cost * len(sequence.block_table))
             if token_ids:
                 self._append(sequence, token_ids, logprobs, now_s)
         return self.take_events()
@@ -137,7 +162,7 @@ class Scheduler:
         self._book.events.clear()
         return events
 
-    def _plan_running(self, items: list[ScheduledSequence]) -> PrefillRoom:
+    def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> PrefillRoom:
         """Plan the running sequences into `items`; returns the room left for new ones."""
         prefills: list[Sequence] = []
         for sequence in self._running:
@@ -146,6 +171,9 @@ class Scheduler:
             else:
                 prefills.append(sequence)
         tokens = self._max_step_tokens - len(items)
+        if prefills or (len(self._queue) and len(self._running) < self._max_running):
+            decoding = [item.sequence for item in items]
+            tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
         room = PrefillRoom(tokens, self._max_chunk if self._has_several_tenants() else tokens)
         for sequence in prefills:
             _plan_chunk(items, sequence, room)
@@ -163,51 +191,71 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
-                if len(self._running) == 1:  # it has all there is
+                rivals = self._memory.rivals(sequence, self._running)
+                if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
-                    self._book.preempt(max(self._running, key=_expendable))
+                    self._book.preempt(min(rivals, key=_loss))
 
-    def _admit(self, items: list[ScheduledSequence], room: PrefillRoom) -> None:
+    def _admit(self, items: list[ScheduledSequence], room: PrefillRoom, now_s: float) -> int:
         """Start waiting sequences in fair order while there is room. One whose adapter is loading
         or whose tenant has its part of the step is passed over; one that finds no pages stops all
-        behind it, so that it gets them."""
-        seen: set[str] = set()
-        for sequence in islice(self._queue.candidates(), SCAN_LIMIT):
-            if not room or len(self._running) >= self._max_running:
-                return
-            if not room.of(sequence):
+        behind it that compete for them, so that it gets them. Returns how many were relegated
+        instead: they may start in the next step."""
+        intake = _Intake()
+        short: list[Sequence] = []
+        candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
+        while room and len(self._running) < self._max_running:
+            sequence = next(candidates, None)
+            if sequence is None:
+                break
+            if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
                 continue
-            outcome = self._try_start(sequence, seen)
-            if outcome is _Start.FULL:
-                return
+            outcome = self._try_start(sequence, intake, now_s)
+            if outcome is _Start.SHORT:
+                if not self._memory.is_partitioned:
+                    break
+                short.append(sequence)
             if outcome is _Start.STARTED:
                 _plan_chunk(items, sequence, room)
+        if self._backlog_s is not None:
+            self._book.gate.feasibility.observe_drain(intake.work, now_s - self._backlog_s)
+        self._backlog_s = now_s if len(self._queue) else None
+        return intake.relegated
 
-    def _try_start(self, sequence: Sequence, seen: set[str]) -> _Start:
-        adapter, adapters = sequence.request.adapter, self._memory.adapters
-        resident = loaded = None
+    def _try_start(self, sequence: Sequence, intake: _Intake, now_s: float) -> _Start:
+        if self._book.gate.is_hopeless(sequence, now_s):
+            self._book.relegate(sequence)
+            intake.relegated += 1
+            return _Start.BLOCKED
+        adapter = sequence.request.adapter
+        resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:
-            seen.add(adapter.digest)
-            resident = adapters.get(adapter.digest)
+            intake.seen.add(adapter.digest)
         if adapter is not None and resident is None:
-            loaded = self._book.loads.request(adapter, keep=seen)
+            loaded = self._book.loads.request(adapter, keep=intake.seen)
             if loaded is None:
                 self._book.take_loads()  # a host hit is complete at once
                 loaded = self._book.loads.ready(adapter.digest)
-            if loaded is None:
+            if loaded is None or intake.cold_adapters >= MAX_COLD_ADAPTERS:
                 return _Start.BLOCKED
-            if not self._memory.can_have_slot:
+            if not self._memory.can_have_slot(sequence):
                 sequence.slot_waits += 1
-                return _Start.FULL if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
+                return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
-        reserve = min(len(self._running), self._memory.pool.total // RESERVE_FRACTION)
+        rivals = self._memory.rivals(sequence, self._running)
+        most_pages = self._memory.most_kv_pages(sequence.request.tenant)
+        reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
         if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence)
+            intake.work += sequence.work
+            if packed is not None:
+                intake.cold_adapters += 1
+                self._book.charge_load(sequence, packed)
             return _Start.STARTED
-        if self._running:
-            return _Start.FULL
+        if rivals:
+            return _Start.SHORT
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
 
@@ -232,7 +280,6 @@ class Scheduler:
             if stop is not None or len(sequence.token_ids) >= length:
                 break
         self._book.counters.output_tokens += added
-        self._queue.charge_decode(request.tenant, added)
         shown = added if stop is None else added - 1
         if shown:
             self._book.events.append(
@@ -260,8 +307,10 @@ class Scheduler:
             pages = len(resident.pages)
         return (
             f"{len(sequence.token_ids)} tokens need {self._memory.blocks(len(sequence.token_ids))} "
-            f"pages and the adapter {pages}, more than the {self._memory.pool.total} pages of this "
-            "engine; shorten the prompt or give the engine more memory"
+            f"pages and the adapter {pages}, more than the "
+            f"{self._memory.pool.total} pages of this engine, of which the tenant can have "
+            f"{self._memory.most_kv_pages(sequence.request.tenant)} for it; "
+            "shorten the prompt or give the engine more memory"
         )
 
 
@@ -276,7 +325,12 @@ def _slot(item: ScheduledSequence) -> int:
     return item.sequence.adapter_slot
 
 
-def _expendable(sequence: Sequence) -> tuple[float, int]:
-    """The largest is preempted first: the latest arrived of the least urgent."""
-    tpot_ms = sequence.request.tenant.tpot_ms
-    return (float("inf") if tpot_ms is None else tpot_ms, sequence.number)
+def _loss(sequence: Sequence) -> tuple[float, int, float, int]:
+    """What preempting a sequence costs; the least goes first: of the lowest class the one with the
+    least to compute again, then the one with the slackest deadline, then the latest."""
+    return (
+        CLASS_WEIGHTS[sequence.service_class],
+        sequence.num_computed,
+        -sequence.tpot_s,
+        -sequence.number,
+    )

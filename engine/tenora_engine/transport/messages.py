@@ -28,6 +28,7 @@ _KINDS: dict[str, type[errors.EngineError]] = {
         errors.InvalidRequestError,
         errors.ContextLengthError,
         errors.QueueFullError,
+        errors.DeadlineError,
         errors.AdapterLoadError,
         errors.ModelLoadError,
         errors.MemoryBudgetError,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
+from tenora_engine.request import LateAction
 from tenora_platform.auth import PlanTerms, Scope, Tier
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
@@ -42,6 +43,7 @@ class PlanBody(Body):
     tiers: list[Tier] | None = None  # service tiers its requests may ask for; null: by class
     ttft_ms: Positive | None = None
     tpot_ms: Positive | None = None
+    late: LateAction = "best_effort"  # what becomes of a request that cannot be within ttft_ms
     weight: Positive = 1.0
     memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
     limits: PlanLimits = PlanLimits()
@@ -67,6 +69,7 @@ class Plan(PlanBody):
                 "tiers": list(terms.tiers),
                 "ttft_ms": terms.ttft_ms,
                 "tpot_ms": terms.tpot_ms,
+                "late": terms.late,
                 "weight": terms.weight,
                 "memory_share": terms.memory_share,
                 "limits": {

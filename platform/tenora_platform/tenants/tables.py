@@ -9,6 +9,7 @@ from decimal import Decimal
 from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Numeric, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
+from tenora_engine.request import LateAction
 from tenora_platform.db import Base
 
 _Time = DateTime(timezone=True)
@@ -24,6 +25,7 @@ class PlanRow(Base):
     tiers: Mapped[list[str]] = mapped_column(ARRAY(Text))
     ttft_ms: Mapped[float | None]
     tpot_ms: Mapped[float | None]
+    late: Mapped[LateAction] = mapped_column(Text)  # of what cannot be within ttft_ms
     weight: Mapped[float]
     memory_share: Mapped[float | None]
     requests_per_min: Mapped[int | None]

@@ -1,0 +1,277 @@
+"""Simulator: one replay of a trace. The engine's own Scheduler and MemoryManager run under a
+virtual clock which a TimingModel moves on; no token is computed and no page has memory."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+import msgspec
+import torch
+
+from tenora_bench.cache.loader import SimulatedLoader
+from tenora_bench.cache.timing import TimingModel, step_features
+from tenora_bench.client import BenchError
+from tenora_bench.metrics import RequestRecord
+from tenora_bench.trace import TraceRequest
+from tenora_engine.config import EngineConfig, ResolvedConfig
+from tenora_engine.errors import EngineError
+from tenora_engine.events import Event, FinishEvent
+from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.policies.interface import EvictionPolicy
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.scheduling.scheduler import Scheduler
+
+START_S = 1.0  # an arrival at 0 means "now" to the engine
+VOCAB = 2**31 - 1  # one token id for every block there is
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The engine's own limits (`EngineConfig`), as for a device of that size."""
+
+    max_running: int = 256
+    max_step_tokens: int = 2048
+    max_prefill_chunk: int = 2048
+    max_waiting: int = 100_000
+    max_tenant_waiting: int = 100_000
+    max_adapters: int = 512
+    host_adapter_bytes: int = 64 * 1024**3
+
+
+@dataclass(frozen=True)
+class Targets:
+    """TTFT and TPOT in milliseconds that a class of requests has been promised."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a replay needs beside trace and policy. A class without targets has the default's."""
+
+    timing: TimingModel
+    device_bytes: int
+    prefix_block_tokens: int = 16
+    limits: Limits = field(default_factory=Limits)
+    default_targets: Targets = Targets(500.0, 100.0)
+    targets: Mapping[str, Targets] = field(default_factory=dict)
+
+    def resolve(self) -> ResolvedConfig:
+        """Raises BenchError when the device holds not even one page."""
+        timing, limits = self.timing, self.limits
+        num_pages = self.device_bytes // timing.page_bytes
+        if num_pages < 1:
+            raise BenchError(f"{self.device_bytes} bytes hold no page of {timing.page_bytes} bytes")
+        engine = EngineConfig(
+            model=timing.name,
+            served_name=timing.name,
+            dtype=timing.model.dtype,
+            block_tokens=timing.block_tokens,
+            **msgspec.structs.asdict(limits),
+        )
+        return ResolvedConfig(
+            engine=engine,
+            model=msgspec.structs.replace(timing.model, vocab=VOCAB, eos_token_ids=()),
+            page_elements=timing.page_elements,
+            page_bytes=timing.page_bytes,
+            num_pages=num_pages,
+            workspace_bytes=0,
+        )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a trace: a record for each request, in the trace's order; a refused one has an
+    `error`. `counters` as in `EngineStats.counters`."""
+
+    records: list[RequestRecord]
+    counters: dict[str, float]
+    simulated_s: float
+    busy_s: float  # of which the device computed
+
+
+class Simulator:
+    """Replays one trace, once, `speed` times as fast as it was written."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        policy: EvictionPolicy,
+        trace: Sequence[TraceRequest],
+        speed: float = 1.0,
+    ) -> None:
+        self._setup = setup
+        config = setup.resolve()
+        self._now_s = START_S
+        self._busy_s = 0.0
+        self._adapter_bytes = {rank: setup.timing.adapter_bytes(rank) for rank in _ranks(trace)}
+        shape = (config.num_pages, config.page_elements)
+        dtype = torch.bfloat16 if setup.timing.item_bytes == 2 else torch.float32
+        pages = torch.empty(shape, dtype=dtype, device="meta")
+        self._loader = SimulatedLoader(setup.timing, setup.limits.host_adapter_bytes, self._clock)
+        self.memory = MemoryManager(config, Arena(pages, pages), policy, self._clock)
+        self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
+        self._loader.on_complete = self.scheduler.note_load_ended
+        self._arrivals = deque(
+            (START_S + request.t_s / speed, number, request) for number, request in enumerate(trace)
+        )
+        self._prompts = Prompts(setup.prefix_block_tokens)
+        self._records: dict[str, RequestRecord] = {}
+
+    def run(self) -> Replay:
+        """Replay until everything has ended. Raises BenchError if the scheduler comes to a halt
+        with requests left, which would be a defect of the engine."""
+        with _garbage_left():
+            while self._arrive():
+                self._loader.deliver(self._now_s)
+                if self.scheduler.has_work:
+                    self._step()
+                else:
+                    self._sleep()
+        self.memory.check_integrity(self.scheduler.book.running)
+        return Replay(
+            list(self._records.values()),
+            self.scheduler.counters(),
+            self._now_s - START_S,
+            self._busy_s,
+        )
+
+    def _clock(self) -> float:
+        return self._now_s
+
+    def _arrive(self) -> bool:
+        """Submit what has arrived. Returns whether anything is left to do."""
+        arrivals = self._arrivals
+        while arrivals and arrivals[0][0] <= self._now_s:
+            self._submit(*arrivals.popleft())
+        book = self.scheduler.book
+        return bool(arrivals or book.running or book.num_waiting or book.events)
+
+    def _submit(self, arrival_s: float, number: int, request: TraceRequest) -> None:
+        targets = self._setup.targets.get(request.sla_class, self._setup.default_targets)
+        record = RequestRecord(request.tenant, request.adapter, arrival_s)
+        record.targets_ms = (targets.ttft_ms, targets.tpot_ms)
+        self._records[str(number)] = record
+        try:
+            self.scheduler.submit(
+                GenerationRequest(
+                    request_id=str(number),
+                    tenant=Tenant(
+                        key=request.tenant,
+                        namespace=request.tenant,
+                        tier=request.sla_class,
+                        ttft_ms=targets.ttft_ms,
+                        tpot_ms=targets.tpot_ms,
+                    ),
+                    prompt_token_ids=self._prompts.make(request),
+                    sampling=SamplingParams(
+                        temperature=0.0, max_tokens=max(request.output_tokens, 1), ignore_eos=True
+                    ),
+                    adapter=adapter_of(request),
+                    arrival_s=arrival_s,
+                )
+            )
+        except EngineError as error:
+            record.error = f"{type(error).__name__}: {error}"
+
+    def _step(self) -> None:
+        plan = self.scheduler.schedule()
+        if not plan.scheduled:
+            self._take_in(self.scheduler.take_events())
+            return
+        timing = self._setup.timing
+        step_s = timing.step_s(step_features(plan, self._bytes_of))
+        self._now_s += step_s
+        self._busy_s += step_s
+        self._take_in(self.scheduler.commit(plan, self._sample(plan), step_s))
+
+    def _sample(self, plan: StepPlan) -> StepResult:
+        """A token of its own for each sequence: its last one, which is its alone."""
+        items = plan.scheduled
+        tokens = [[item.sequence.token_ids[-1]] if item.samples else [] for item in items]
+        return StepResult(tokens, [None] * len(items))
+
+    def _bytes_of(self, ref: AdapterRef) -> int:
+        return self._adapter_bytes[ref.rank]
+
+    def _take_in(self, events: list[Event]) -> None:
+        for event in events:
+            if not isinstance(event, FinishEvent):
+                continue
+            usage, record = event.usage, self._records[event.request_id]
+            record.error = event.error
+            record.first_token_s = usage.first_token_s
+            record.finished_s = usage.finished_s
+            record.prompt_tokens = usage.prompt_tokens
+            record.cached_tokens = usage.cached_tokens
+            record.output_tokens = usage.output_tokens
+            record.residency = usage.residency
+
+    def _sleep(self) -> None:
+        """To the next arrival or end of a load."""
+        times = [self._arrivals[0][0]] if self._arrivals else []
+        if self._loader.next_end_s is not None:
+            times.append(self._loader.next_end_s)
+        if not times:
+            waiting = self.scheduler.book.num_waiting
+            raise BenchError(f"the scheduler has come to a halt with {waiting} requests waiting")
+        self._now_s = max(self._now_s, min(times))
+
+
+class Prompts:
+    """Prompts of which equal blocks are equal tokens within one tenant and adapter, and nothing
+    else is: one token id stands for all tokens of a block, one for all that a request shares with
+    nobody."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._blocks: dict[tuple[str, str | None, str], int] = {}
+        self._next_id = count()
+
+    def make(self, request: TraceRequest) -> list[int]:
+        tokens: list[int] = []
+        for block in request.prefix_blocks:
+            key = (request.tenant, request.adapter, block)
+            token = self._blocks.get(key)
+            if token is None:
+                token = self._blocks[key] = next(self._next_id)
+            tokens += [token] * self._block_tokens
+        del tokens[request.prompt_tokens - 1 :]  # the last token is the request's own
+        own = next(self._next_id)
+        return tokens + [own] * (request.prompt_tokens - len(tokens))
+
+
+def simulate(
+    setup: Setup, policy: EvictionPolicy, trace: Sequence[TraceRequest], speed: float = 1.0
+) -> Replay:
+    return Simulator(setup, policy, trace, speed).run()
+
+
+def adapter_of(request: TraceRequest) -> AdapterRef | None:
+    """An adapter belongs to one tenant, so two tenants' "a1" are two adapters."""
+    if request.adapter is None:
+        return None
+    return AdapterRef(f"{request.tenant}/{request.adapter}", request.rank)
+
+
+def _ranks(trace: Sequence[TraceRequest]) -> set[int]:
+    return {request.rank for request in trace}
+
+
+@contextmanager
+def _garbage_left() -> Iterator[None]:
+    """No collection of cycles meanwhile: it would walk the whole prefix tree again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

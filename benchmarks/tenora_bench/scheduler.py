@@ -1,0 +1,181 @@
+"""What `schedule` and `commit` themselves take with a full batch and a long queue, without a model;
+behind `tenora bench scheduler`."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tenora_bench.machine import machine
+from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
+from tenora_engine.events import Residency
+from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.policies import make_policy
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from tenora_engine.adapters.loader import LoadResult
+
+TENANTS = 200
+STEP_S = 0.005  # of the clock that the scheduler sees
+_PAGES_A_SEQUENCE = 78
+_VOCAB = 1000
+
+
+class NeverLoads:
+    """A loader whose loads never end: who needs an adapter is looked at and passed over in every
+    step."""
+
+    on_complete: Callable[[], None] | None = None
+
+    def start(self, ref: AdapterRef) -> None:
+        pass
+
+    def take_completed(self) -> list[LoadResult]:
+        return []
+
+    def residency(self, ref: AdapterRef) -> Residency:
+        return "store"
+
+    def forget(self, digest: str) -> None:
+        pass
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+class Load:
+    """Requests of TENANTS tenants in all classes; `adapter_part` of them for adapters that never
+    come. With `shares` every tenant has a memory share of its own."""
+
+    def __init__(self, adapter_part: float, shares: bool, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._adapter_part = adapter_part
+        self._share = 0.5 / TENANTS if shares else 0.0
+        self._number = 0
+
+    def request(self, now_s: float, can_start: bool) -> GenerationRequest:
+        draw = self._draw
+        self._number += 1
+        name = f"t{draw.randrange(TENANTS)}"
+        adapter = None
+        if not can_start and draw.random() < self._adapter_part:
+            adapter = AdapterRef(f"sha256:{draw.randrange(1000)}", 8)
+        return GenerationRequest(
+            request_id=str(self._number),
+            tenant=Tenant(
+                key=name,
+                namespace=name,
+                tier=draw.choice(list(CLASS_WEIGHTS)),
+                ttft_ms=draw.choice([None, 500.0, 2000.0]),
+                tpot_ms=draw.choice([None, 50.0]),
+                min_memory_share=self._share,
+            ),
+            prompt_token_ids=[draw.randrange(_VOCAB) for _ in range(draw.randrange(50, 500))],
+            sampling=SamplingParams(max_tokens=draw.randrange(1, 128)),
+            adapter=adapter,
+            arrival_s=now_s,
+        )
+
+
+def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> dict[str, Any]:
+    """Milliseconds of processor time of a step with `running` sequences (about one in 64 ends in
+    each step and another starts) and `waiting` in the queue, by what the queue waits for."""
+    loads = {
+        "nothing but its turn": Load(0.0, shares=False, seed=0),
+        "half of it for adapters": Load(0.5, shares=False, seed=0),
+        "nine tenths of it for adapters": Load(0.9, shares=False, seed=0),
+        "half of it for adapters, memory shared out": Load(0.5, shares=True, seed=0),
+    }
+    queues = {name: _measure(load, running, waiting, steps, policy) for name, load in loads.items()}
+    return {
+        "machine": machine(),
+        "running": running,
+        "waiting": waiting,
+        "steps": steps,
+        "policy": policy,
+        "queue_waits_for": queues,
+    }
+
+
+def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) -> dict[str, float]:
+    config = _config(running, waiting)
+    now_s = 1000.0
+    arena = Arena.allocate(config)
+    memory = MemoryManager(config, arena, make_policy(policy), clock=lambda: now_s)
+    scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s)
+    schedule_ms: list[float] = []
+    commit_ms: list[float] = []
+    while len(schedule_ms) < steps:
+        while scheduler.book.num_waiting < waiting:
+            scheduler.submit(load.request(now_s, len(scheduler.book.running) < running))
+        started = time.thread_time()
+        plan = scheduler.schedule()
+        scheduled = time.thread_time()
+        scheduler.commit(plan, _result(plan), STEP_S)
+        committed = time.thread_time()
+        now_s += STEP_S
+        if len(plan.scheduled) >= running - running // 32:
+            schedule_ms.append((scheduled - started) * 1000)
+            commit_ms.append((committed - scheduled) * 1000)
+    return {
+        "schedule_p50_ms": statistics.median(schedule_ms),
+        "schedule_p99_ms": statistics.quantiles(schedule_ms, n=100)[98],
+        "commit_p50_ms": statistics.median(commit_ms),
+        "commit_p99_ms": statistics.quantiles(commit_ms, n=100)[98],
+    }
+
+
+def _config(running: int, waiting: int) -> ResolvedConfig:
+    engine = EngineConfig(
+        model="none",
+        served_name="none",
+        dtype="float32",
+        max_running=running,
+        max_step_tokens=8 * running,
+        max_prefill_chunk=2 * running,
+        max_waiting=2 * waiting,
+        max_tenant_waiting=2 * waiting,
+        max_adapters=4,
+        max_rank=8,
+    )
+    model = ModelInfo(
+        id="none",
+        architecture="LlamaForCausalLM",
+        num_layers=1,
+        hidden=4,
+        intermediate=8,
+        heads=1,
+        kv_heads=1,
+        head_dim=4,
+        vocab=_VOCAB,
+        context_tokens=4096,
+        dtype="float32",
+        weight_bytes=4000,
+        modules=dict.fromkeys(LORA_MODULES, (4, 4)),
+        eos_token_ids=(),
+    )
+    page_elements = 8 * engine.block_tokens
+    return ResolvedConfig(
+        engine=engine,
+        model=model,
+        page_elements=page_elements,
+        page_bytes=4 * page_elements,
+        num_pages=_PAGES_A_SEQUENCE * running,
+        workspace_bytes=0,
+    )
+
+
+def _result(plan: StepPlan) -> StepResult:
+    tokens = [[1] if item.samples else [] for item in plan.scheduled]
+    return StepResult(tokens, [None] * len(tokens))

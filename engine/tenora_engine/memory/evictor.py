@@ -1,0 +1,201 @@
+"""Evictor: the candidates for eviction in their partitions, valued by the policy, and which of them
+goes next. What evicting one means, its owner knows."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
+from tenora_engine.memory.adapter_demand import AdapterDemand
+from tenora_engine.memory.partitions import Partition, Partitions
+from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind, MemoryState
+from tenora_engine.memory.pool import ADAPTER, CACHED_KV, LIVE_KV, IntegrityError, PagePool
+from tenora_engine.memory.prefix import BASE, PrefixNode
+
+Item = PrefixNode | ResidentAdapter
+
+
+class Evictor:
+    """`describe` makes a candidate of an item; the clock gives seconds."""
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        policy: EvictionPolicy,
+        pool: PagePool,
+        describe: Callable[[Item], Candidate],
+        clock: Callable[[], float],
+    ) -> None:
+        strict = config.engine.strict_isolation
+        if strict and policy.partitioning == "kind":
+            raise ValueError(f"the eviction policy {policy.name} cannot isolate tenants strictly")
+        self._page_bytes = config.page_bytes
+        self._policy = policy
+        self._pool = pool
+        self._describe = describe
+        self._clock = clock
+        self._leaves: dict[Key, dict[PrefixNode, None]] = {}  # KV candidates by their adapter
+        self._num_adapters = 0
+        self.demand = AdapterDemand()
+        self.partitions: Partitions[Item] = Partitions(
+            "strict" if strict else policy.partitioning, pool, config.engine.max_adapters
+        )
+
+    @property
+    def num_candidates(self) -> int:
+        return sum(len(queue) for part in self.partitions for queue in part.queues.values())
+
+    def scope(self, namespace: str) -> str:
+        """Under which an adapter of the namespace is kept: see `adapter_cache.Key`."""
+        return "" if self.partitions.adapters_are_shared else namespace
+
+    def partition(self, item: Item) -> Partition[Item]:
+        page = item.page if isinstance(item, PrefixNode) else item.pages[0]
+        account = self._pool.account(page)
+        if not isinstance(account, Partition):
+            raise IntegrityError(f"page {page} belongs to no partition")
+        return account
+
+    def offer(self, item: Item) -> None:
+        """It could be given up from now on, or is to be valued anew."""
+        partition = self.partition(item)
+        if isinstance(item, PrefixNode):
+            if item.root.digest != BASE:
+                self._leaves.setdefault(self._adapter_of(item), {})[item] = None
+        elif not item.ticket:
+            partition.idle_adapter_pages += len(item.pages)
+        self._enqueue(partition, item)
+
+    def withdraw(self, item: Item) -> None:
+        """It is needed, or gone."""
+        if not item.ticket:
+            return
+        partition = self.partition(item)
+        partition.queues[_kind(item)].withdraw(item)
+        if isinstance(item, ResidentAdapter):
+            partition.idle_adapter_pages -= len(item.pages)
+        elif item.root.digest != BASE:
+            self._forget_leaf(item)
+
+    def adapter_came(self, resident: ResidentAdapter) -> None:
+        """It is on the device from now on: the KV it computed is worth more."""
+        partition = self.partition(resident)
+        partition.adapters += 1
+        partition.adapter_pages += len(resident.pages)
+        self._num_adapters += 1
+        self._value_leaves(resident)
+
+    def adapter_went(self, resident: ResidentAdapter, partition: Partition[Item]) -> None:
+        """It was given up: the KV it computed is worth less."""
+        partition.adapters -= 1
+        partition.adapter_pages -= len(resident.pages)
+        self._num_adapters -= 1
+        self._value_leaves(resident)
+
+    def victims(self, partition: Partition[Item], count: int, demand: Kind) -> Iterator[Item]:
+        """What to give up, one after another, until `count` pages of `partition` can be allocated;
+        the caller evicts each before it asks for the next. O(partitions), and for each victim the
+        logarithm of that."""
+        while self.partitions.lacks(partition, count):
+            sources, is_source = self.partitions.sources(partition, count)
+            state = self._state(partition)
+            for source in sources:
+                self._revalue(source, state)
+            heads, deferred = self._heads(sources, demand, state)
+            while heads and self.partitions.lacks(partition, count):
+                _, number, source, kind = heapq.heappop(heads)
+                if not is_source(source):
+                    continue
+                if self._policy.defers(kind, demand, self._state(partition)) != deferred:
+                    break
+                queue = source.queues[kind]
+                yield queue.least()[1]
+                if len(queue):
+                    heapq.heappush(heads, (queue.least()[0], number, source, kind))
+
+    def _heads(
+        self, sources: list[Partition[Item]], demand: Kind, state: MemoryState
+    ) -> tuple[list[tuple[float, int, Partition[Item], Kind]], bool]:
+        """The least of each queue as a heap: of kinds that are not deferred, if there are any, else
+        of those that are; and which it was. Raises IntegrityError when there is nothing."""
+        queues = [(source, *entry) for source in sources for entry in source.queues.items()]
+        for deferred in (False, True):
+            heads = [
+                (queue.least()[0], number, source, kind)
+                for number, (source, kind, queue) in enumerate(queues)
+                if len(queue) and self._policy.defers(kind, demand, state) == deferred
+            ]
+            if heads:
+                heapq.heapify(heads)
+                return heads, deferred
+        raise IntegrityError("there is no candidate where pages were promised")
+
+    def least(self, residents: Iterable[ResidentAdapter]) -> ResidentAdapter:
+        """Of idle adapters the one to give up for its slot."""
+        return min(residents, key=lambda item: self._value(self.partition(item), item))
+
+    def _value_leaves(self, resident: ResidentAdapter) -> None:
+        for node in list(self._leaves.get((resident.scope, resident.digest), ())):
+            self._enqueue(self.partition(node), node)
+
+    def _enqueue(self, partition: Partition[Item], item: Item) -> None:
+        partition.queues[_kind(item)].offer(item, self._value(partition, item))
+
+    def _value(self, partition: Partition[Item], item: Item) -> float:
+        candidate = self._describe(item)
+        partition.most_visits = max(partition.most_visits, candidate.visits)
+        partition.most_bytes = max(partition.most_bytes, candidate.num_bytes)
+        return self._policy.value(candidate, self._state(partition))
+
+    def _revalue(self, partition: Partition[Item], state: MemoryState) -> None:
+        every_s = self._policy.revalue_s
+        if every_s is None or state.now_s - partition.valued_s < every_s:
+            return
+        partition.valued_s = state.now_s
+        for queue in partition.queues.values():
+            for item in queue.items():
+                queue.offer(item, self._value(partition, item))
+
+    def _state(self, partition: Partition[Item]) -> MemoryState:
+        """What a policy may know. In strict mode nothing that other tenants could change."""
+        now_s = self._clock()
+        most_visits, most_bytes = partition.most_visits, partition.most_bytes
+        if self.partitions.partitioning == "strict":
+            return MemoryState(
+                now_s=now_s,
+                capacity_bytes=partition.max_pages * self._page_bytes,
+                kv_bytes=(partition.used - partition.adapter_pages) * self._page_bytes,
+                adapter_bytes=partition.adapter_pages * self._page_bytes,
+                resident_adapters=partition.adapters,
+                most_visits=most_visits,
+                most_bytes=most_bytes,
+            )
+        pool = self._pool
+        expected, sigma = self.demand.expected(now_s)
+        return MemoryState(
+            now_s=now_s,
+            capacity_bytes=pool.total * self._page_bytes,
+            kv_bytes=(pool.count(LIVE_KV) + pool.count(CACHED_KV)) * self._page_bytes,
+            adapter_bytes=pool.count(ADAPTER) * self._page_bytes,
+            resident_adapters=self._num_adapters,
+            expected_adapters=expected,
+            expected_adapters_sigma=sigma,
+            most_visits=most_visits,
+            most_bytes=most_bytes,
+        )
+
+    def _adapter_of(self, node: PrefixNode) -> Key:
+        return self.scope(node.root.namespace), node.root.digest
+
+    def _forget_leaf(self, node: PrefixNode) -> None:
+        key = self._adapter_of(node)
+        leaves = self._leaves[key]
+        del leaves[node]
+        if not leaves:
+            del self._leaves[key]
+
+
+def _kind(item: Item) -> Kind:
+    return "kv" if isinstance(item, PrefixNode) else "adapter"

@@ -1,0 +1,219 @@
+"""Partitions: whose pages are whose, and who may take pages from whom. It counts pages; what lies
+in them and what they are worth it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tenora_engine.errors import InvalidRequestError
+from tenora_engine.memory.eviction_queue import Evictable, EvictionQueue
+from tenora_engine.memory.policies.interface import Kind, Partitioning
+from tenora_engine.memory.pool import PageAccount, PagePool
+
+if TYPE_CHECKING:
+    from tenora_engine.request import Tenant
+
+ADAPTER_SHARE = 0.2
+"""Of the arena under partitioning by kind: S-LoRA's static split, as papers measure it."""
+
+ItemT = TypeVar("ItemT", bound=Evictable)
+
+
+class Partition(PageAccount, Generic[ItemT]):
+    """Pages with common bounds, and those of them that could be given up.
+
+    A *hard* partition never holds more than `max_pages`, and the `max_pages` of all hard partitions
+    together fit the arena: none of them can take a page from another. Else `min_pages` are
+    guaranteed (nobody takes from a partition that holds no more) and beyond `max_pages` it lives
+    on what nobody within their shares needs.
+    """
+
+    def __init__(self, min_pages: int, max_pages: int, max_slots: int, hard: bool) -> None:
+        super().__init__()
+        self.min_pages = min_pages
+        self.max_pages = max_pages
+        self.max_slots = max_slots  # adapters
+        self.hard = hard
+        self.sequences = 0  # that have not ended
+        self.most_needed = 0  # pages that one of them may come to need
+        self.adapters = 0  # resident
+        self.adapter_pages = 0
+        self.idle_adapter_pages = 0  # of adapters that nobody uses
+        self.most_visits = 1  # of any candidate so far
+        self.most_bytes = 1
+        self.valued_s = 0.0  # when all candidates were valued last
+        self.queues: dict[Kind, EvictionQueue[ItemT]] = {
+            "kv": EvictionQueue(),
+            "adapter": EvictionQueue(),
+        }
+
+    def enter(self, num_pages: int) -> None:
+        """A sequence was accepted which needs so many pages in the end."""
+        self.sequences += 1
+        self.most_needed = max(self.most_needed, num_pages)
+
+    def leave(self) -> None:
+        self.sequences -= 1
+        if not self.sequences:
+            self.most_needed = 0
+
+    @property
+    def evictable_pages(self) -> int:
+        """Every cached page can go: the descendants of an unreferenced node are unreferenced."""
+        return self.cached + self.idle_adapter_pages
+
+    def surplus(self, beyond_max: bool) -> int:
+        """Pages above its maximum, or its minimum."""
+        return max(self.used - (self.max_pages if beyond_max else self.min_pages), 0)
+
+
+class Partitions(Generic[ItemT]):
+    """The partitions of one arena. Tenants without shares have the common one together.
+
+    An item taken from a partition above its minimum may be an adapter of several pages, so a
+    minimum holds up to the pages of one adapter less one.
+    """
+
+    def __init__(self, partitioning: Partitioning, pool: PagePool, max_slots: int) -> None:
+        self.partitioning = partitioning
+        self._pool = pool
+        self._max_slots = max_slots
+        self._tenants: dict[str, Partition[ItemT]] = {}
+        self._kinds: dict[Kind, Partition[ItemT]] = {}
+        self._common: Partition[ItemT] = Partition(0, pool.total, max_slots, hard=False)
+        if partitioning == "kind":
+            adapter_pages = min(max(int(pool.total * ADAPTER_SHARE), 1), pool.total - 1)
+            self._kinds = {
+                "adapter": self._hard(adapter_pages, max_slots),
+                "kv": self._hard(pool.total - adapter_pages, max_slots),
+            }
+
+    def __iter__(self) -> Iterator[Partition[ItemT]]:
+        if self._kinds:
+            yield from self._kinds.values()
+        else:
+            yield self._common
+            yield from self._tenants.values()
+
+    @property
+    def has_tenants(self) -> bool:
+        return bool(self._tenants)
+
+    @property
+    def adapters_are_shared(self) -> bool:
+        """Whether tenants with an adapter of equal content use one copy."""
+        return self.partitioning != "strict"
+
+    def of(self, namespace: str, kind: Kind) -> Partition[ItemT]:
+        """Where a page of a tenant is counted."""
+        if self._kinds:
+            return self._kinds[kind]
+        return self._tenants.get(namespace, self._common)
+
+    def register(self, tenant: Tenant, is_in_common: Callable[[], bool]) -> None:
+        """See to the partition of a tenant that sends a request.
+
+        A tenant with shares gets its own, unless it `is_in_common` with pages or requests: then
+        once it has none. A minimum is cut to what is left of what others have been promised: their
+        minimum, and pages for all they have in flight.
+        In strict mode the partition is the minimum share, fixed while it is in use; raises
+        InvalidRequestError when there is none or not enough is left.
+        """
+        if self.partitioning not in ("tenant", "strict"):
+            return
+        strict, total = self.partitioning == "strict", self._pool.total
+        known = self._tenants.get(tenant.namespace)
+        if known is not None and strict:
+            return
+        plain = tenant.min_memory_share <= 0 and tenant.max_memory_share >= 1
+        if known is None and not strict and (plain or is_in_common()):
+            return
+        self._drop_unused(tenant.namespace)
+        others = [partition for partition in self if partition is not known]
+        left = total - sum(other.min_pages for other in others)
+        wanted = int(tenant.min_memory_share * total)
+        if strict:
+            if not 0 < wanted <= left:
+                raise InvalidRequestError(
+                    f"strict isolation: the tenant's memory share of {wanted} pages is not among "
+                    f"the {left} pages that are left; give it a minimum share, or others less",
+                    param="tenant",
+                )
+            slots = int(tenant.min_memory_share * self._max_slots)
+            self._tenants[tenant.namespace] = self._hard(wanted, slots)
+            return
+        partition = known or Partition(0, total, self._max_slots, hard=False)
+        beyond = max(max(other.most_needed - other.min_pages, 0) for other in others)
+        partition.min_pages = min(wanted, left - beyond)
+        partition.max_pages = max(
+            int(tenant.max_memory_share * total), partition.min_pages, partition.most_needed, 1
+        )
+        self._tenants[tenant.namespace] = partition
+
+    def most_pages(self, partition: Partition[ItemT]) -> int:
+        """What one sequence can have of it at most, when nothing else runs."""
+        if partition.hard:
+            return partition.max_pages
+        others = sum(other.min_pages for other in self if other is not partition)
+        return min(partition.max_pages, self._pool.total - others)
+
+    def available(
+        self, partition: Partition[ItemT], count: int, held: Mapping[Partition[ItemT], int]
+    ) -> int:
+        """Pages that a demand for `count` could get, free or by eviction: all of them, or enough.
+        `held`: those of the evictable ones that it would make use of."""
+        own = partition.evictable_pages - held.get(partition, 0)
+        if partition.hard:
+            return partition.max_pages - partition.used + own
+        if self._pool.num_free + own >= count:
+            return self._pool.num_free + own
+        beyond = partition.used - own + count > partition.max_pages
+        others = sum(
+            min(other.evictable_pages - held.get(other, 0), other.surplus(beyond))
+            for other in self
+            if other is not partition
+        )
+        return self._pool.num_free + own + others
+
+    def lacks(self, partition: Partition[ItemT], count: int) -> bool:
+        """Whether something must be evicted before `count` pages can be allocated."""
+        if partition.hard and partition.used + count > partition.max_pages:
+            return True
+        return self._pool.num_free < count
+
+    def sources(
+        self, partition: Partition[ItemT], count: int
+    ) -> tuple[list[Partition[ItemT]], Callable[[Partition[ItemT]], bool]]:
+        """Where the next candidates for a demand of `count` pages come from, and how long each is
+        one: those above their maximum first, then itself if it would be, then all above their
+        minimum. O(partitions)."""
+        if partition.hard or not self._tenants:
+            return [partition], lambda _: True
+        above = [p for p in self if p.evictable_pages and p.surplus(beyond_max=True)]
+        if above:
+            return above, lambda p: p.surplus(beyond_max=True) > 0
+        if partition.used + count > partition.max_pages and partition.evictable_pages:
+            return [partition], lambda p: p.used + count > p.max_pages
+        others = [p for p in self if p is not partition and p.surplus(beyond_max=False)]
+        return [partition, *others], lambda p: p is partition or p.surplus(beyond_max=False) > 0
+
+    def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
+        """Whether `other` giving up pages could help a demand for `count`."""
+        if other is partition:
+            return True
+        if partition.hard or other.hard:
+            return False
+        beyond = partition.used - partition.evictable_pages + count > partition.max_pages
+        return other.surplus(beyond) > 0
+
+    def _hard(self, pages: int, slots: int) -> Partition[ItemT]:
+        return Partition(pages, pages, slots, hard=True)
+
+    def _drop_unused(self, namespace: str) -> None:
+        """Forget tenants that have neither pages nor requests."""
+        self._tenants = {
+            name: partition
+            for name, partition in self._tenants.items()
+            if partition.used or partition.sequences or name == namespace
+        }

@@ -1,0 +1,57 @@
+"""ChunkSizer: how many prefill tokens fit beside the decoding sequences of a step without making
+one of them late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.sequence import Sequence
+
+MARGIN = 1.2
+"""A step is expected to take this much longer than predicted (Niyama)."""
+
+MIN_PREFILL_PART = 8
+"""Prefill always goes on by this part of what a step could hold: where the promises cannot be kept
+with any step, what waits must not be lost as well."""
+
+_MEMORY = 0.9  # weight of the past in the moving average
+
+
+class ChunkSizer:
+    """Slack-sized chunks (Niyama: "Breaking the silos of LLM inference serving", 2025, dynamic
+    chunking): the largest whose predicted time, with a margin, fits the least decode slack.
+
+    A step is predicted to take what one that only decodes takes, and the time of a prefilled token
+    for each token of prefill. A sequence's n-th token is due at its first plus n times its TPOT
+    target: one that is ahead lends its time to prefills. One that is late is not made later, but
+    nobody else waits for it to catch up.
+    """
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._decode_s = 0.0
+
+    def observe_decode(self, step_s: float) -> None:
+        """A step in which every sequence decoded one token."""
+        if self._decode_s:
+            self._decode_s = _MEMORY * self._decode_s + (1 - _MEMORY) * step_s
+        else:
+            self._decode_s = step_s
+
+    def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
+        """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
+        slack_s = min((_slack_s(s, now_s) for s in decoding), default=math.inf)
+        if slack_s == math.inf:
+            return most
+        tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
+        return min(max(tokens, -(-most // MIN_PREFILL_PART)), most)
+
+
+def _slack_s(sequence: Sequence, now_s: float) -> float:
+    """Seconds that the next step may take."""
+    tpot_s, first_s = sequence.tpot_s, sequence.first_token_s
+    if tpot_s == math.inf or first_s is None:
+        return math.inf
+    return max(first_s + sequence.num_output * tpot_s - now_s, tpot_s)

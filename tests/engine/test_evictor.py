@@ -1,0 +1,117 @@
+"""What policies are told as things change: the queue's wishes, adapters that come and go, time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.policies.elora import EloraPolicy
+from tenora_engine.memory.policies.interface import Candidate, Kind, MemoryState
+from tenora_engine.memory.policies.joint import JointPolicy
+from tenora_engine.request import AdapterRef
+
+
+class Watcher(JointPolicy):
+    """Keeps the last candidate it was asked about, by kind and tenant."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[Kind, str], Candidate] = {}
+        self.state: MemoryState | None = None
+
+    def value(self, candidate: Candidate, state: MemoryState) -> float:
+        self.seen[candidate.kind, candidate.namespace] = candidate
+        self.state = state
+        return super().value(candidate, state)
+
+
+def serve(rig: Rig, name: str, prompt: list[int], adapter: AdapterRef | None = None) -> None:
+    submit(rig, name, prompt, adapter)
+    while rig.engine.has_work:
+        rig.now_s += 0.5
+        rig.engine.step()
+        rig.engine.check_integrity()
+
+
+def submit(rig: Rig, name: str, prompt: list[int], adapter: AdapterRef | None = None) -> None:
+    tenant = make_tenant(name.split("-")[0], weight=2.0)
+    rig.engine.submit(
+        make_request(name, prompt, tenant=tenant, adapter=adapter, max_tokens=1, ignore_eos=True)
+    )
+
+
+def test_a_prefix_that_waits_to_be_used_is_wanted_until_it_runs() -> None:
+    policy = Watcher()
+    rig = Rig.build(make_config(), policy=policy)
+    wanted = []
+    serve(rig, "a-1", [1] * 9)
+    wanted.append(policy.seen["kv", "ns-a"].wanted)
+    submit(rig, "a-2", [1] * 9)
+    wanted.append(policy.seen["kv", "ns-a"].wanted)
+    rig.engine.abort("a-2")
+    wanted.append(policy.seen["kv", "ns-a"].wanted)
+    assert wanted == [False, True, False]
+    submit(rig, "a-3", [1] * 9)
+    serve(rig, "a-4", [2])
+    assert not policy.seen["kv", "ns-a"].wanted
+    assert (policy.seen["kv", "ns-a"].visits, policy.seen["kv", "ns-a"].weight) == (2, 2.0)
+
+
+def test_a_wanted_prefix_outlives_what_is_newer() -> None:
+    rig = Rig.build(make_config(num_pages=12, max_running=1))
+    serve(rig, "a-1", [1] * 16)
+    running = make_request("b-0", [3] * 8, tenant=make_tenant("b"), max_tokens=20, ignore_eos=True)
+    rig.engine.submit(running)
+    rig.engine.step()
+    submit(rig, "a-2", [1] * 16)  # waits behind b
+    while rig.engine.has_work:
+        rig.now_s += 100.0
+        rig.engine.step()
+    assert rig.engine.stats().counters["cached_tokens"] == 12
+
+
+def test_kv_is_discounted_while_its_adapter_is_away() -> None:
+    policy = Watcher()
+    rig = Rig.build(make_config(max_adapters=1), policy=policy)
+    resident = []
+    for name, adapter in (("a-1", "x"), ("b-1", "y"), ("c-1", "x")):  # y takes the only slot
+        serve(rig, name, [1] * 20, make_ref(adapter))  # two steps
+        resident.append(policy.seen["kv", "ns-a"].adapter_resident)
+    assert resident == [True, False, True]
+    assert policy.state is not None
+    assert policy.state.resident_adapters == 1
+    assert policy.state.expected_adapters > 0
+
+
+def test_what_time_reorders_is_valued_anew() -> None:
+    """ELORA: of the same use, many visits long ago lose to one just now, although they would win at
+    the moment at which they were valued first."""
+    rig = Rig.build(make_config(num_pages=12), policy=EloraPolicy())
+    for number in range(6):
+        serve(rig, f"a-{number}", [1] * 16)
+    rig.now_s += 60.0
+    serve(rig, "b-1", [2] * 16)
+    serve(rig, "c-1", [3] * 24)  # needs room
+    tenants = rig.engine.stats().pool.tenants
+    assert tenants["ns-b"]["cached_kv"] == 4
+    assert tenants.get("ns-a", {"cached_kv": 0})["cached_kv"] < 4
+
+
+def test_strict_isolation_tells_a_policy_nothing_of_others() -> None:
+    policy = Watcher()
+    rig = Rig.build(make_config(strict_isolation=True), policy=policy)
+    for name in ("a", "b"):
+        tenant = msgspec.structs.replace(make_tenant(name), min_memory_share=0.5)
+        request = make_request(name, [1] * 9, tenant=tenant, adapter=make_ref(f"x{name}"))
+        rig.engine.submit(request)
+        while rig.engine.has_work:
+            rig.engine.step()
+        rig.memory.costs.observe_step(1000, 1, step_s=60.0)  # a's load is seen, but not in b's KV
+    state = policy.state
+    assert state is not None
+    assert state.capacity_bytes == 16 * rig.config.page_bytes
+    assert (state.resident_adapters, state.expected_adapters) == (1, 0.0)
+    assert state.adapter_bytes == 2 * rig.config.page_bytes
+    at_the_start = CostModel(rig.config)
+    assert rig.memory.costs.token_s > at_the_start.token_s
+    assert policy.seen["kv", "ns-b"].recompute_s == at_the_start.block_s(3)

@@ -1,0 +1,302 @@
+"""Service classes in the whole engine: deadlines, limits, chunks, charges, preemption, ageing."""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from tenora_engine.errors import DeadlineError, QueueFullError
+from tenora_engine.events import Event, FinishEvent
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.request import LateAction, Tenant
+from tenora_engine.scheduling.charges import DECODE_COST, Charges
+from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
+from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
+from tenora_engine.scheduling.feasibility import Feasibility
+from tenora_engine.scheduling.line import AGE_S
+from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.scheduler import MAX_COLD_ADAPTERS
+from tenora_engine.sequence import Sequence
+
+NOW_S = 1000.0
+
+
+def run(rig: Rig, seconds: float = 0.0) -> list[Event]:
+    events: list[Event] = []
+    while rig.engine.has_work:
+        rig.now_s += seconds
+        events += rig.engine.step()
+        rig.engine.check_integrity()
+    return events
+
+
+def backlog(rig: Rig, requests: int, tenant: str = "promised") -> None:
+    for number in range(requests):
+        rig.engine.submit(
+            make_request(
+                f"b{number}", [1] * 30, tenant=make_tenant(tenant), max_tokens=2, ignore_eos=True
+            )
+        )
+
+
+def promised(late: LateAction, ttft_ms: float = 100.0) -> Tenant:
+    return make_tenant("promised", tier="default", ttft_ms=ttft_ms, late=late)
+
+
+def test_what_cannot_be_in_time_is_refused_and_taken_after_the_time_it_was_told() -> None:
+    """The clock gives a token a millisecond: the cost model's first guess."""
+    rig = Rig.build(make_config(num_pages=64, max_running=1))
+    backlog(rig, 20)
+    with pytest.raises(DeadlineError, match=r"after \d+ ms; this plan promises 100 ms") as refused:
+        rig.engine.submit(make_request("late", [2] * 30, tenant=promised("refuse")))
+    assert rig.engine.stats().counters["requests_refused"] == 1
+    assert rig.engine.stats().waiting == 20
+    rig.engine.check_integrity()
+    told_s = refused.value.retry_after_ms / 1000
+    assert 0 < told_s < 30 * 20 / 1000
+    until_s = rig.now_s + told_s
+    while rig.now_s < until_s:
+        rig.engine.step()
+        rig.now_s += rig.runner.plans[-1].num_tokens / 1000
+    again = make_request("again", [2] * 30, tenant=promised("refuse"), arrival_s=rig.now_s)
+    rig.engine.submit(again)
+
+
+def test_anothers_backlog_does_not_make_a_tenant_within_its_share_late() -> None:
+    rig = Rig.build(make_config(num_pages=64, max_running=1))
+    backlog(rig, 20, "noisy")
+    rig.engine.submit(make_request("r", [2] * 30, tenant=promised("refuse")))
+    done = [e.request_id for e in run(rig, 0.01) if isinstance(e, FinishEvent)]
+    assert done.index("r") <= 1
+
+
+def test_a_refused_requests_adapter_is_fetched_for_the_next_try() -> None:
+    rig = Rig.build(make_config())
+    rig.memory.costs.observe_load(1, 1e6)  # loads take for ever
+    ref = make_ref("cold")
+    with pytest.raises(DeadlineError):
+        rig.engine.submit(make_request("r", [1], tenant=promised("refuse"), adapter=ref))
+    assert rig.loader.started == [ref.digest]
+    assert run(rig) == []
+    rig.engine.submit(make_request("r", [1], tenant=promised("refuse"), adapter=ref))
+    assert len(run(rig)) > 1
+
+
+@pytest.mark.parametrize("late", ["relegate", "best_effort"])
+def test_what_is_late_is_relegated_or_keeps_its_place(late: LateAction) -> None:
+    rig = Rig.build(make_config(num_pages=64, max_running=1))
+    backlog(rig, 20)
+    rig.engine.submit(make_request("late", [2] * 30, tenant=promised(late)))
+    (sequence,) = [s for s in rig.engine._book.queue.sequences() if s.request.request_id == "late"]
+    assert sequence.service_class == (LOWEST_CLASS if late == "relegate" else "default")
+    done = [e for e in run(rig, 0.01) if isinstance(e, FinishEvent)]
+    assert len(done) == 21
+
+
+def test_a_deadline_missed_while_waiting_relegates_and_nothing_is_lost() -> None:
+    rig = Rig.build(make_config(max_running=1))
+    rig.engine.submit(make_request("first", [1] * 4, ignore_eos=True))
+    rig.engine.step()
+    rig.engine.submit(make_request("late", [2] * 4, tenant=promised("relegate")))
+    done = [e.request_id for e in run(rig, 1.0) if isinstance(e, FinishEvent)]
+    assert done == ["first", "late"]
+    assert rig.engine.stats().counters["relegations"] == 1
+
+
+def test_a_tenants_queue_is_bounded_and_others_still_get_in() -> None:
+    rig = Rig.build(make_config(max_waiting=10, max_tenant_waiting=3))
+    for number in range(3):
+        rig.engine.submit(make_request(f"r{number}", [1]))
+    with pytest.raises(QueueFullError, match="limit of 3") as refused:
+        rig.engine.submit(make_request("r3", [1]))
+    assert refused.value.retry_after_ms >= 1
+    rig.engine.submit(make_request("r4", [1], tenant=make_tenant("other"), n=3))
+    with pytest.raises(QueueFullError):
+        rig.engine.submit(make_request("r5", [1], tenant=make_tenant("other")))
+    run(rig)
+    rig.engine.submit(make_request("r5", [1], tenant=make_tenant("other")))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 60)), max_size=20),
+    st.floats(0, 1e6),
+    st.floats(0, 10),
+    st.floats(0, 1e5),
+)
+def test_predictions_are_finite_and_grow_with_what_comes_before(
+    drains: list[tuple[float, float]], before: float, load_s: float, work: float
+) -> None:
+    feasibility = Feasibility(CostModel(make_config()))
+    for drained, seconds in drains:
+        feasibility.observe_drain(drained, seconds)
+    ttft_s = feasibility.ttft_s(before, load_s, work)
+    assert math.isfinite(ttft_s)
+    assert load_s <= ttft_s <= feasibility.ttft_s(before + 1, load_s, work)
+    assert 1 <= feasibility.drain_ms(before) <= 60_000
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 500), st.integers(1, 50), st.floats(0, 5)), max_size=8),
+    st.floats(0, 0.1),
+    st.integers(1, 4096),
+)
+def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
+    streams: list[tuple[float, int, float]], decode_s: float, most: int
+) -> None:
+    costs = CostModel(make_config())
+    sizer = ChunkSizer(costs)
+    sizer.observe_decode(decode_s)
+    decoding, slacks = [], []
+    for tpot_ms, num_output, ago_s in streams:
+        request = make_request("r", [1])
+        tokens = [1] * (1 + num_output)
+        decoding.append(
+            Sequence(
+                request, 0, tokens, num_prompt=1, first_token_s=NOW_S - ago_s, tpot_s=tpot_ms / 1000
+            )
+        )
+        slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))
+    chunk = sizer.prefill_tokens(decoding, NOW_S, most)
+    least = math.ceil(most / MIN_PREFILL_PART)
+    assert least <= chunk <= most
+    if chunk > least and slacks:
+        assert MARGIN * (decode_s + chunk * costs.token_s) <= min(slacks) + 1e-6
+    if chunk < most:
+        assert MARGIN * (decode_s + (chunk + 1.01) * costs.token_s) > min(slacks) - 1e-6
+
+
+def test_prefill_waits_for_streams_that_would_be_late() -> None:
+    config = make_config(
+        num_pages=256, max_step_tokens=200, max_prefill_chunk=200, context_tokens=400
+    )
+    rig = Rig.build(config)
+    stream = make_tenant("stream", tpot_ms=60.0)
+    rig.engine.submit(make_request("s", [1], tenant=stream, max_tokens=90, ignore_eos=True))
+    rig.engine.step()
+    rig.engine.submit(make_request("long", [2] * 300, ignore_eos=True))
+    rig.engine.step()
+    chunk = max(item.num_tokens for item in rig.runner.plans[-1].scheduled)
+    assert 200 // MIN_PREFILL_PART <= chunk <= 60 / MARGIN
+
+
+def test_only_so_many_adapters_come_onto_the_device_in_one_step() -> None:
+    rig = Rig.build(make_config(num_pages=64, max_adapters=20, max_running=20, max_step_tokens=20))
+    number = MAX_COLD_ADAPTERS + 3
+    for i in range(number):
+        rig.engine.submit(make_request(f"r{i}", [1], adapter=make_ref(f"a{i}"), ignore_eos=True))
+    rig.engine.step()
+    assert rig.engine.stats().running == MAX_COLD_ADAPTERS
+    rig.engine.step()
+    assert rig.engine.stats().running == number
+
+
+def test_preemption_takes_the_lowest_class_and_there_the_cheapest() -> None:
+    rig = Rig.build(make_config(num_pages=20, max_prefill_chunk=16, max_step_tokens=60))
+    priority = make_tenant("p", tier="priority")
+    flex = make_tenant("f", tier="flex")
+    rig.engine.submit(make_request("short", [1] * 5, tenant=priority, max_tokens=40))
+    rig.engine.submit(make_request("long", [2] * 15, tenant=flex, max_tokens=40))
+    rig.engine.submit(make_request("cheap", [3] * 7, tenant=flex, max_tokens=40))
+    rig.runner.eos_every = 1 << 30
+    gone: list[str] = []
+    while rig.engine.has_work and not gone:
+        before = {s.request.request_id for s in rig.engine._book.running}
+        rig.engine.step()
+        if rig.engine.stats().counters["preemptions"]:
+            gone += before - {s.request.request_id for s in rig.engine._book.running}
+    assert gone == ["cheap"]
+
+
+def test_a_tenant_is_charged_for_what_it_used() -> None:
+    config = make_config()
+    rig = Rig.build(config)
+    ref = make_ref("x", rank=8)
+    charges = Charges(config, rig.memory.costs)
+    rig.memory.costs.observe_load(1000, 1.0)
+    rig.engine.submit(make_request("r", [1] * 6, adapter=ref, max_tokens=3, ignore_eos=True))
+    scheduler = rig.engine._scheduler
+    token = charges.token(ref)
+    assert token == pytest.approx(1 + 8 * 7 * 8 / 1000)
+    loads = []
+    while rig.engine.has_work:
+        plan = scheduler.schedule()
+        loads.append(charges.load(2 * config.page_bytes))  # as the rates are now
+        result = rig.runner.run(rig.runner.build_batch(plan))
+        scheduler.commit(plan, result, step_s=0.0)  # pages held for no time cost nothing
+    paid = rig.engine._book.queue.counter("t0", "default")
+    assert paid == pytest.approx(token * (6 + DECODE_COST * 3) + loads[0])
+    assert charges.kv(1.0) * config.num_pages * rig.memory.costs.token_s == pytest.approx(1.0)
+
+
+def test_a_class_alone_has_the_whole_engine() -> None:
+    rig = Rig.build(make_config(num_pages=64))
+    for number in range(8):
+        tenant = make_tenant(tier=LOWEST_CLASS)
+        rig.engine.submit(make_request(f"r{number}", [1, 2], tenant=tenant, ignore_eos=True))
+    rig.engine.step()
+    assert rig.engine.stats().running == 8
+
+
+@given(
+    st.sampled_from(sorted(CLASS_WEIGHTS)),
+    st.lists(st.integers(1, 60), min_size=3, max_size=12),
+    st.integers(1, 60),
+    st.integers(1, 100),
+    st.integers(0, 20),
+)
+@settings(deadline=None, max_examples=60)
+def test_nobody_waits_past_the_ageing_bound(
+    tier: str, costs: list[int], own: int, quantum: int, ahead: int
+) -> None:
+    """One request that its own tenant's later ones always beat on deadline, in a queue that two
+    tenants of every class keep full of requests more urgent than it. Once it has aged, it starts
+    before the engine has served: the work of its own tenant that came before it, as much again,
+    and a quantum and a request twice, for each tenant by weight; over the share of its class, and
+    what the classes may be owed from before."""
+    queue = FairQueue(quantum)
+    numbers = count()
+    tenants = [make_tenant(f"{name}{i}", tier=name) for name in CLASS_WEIGHTS for i in (0, 1)]
+    victim = next(tenant for tenant in tenants if tenant.tier == tier)
+
+    def push(tenant: Tenant, cost: int, due_s: float, now_s: float) -> Sequence:
+        sequence = Sequence(
+            request=make_request("r", [1], tenant=tenant),
+            index=0,
+            token_ids=[1],
+            num_prompt=1,
+            number=next(numbers),
+            service_class=tenant.tier,
+            work=float(cost),
+            due_s=due_s,
+        )
+        queue.push(sequence, now_s)
+        return sequence
+
+    for _ in range(ahead):
+        push(victim, costs[0], NOW_S, NOW_S)
+    patient = push(victim, own, NOW_S + 1e9, NOW_S)
+    largest = max(*costs, own)
+    each = ahead * costs[0] + 2 * (quantum + largest)
+    total = sum(CLASS_WEIGHTS.values())
+    bound = (
+        (2 * each + len(CLASS_WEIGHTS) * (CREDIT_TOKENS + largest)) * total / CLASS_WEIGHTS[tier]
+    )
+    now_s, served = NOW_S, 0.0
+    while served <= bound:
+        for tenant in tenants:
+            if queue.waiting_of(tenant.key) < 3:
+                push(tenant, costs[int(now_s * 10) % len(costs)], now_s, now_s)
+        sequence = next(queue.candidates(now_s))
+        queue.start(sequence)
+        queue.charge(sequence, sequence.work)
+        if sequence is patient:
+            break
+        if now_s - NOW_S > AGE_S:
+            served += sequence.work
+        now_s += 0.1
+    assert sequence is patient, f"still waiting after {served} of {bound}"
