@@ -77,7 +77,8 @@ class EngineMachine(RuleBasedStateMachine):
         sharing: str,
     ) -> None:
         strict = sharing == "strict" and policy != "static-lru"
-        self.share = 0.0 if sharing == "none" else 0.3
+        # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
+        self.share = {"none": 0.0, "shares": 0.15, "strict": 0.3}[sharing]
         config = make_config(
             num_pages=num_pages,
             block_tokens=block_tokens,
@@ -261,7 +262,9 @@ class EngineMachine(RuleBasedStateMachine):
             return minimum
         if self.policy == "static-lru":
             return pages - min(max(int(pages * 0.2), 1), pages - 1)
-        return pages if not self.share else min(int(2 * self.share * pages), pages - 2 * minimum)
+        if not self.share:
+            return pages
+        return min(int(2 * self.share * pages), pages - (len(TENANTS) - 1) * minimum)
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
