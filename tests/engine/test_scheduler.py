@@ -58,6 +58,19 @@ def test_beside_others_a_tenants_prompts_have_a_part_of_the_step() -> None:
     assert sorted(step_shape(rig)) == [("a1", 1), ("a2", 5), ("b1", 2)]
 
 
+def test_tenants_with_their_part_of_the_step_hide_nobody() -> None:
+    """However many of their prompts stand before another tenant's."""
+    config = make_config(max_step_tokens=16, max_prefill_chunk=2, max_running=16, max_waiting=1000)
+    rig = Rig.build(config)
+    for name in "abcde":
+        tenant = make_tenant(name, weight=1000.0)
+        for number in range(64):
+            rig.engine.submit(make_request(f"{name}{number}", [number % 40] * 4, tenant=tenant))
+    rig.engine.submit(make_request("z", [1] * 2, tenant=make_tenant("z", weight=0.001)))
+    rig.engine.step()
+    assert ("z", 2) in step_shape(rig)
+
+
 def test_rows_of_one_adapter_stand_together_base_first() -> None:
     rig = Rig.build(make_config(max_step_tokens=16))
     for number, name in enumerate(("x", None, "y", "x", None)):

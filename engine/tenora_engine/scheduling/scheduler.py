@@ -1,7 +1,6 @@
 """Scheduler: what each step runs (`schedule`) and what came of it (`commit`). Iteration-level
 batching: decode first, then prefill as far as the decoding can wait, then new sequences in fair
-order. It knows tokens and
-pages by number, never tensors."""
+order. It knows tokens and pages by number, never tensors."""
 
 from __future__ import annotations
 
