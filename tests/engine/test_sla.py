@@ -291,7 +291,7 @@ def test_nobody_waits_past_the_ageing_bound(
         for tenant in tenants:
             if queue.waiting_of(tenant.key) < 3:
                 push(tenant, costs[int(now_s * 10) % len(costs)], now_s, now_s)
-        sequence = next(queue.candidates(now_s))
+        sequence = next(queue.candidates())
         queue.start(sequence)
         queue.charge(sequence, sequence.work)
         if sequence is patient:
