@@ -21,7 +21,7 @@ from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
-from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
@@ -217,8 +217,11 @@ class MemoryManager:
         if full <= len(nodes) or root is None or not self._config.engine.prefix_caching:
             return
         now_s = self._clock()
-        for number in range(len(nodes), full):
-            key = encode_tokens(sequence.token_ids[number * size : (number + 1) * size])
+        first, key_bytes = len(nodes), size * TOKEN_BYTES
+        encoded = encode_tokens(sequence.token_ids[first * size : full * size])
+        for number in range(first, full):
+            start = (number - first) * key_bytes
+            key = encoded[start : start + key_bytes]
             page = sequence.block_table[number]
             node = self.tree.insert(root, nodes[-1] if nodes else None, key, page, now_s)
             if node.page != page:  # another sequence was first with this block: share its page
