@@ -4,6 +4,7 @@ goes next. What evicting one means, its owner knows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeGuard
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
@@ -37,6 +38,8 @@ class Evictor:
         self._clock = clock
         self._leaves: dict[Key, dict[PrefixNode, None]] = {}  # KV candidates by their adapter
         self._num_adapters = 0
+        self._evicting: PrefixNode | None = None  # what `victims` has just given
+        self._above: PrefixNode | None = None  # the node above it, which only it kept
         self.demand = AdapterDemand()
         self.partitions: Partitions[Item] = Partitions(
             "strict" if strict else policy.partitioning, pool, config.engine.max_adapters
@@ -59,6 +62,9 @@ class Evictor:
 
     def offer(self, item: Item) -> None:
         """It could be given up from now on, or is to be valued anew."""
+        if self._evicting is not None and _is_used_alike(item, self._evicting):
+            self._above = item
+            return
         partition = self.partition(item)
         if isinstance(item, PrefixNode):
             if item.root.digest != BASE:
@@ -105,9 +111,34 @@ class Evictor:
                 self._revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self._ranks(demand, self._state(partition))
             item = self._next(partition, count, ranks)
-            yield item
             if isinstance(item, ResidentAdapter):
+                yield item
                 ranks = []
+            else:
+                yield from self._branch(item, partition, count)
+
+    def _branch(
+        self, leaf: PrefixNode, partition: Partition[Item], count: int
+    ) -> Iterator[PrefixNode]:
+        """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
+        they cost less to compute again, so nothing is worth less than they."""
+        node: PrefixNode | None = leaf
+        while node is not None:
+            self._evicting = node
+            yield node
+            node = self._take_above()
+            if node is None:
+                return
+            source = self.partition(node)
+            if not self.partitions.lacks(partition, count) or not self.partitions.may_give(
+                source, partition, count
+            ):
+                self.offer(node)
+                return
+
+    def _take_above(self) -> PrefixNode | None:
+        above, self._above, self._evicting = self._above, None, None
+        return above
 
     def _ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
         """Kinds from which victims are taken, those of the first as long as there are any."""
@@ -202,6 +233,15 @@ class Evictor:
 
 def _by_value(head: tuple[float, Item]) -> float:
     return head[0]
+
+
+def _is_used_alike(item: Item, child: PrefixNode) -> TypeGuard[PrefixNode]:
+    return (
+        item is child.parent
+        and isinstance(item, PrefixNode)
+        and (item.last_used_s, item.heat) == (child.last_used_s, child.heat)
+        and (item.visits, item.wanted) == (child.visits, child.wanted)
+    )
 
 
 def _kind(item: Item) -> Kind:

@@ -189,6 +189,13 @@ class MemoryManager:
         self._evictor.demand.started(digest, now_s)
         return True
 
+    def make_room(self, count: int) -> None:
+        """Evict at once for `count` demands of a page each, where all can be met and who they are
+        makes no difference."""
+        partitions = self._evictor.partitions
+        if partitions.are_one and count <= self.available_pages("", "kv", count):
+            self._make_room(partitions.of("", "kv"), count, "kv")
+
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
         count = max(self.blocks(num_tokens) - len(sequence.block_table), 0)
@@ -353,12 +360,15 @@ class MemoryManager:
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
         partitions = self._evictor.partitions
         partition = partitions.of(namespace, kind)
-        for item in self._evictor.victims(partition, count, kind):
-            self._evict(item)
+        self._make_room(partition, count, kind)
         pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
         if pages is None:
             raise IntegrityError("eviction did not free the pages it promised")
         return pages
+
+    def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
+        for item in self._evictor.victims(partition, count, kind):
+            self._evict(item)
 
     def _evict(self, item: Item) -> None:
         if isinstance(item, PrefixNode):

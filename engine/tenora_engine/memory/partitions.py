@@ -127,6 +127,11 @@ class Partitions(Generic[ItemT]):
         return bool(self._tenants)
 
     @property
+    def are_one(self) -> bool:
+        """Whether all pages are one partition's."""
+        return not self._tenants and not self._kinds
+
+    @property
     def adapters_are_shared(self) -> bool:
         """Whether tenants with an adapter of equal content use one copy."""
         return self.partitioning != "strict"
@@ -240,6 +245,13 @@ class Partitions(Generic[ItemT]):
         if partition.used + count > partition.max_pages and partition.evictable_pages:
             return (partition,)
         return None
+
+    def may_give(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> bool:
+        """Whether `sources` for this demand hold `source`."""
+        sources = self.sources(partition, count)
+        if sources is None:
+            return source is partition or source.surplus(beyond_max=False) > 0
+        return source in sources
 
     def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
         """Whether `other` giving up pages could help a demand for `count`."""

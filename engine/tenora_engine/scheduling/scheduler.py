@@ -100,7 +100,7 @@ class Scheduler:
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
         self._book.charges.observe_step(step_s)
-        size = self._block_tokens
+        size, output_tokens = self._block_tokens, 0
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, token_ids, logprobs in results:
             sequence = item.sequence
@@ -111,7 +111,8 @@ class Scheduler:
                 self._memory.cache_blocks(sequence)
                 self._book.settle(sequence)
             if token_ids:
-                self._append(sequence, token_ids, logprobs, now_s)
+                output_tokens += self._append(sequence, token_ids, logprobs, now_s)
+        self._book.counters.output_tokens += output_tokens
         return self.take_events()
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
@@ -149,6 +150,8 @@ class Scheduler:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
         size = self._block_tokens
         short = [s for s in self._running if len(s.block_table) * size < len(s.token_ids)]
+        if len(short) > 1:
+            self._memory.make_room(len(short))
         for sequence in short:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
@@ -165,23 +168,21 @@ class Scheduler:
         token_ids: list[int],
         logprobs: list[TokenLogprob] | None,
         now_s: float,
-    ) -> None:
-        """New tokens of a sequence, up to the one that ends it."""
+    ) -> int:
+        """New tokens of a sequence, up to the one that ends it; returns how many."""
         if sequence.first_token_s is None:
             sequence.first_token_s = sequence.next_due_s = now_s
             self._book.prompt_computed(sequence)
-        tokens, stop = sequence.token_ids, None
-        before = len(tokens)
+        tokens, stop, added = sequence.token_ids, None, 0
         for token_id in token_ids:
             tokens.append(token_id)
+            added += 1
             if token_id in sequence.stop_ids:
                 stop = token_id
                 break
             if len(tokens) >= sequence.max_length:
                 break
-        added = len(tokens) - before
         sequence.next_due_s += added * sequence.tpot_s
-        self._book.counters.output_tokens += added
         shown = added if stop is None else added - 1
         if shown < len(token_ids):
             token_ids = token_ids[:shown]
@@ -193,6 +194,7 @@ class Scheduler:
             self._book.finish(sequence, "stop", stop_token_id=stop)
         elif len(tokens) >= sequence.max_length:
             self._book.finish(sequence, "length")
+        return added
 
 
 def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
