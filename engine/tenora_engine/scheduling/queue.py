@@ -236,12 +236,9 @@ class FairQueue:
         queues = self._classes.values()
         return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
 
-    @property
-    def waiting_tenants(self) -> set[str]:
-        return {key for queue in self._classes.values() for key in queue.waiting}
-
     def waiting_by_tenant(self) -> dict[str, int]:
-        return {key: self.waiting_of(key) for key in sorted(self.waiting_tenants)}
+        tenants = {key for queue in self._classes.values() for key in queue.waiting}
+        return {key: self.waiting_of(key) for key in sorted(tenants)}
 
     def _enter(self, sequence: Sequence) -> tuple[ClassQueue, TenantLine]:
         queue = self._classes[sequence.service_class]

@@ -37,7 +37,8 @@ class Scheduler:
         self._clock = clock
         self._block_tokens = engine.block_tokens
         self._max_step_tokens = engine.max_step_tokens
-        self._max_chunk = engine.max_prefill_chunk
+        is_fair = engine.scheduling_policy == "sla"
+        self._max_chunk = engine.max_prefill_chunk if is_fair else engine.max_step_tokens
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
