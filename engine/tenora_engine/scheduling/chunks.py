@@ -44,7 +44,8 @@ class ChunkSizer:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
         slack_s = math.inf
         for sequence in decoding:
-            slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.tpot_s))
+            if sequence.tpot_s < slack_s:
+                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.tpot_s))
         if slack_s == math.inf:
             return most
         tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
@@ -19,6 +20,8 @@ from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResul
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
+
+_SLOT = attrgetter("sequence.adapter_slot")
 
 
 class Scheduler:
@@ -88,7 +91,7 @@ class Scheduler:
         items: list[ScheduledSequence] = []
         room = self._plan_running(items, now_s)
         relegated = self._intake.admit(room, now_s, lambda new: _plan_chunk(items, new, room))
-        items.sort(key=_slot)
+        items.sort(key=_SLOT)
         self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
 
@@ -133,14 +136,13 @@ class Scheduler:
     def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> PrefillRoom:
         """Plan the running sequences into `items`; returns the room left for new ones."""
         prefills: list[Sequence] = []
+        decoding: list[Sequence] = []
         for sequence in self._running:
-            if len(sequence.token_ids) - sequence.num_computed == 1:
-                items.append(ScheduledSequence(sequence, 1, True))
-            else:
-                prefills.append(sequence)
+            is_decoding = len(sequence.token_ids) - sequence.num_computed == 1
+            (decoding if is_decoding else prefills).append(sequence)
+        items += [ScheduledSequence(sequence, 1, True) for sequence in decoding]
         tokens = self._max_step_tokens - len(items)
         if prefills or self._intake.is_open:
-            decoding = [item.sequence for item in items]
             tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
         room = PrefillRoom(tokens, self._max_chunk if self._book.has_several_tenants else tokens)
         for sequence in prefills:
@@ -203,10 +205,6 @@ def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: Prefil
     num_tokens = room.take(sequence)
     if num_tokens:
         items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
-
-
-def _slot(item: ScheduledSequence) -> int:
-    return item.sequence.adapter_slot
 
 
 def _loss(sequence: Sequence) -> tuple[float, int, float, int]:
