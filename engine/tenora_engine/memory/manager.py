@@ -292,6 +292,7 @@ class MemoryManager:
         self.pool.check()
         self.adapters.check()
         check_ownership(self.pool, self.tree, self.adapters, running)
+        self._evictor.partitions.check()
         candidates = sum(1 for item in self.adapters.residents() if not item.references)
         candidates += sum(1 for root in self.tree.roots() for _ in root.evictable())
         queued = self._evictor.num_candidates

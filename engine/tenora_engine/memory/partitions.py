@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.memory.eviction_queue import Evictable, EvictionQueue
 from tenora_engine.memory.policies.interface import Kind, Partitioning
-from tenora_engine.memory.pool import PageAccount, PagePool
+from tenora_engine.memory.pool import IntegrityError, PageAccount, PagePool
 
 if TYPE_CHECKING:
     from tenora_engine.request import Tenant
@@ -261,6 +261,20 @@ class Partitions(Generic[ItemT]):
             return False
         beyond = partition.used - partition.evictable_pages + count > partition.max_pages
         return other.surplus(beyond) > 0
+
+    def check(self) -> None:
+        """Raises IntegrityError unless the counts kept are what counting anew gives."""
+        self._recount()
+        if self._spare != sum(partition.takeable() for partition in self):
+            raise IntegrityError("the count of pages that can be taken is wrong")
+        if set(self._above_max) != {p for p in self if p.takeable(beyond_max=True)}:
+            raise IntegrityError("the partitions above their maximum are not those that are noted")
+        for kind in self._least:
+            queues = [p.queues[kind] for p in self if p.surplus(beyond_max=False)]
+            values = [queue.least()[0] for queue in queues if len(queue)]
+            least = self.least_spare(kind)
+            if (least and least[0]) != min(values, default=None):
+                raise IntegrityError(f"the least {kind} candidate is not the one that is noted")
 
     def _recount(self) -> None:
         """Take in what has changed since the last time."""
