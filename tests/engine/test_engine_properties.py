@@ -63,6 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
+        host_pages=st.sampled_from((0, 3, 12, 60)),
     )
     def start(
         self,
@@ -75,6 +76,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy: str,
         block_tokens: int,
         sharing: str,
+        host_pages: int,
     ) -> None:
         strict = sharing == "strict" and policy != "static-lru"
         # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
@@ -90,10 +92,13 @@ class EngineMachine(RuleBasedStateMachine):
             context_tokens=40,
             prefix_caching=caching,
             strict_isolation=strict,
+            host_pages=host_pages,
         )
         self.policy = policy
         self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
         self.rig.loader.bad.add(BROKEN.digest)
+        if host_pages:  # costs that stay as they are at first: a fetch takes less than computing
+            self.rig.memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
 
     @rule(
         prefix=st.sampled_from(PREFIXES),
@@ -189,11 +194,20 @@ class EngineMachine(RuleBasedStateMachine):
         digests = list(self.rig.loader.in_flight)
         self.rig.loader.finish(digests[pick % len(digests)])
 
+    @precondition(lambda self: self.rig.copier.in_flight)
+    @rule(pick=st.integers(0, 1000))
+    def finish_fetch(self, pick: int) -> None:
+        copies = list(self.rig.copier.in_flight)
+        self.rig.copier.finish(copies[pick % len(copies)])
+
     @precondition(lambda self: len(self.finished) > 4)
     @rule(tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(REFS))
     def forget(self, tenant: Tenant, adapter: AdapterRef) -> None:
         self.rig.engine.forget_adapter(tenant.namespace, adapter.digest)
         self.rig.engine.check_integrity()
+        root = (tenant.namespace, adapter.digest)
+        fetches = self.rig.memory.fetches
+        assert all((fetch.root.namespace, fetch.root.digest) != root for fetch in fetches)
 
     @precondition(lambda self: len(self.finished) > 4)
     @rule()
@@ -273,7 +287,9 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(4000):
             for digest in list(rig.loader.in_flight):
                 rig.loader.finish(digest)
-            if not rig.engine.has_work and not rig.loader.in_flight:
+            for copy in list(rig.copier.in_flight):
+                rig.copier.finish(copy)
+            if not (rig.engine.has_work or rig.loader.in_flight or rig.copier.in_flight):
                 break
             self.step()
         due = {(r.request_id, i) for r in self.requests.values() for i in range(r.sampling.n)}

@@ -7,13 +7,18 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.request import AdapterRef
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from tenora_engine.adapters.loader import LoadResult
 
 SCAN_LIMIT = 256
 """Waiting sequences looked at in one step."""
@@ -95,16 +100,16 @@ class Intake:
         resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:
             step.seen.add(adapter.digest)
+        lacks_adapter = adapter is not None and resident is None
         if adapter is not None and resident is None:
-            loaded = self._book.loads.request(adapter, keep=step.seen)
-            if loaded is None:
-                self._book.take_loads()  # a host hit is complete at once
-                loaded = self._book.loads.ready(adapter.digest)
-            if loaded is None or step.cold_adapters >= MAX_COLD_ADAPTERS:
-                return _Start.BLOCKED
-            if not self._memory.can_have_slot(sequence):
-                sequence.slot_waits += 1
-                return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
+            loaded = self._loaded(adapter, step)
+        is_ahead = lacks_adapter and loaded is None
+        fetches = self._memory.fetches.bring(sequence, ahead=is_ahead, busy=bool(self._running))
+        if is_ahead or fetches:
+            return _Start.BLOCKED
+        if lacks_adapter and not self._memory.can_have_slot(sequence):
+            sequence.slot_waits += 1
+            return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
         rivals = self._memory.rivals(sequence, self._running)
@@ -117,10 +122,19 @@ class Intake:
                 step.cold_adapters += 1
                 self._book.charge_load(sequence, packed)
             return _Start.STARTED
-        if rivals:
+        if rivals or len(self._memory.fetches):
             return _Start.SHORT
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
+
+    def _loaded(self, adapter: AdapterRef, step: _Step) -> LoadResult | None:
+        """The adapter, if it can be installed in this step; else it is on its way."""
+        loads = self._book.loads
+        loaded = loads.request(adapter, keep=step.seen)
+        if loaded is None:
+            self._book.take_loads()  # a host hit is complete at once
+            loaded = loads.ready(adapter.digest)
+        return loaded if step.cold_adapters < MAX_COLD_ADAPTERS else None
 
     def _too_large(
         self,

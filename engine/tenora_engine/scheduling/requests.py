@@ -108,7 +108,7 @@ class RequestBook:
 
     def forget_adapter(self, namespace: str, digest: str) -> None:
         """See `Engine.forget_adapter`."""
-        self._memory.tree.purge(namespace, digest)
+        self._memory.purge(namespace, digest)
         self._doomed.add(digest)
         self._bury(digest)
 
