@@ -252,6 +252,7 @@ class FakeLoader:
         self.started: list[str] = []
         self.forgotten: list[str] = []
         self.bad: set[str] = set()  # digests that cannot be loaded
+        self.begun: set[str] = set()  # and those that cannot be cancelled
         self.closed = False
         self._completed: list[LoadResult] = []
 
@@ -270,6 +271,11 @@ class FakeLoader:
         self._completed.append(LoadResult(ref, packed, error, "store", 5.0))
         if self.on_complete is not None:
             self.on_complete()
+
+    def cancel(self, digest: str) -> bool:
+        if digest in self.begun:
+            return False
+        return self.in_flight.pop(digest, None) is not None
 
     def take_completed(self) -> list[LoadResult]:
         completed, self._completed = self._completed, []

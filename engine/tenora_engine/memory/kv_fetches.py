@@ -28,7 +28,7 @@ MAX_TENANT_FETCHES = 4
 AHEAD_FRACTION = 4
 """Of the arena, one over this is what fetches ahead of their turn may hold together."""
 
-_TRIES = 2  # fetches for one sequence, before what is missing is computed
+_TRIES = 3  # fetches for one sequence, come or cancelled, before what is missing is computed
 
 
 @dataclass(eq=False)
@@ -85,6 +85,11 @@ class KVFetches:
 
     def __iter__(self) -> Iterator[KVFetch]:
         yield from self._flights.values()
+
+    @property
+    def num_ended(self) -> int:
+        """Fetches that have come or were cancelled."""
+        return self._started - len(self._flights)
 
     def counters(self) -> dict[str, float]:
         """Of the KV on the host: pages used now, and what came and went so far."""
@@ -243,6 +248,7 @@ class KVFetches:
         self._host.unpin(fetch.blocks)
         for sequence in fetch.waiters:
             sequence.fetch = None
+            sequence.num_fetches += 1
             sequence.looked_ahead = False
         self._cancelled += 1
         if fetch.waiters and self.copier.on_complete is not None:

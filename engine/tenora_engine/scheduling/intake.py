@@ -6,13 +6,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef
+from tenora_engine.scheduling.prefetch import Prefetch
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence
@@ -58,6 +59,7 @@ class Intake:
         self._running = book.running
         self._memory = memory
         self._max_running = max_running
+        self._prefetch = Prefetch(book, memory)
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
 
     @property
@@ -72,20 +74,23 @@ class Intake:
         gets them. Returns how many were relegated instead: they may start in the next step."""
         step = _Step()
         short: list[Sequence] = []
+        passed: list[Sequence] = []
         candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
         while room and len(self._running) < self._max_running:
             sequence = next(candidates, None)
             if sequence is None:
                 break
+            passed.append(sequence)
             if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
                 continue
             outcome = self._try_start(sequence, step, now_s)
-            if outcome is _Start.SHORT:
-                if not self._memory.is_partitioned:
-                    break
-                short.append(sequence)
             if outcome is _Start.STARTED:
                 started(sequence)
+            elif outcome is _Start.SHORT:
+                short.append(sequence)
+                if not self._memory.is_partitioned:
+                    break
+        self._prefetch.look_ahead(chain(passed, candidates), bool(short))
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
@@ -102,7 +107,7 @@ class Intake:
             step.seen.add(adapter.digest)
         lacks_adapter = adapter is not None and resident is None
         if adapter is not None and resident is None:
-            loaded = self._loaded(adapter, step)
+            loaded = self._loaded(sequence, adapter, step)
         is_ahead = lacks_adapter and loaded is None
         fetches = self._memory.fetches.bring(sequence, ahead=is_ahead, busy=bool(self._running))
         if is_ahead or fetches:
@@ -127,10 +132,10 @@ class Intake:
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
 
-    def _loaded(self, adapter: AdapterRef, step: _Step) -> LoadResult | None:
+    def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
         """The adapter, if it can be installed in this step; else it is on its way."""
         loads = self._book.loads
-        loaded = loads.request(adapter, keep=step.seen)
+        loaded = loads.request(adapter, sequence.request.tenant.key, step.seen)
         if loaded is None:
             self._book.take_loads()  # a host hit is complete at once
             loaded = loads.ready(adapter.digest)
