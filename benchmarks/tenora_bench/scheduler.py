@@ -42,6 +42,9 @@ class NeverLoads:
     def start(self, ref: AdapterRef) -> None:
         pass
 
+    def cancel(self, digest: str) -> bool:
+        return False
+
     def take_completed(self) -> list[LoadResult]:
         return []
 

@@ -34,7 +34,8 @@ class Runner(Protocol):
 class Engine:
     """One base model, its page arena and its schedule.
 
-    `on_wake` is called, from any thread, when an adapter load ends and `step` may have work again.
+    `on_wake` is called, from any thread, when an adapter load or a fetch of KV ends and `step` may
+    have work again.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Engine:
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
         loader.on_complete = self._load_ended
+        memory.fetches.copier.on_complete = self._load_ended
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`.
@@ -128,8 +130,10 @@ class Engine:
         self._memory.check_integrity(self._book.running)
 
     def close(self) -> None:
-        """Stop the adapter loader. Sequences in flight are dropped without events."""
+        """Stop the adapter loader and the fetches. Sequences in flight are dropped without
+        events."""
         self._loader.close()
+        self._memory.fetches.copier.close()
 
     def _load_ended(self) -> None:
         self._scheduler.note_load_ended()

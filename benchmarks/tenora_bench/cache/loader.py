@@ -72,6 +72,10 @@ class SimulatedLoader:
         result = LoadResult(ref, packed, None, tier, (end_s - now_s) * 1e3)
         heapq.heappush(self._flights, (end_s, next(self._numbers), result))
 
+    def cancel(self, digest: str) -> bool:
+        """Here every load has its place on the link from the start."""
+        return False
+
     def deliver(self, now_s: float) -> None:
         """Complete the loads that end by `now_s`."""
         while self._flights and self._flights[0][0] <= now_s:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ class _Flight:
     ref: AdapterRef
     started_s: float = field(default_factory=time.perf_counter)
     forgotten: threading.Event = field(default_factory=threading.Event)
+    future: Future[None] | None = None
 
 
 class _Memo:
@@ -116,7 +117,17 @@ class AdapterLoader:
         if packed is not None:
             self._finish(flight, packed, None, "host")
         else:
-            self._threads.submit(self._load, flight)
+            flight.future = self._threads.submit(self._load, flight)
+
+    def cancel(self, digest: str) -> bool:
+        """Drop a load that no thread has begun; whether there was one. Nothing comes of it."""
+        with self._lock:
+            flight = self._flights.get(digest)
+            if flight is None or flight.future is None or not flight.future.cancel():
+                return False
+            del self._flights[digest]
+            self._counters["cancelled"] += 1
+        return True
 
     def take_completed(self) -> list[LoadResult]:
         """Every result since the last call, oldest first; never waits."""
@@ -151,7 +162,7 @@ class AdapterLoader:
 
     def counters(self) -> dict[str, float]:
         """host_hits, shared_hits, shared_misses, shared_errors, shared_corrupt, store_loads,
-        load_errors, host_bytes, ...; all but host_bytes only ever rise."""
+        load_errors, cancelled, host_bytes, ...; all but host_bytes only ever rise."""
         with self._lock:
             counters: dict[str, float] = dict(self._counters)
         if self._shared is not None:

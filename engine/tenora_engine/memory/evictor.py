@@ -122,19 +122,24 @@ class Evictor:
     ) -> Iterator[PrefixNode]:
         """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
         they cost less to compute again, so nothing is worth less than they."""
-        node: PrefixNode | None = leaf
-        while node is not None:
-            self._evicting = node
-            yield node
-            node = self._take_above()
-            if node is None:
-                return
-            source = self.partition(node)
-            if not self.partitions.lacks(partition, count) or not self.partitions.may_give(
-                source, partition, count
-            ):
-                self.offer(node)
-                return
+        node = leaf
+        try:
+            while True:
+                self._evicting = node
+                yield node
+                above = self._take_above()
+                if above is None:
+                    return
+                if not self.partitions.lacks(partition, count) or not self.partitions.may_give(
+                    self.partition(above), partition, count
+                ):
+                    self.offer(above)
+                    return
+                node = above
+        finally:  # closed before it was asked for the next
+            above = self._take_above()
+            if above is not None:
+                self.offer(above)
 
     def _take_above(self) -> PrefixNode | None:
         above, self._above, self._evicting = self._above, None, None

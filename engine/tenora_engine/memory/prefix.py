@@ -27,8 +27,8 @@ class PrefixNode:
     references and children may be evicted."""
 
     __slots__ = (
-        "children", "depth", "heat", "key", "last_used_s", "page", "parent", "references", "root",
-        "ticket", "visits", "wanted",
+        "chain", "children", "depth", "heat", "key", "last_used_s", "page", "parent", "references",
+        "root", "ticket", "visits", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +37,7 @@ class PrefixNode:
         self.root = root
         self.parent = parent
         self.key = key
+        self.chain = b""  # its name in the HostKV, if there is one
         self.page = page
         self.depth: int = 0 if parent is None else parent.depth + 1  # blocks before it
         self.children: dict[bytes, PrefixNode] = {}
@@ -185,6 +186,8 @@ class PrefixTree:
         if node is not None:
             self.pin((node,), now_s)
             return node
+        if parent is not None and parent.ticket:  # it came from the host: nobody uses its prefix
+            self._withdraw(parent)
         node = PrefixNode(root, parent, key, page, now_s)
         siblings[key] = node
         root.live_pages += 1
