@@ -1,5 +1,5 @@
-"""The host tier of KV under a real decoder: what comes back is what went, to the bit, and answers are
-those of an engine whose arena holds everything."""
+"""The host tier of KV under a real decoder: what comes back is what went, to the bit, and the
+answers are those of an engine whose arena holds everything."""
 
 from __future__ import annotations
 
