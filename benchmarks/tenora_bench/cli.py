@@ -22,12 +22,14 @@ from rich.table import Table
 from tenora_bench.cache.command import cache_command
 from tenora_bench.client import BenchError
 from tenora_bench.server import ServerUnderTest, serve
+from tenora_bench.tenancy.command import tenancy_command
 
 if TYPE_CHECKING:
     from tenora_bench.comparison import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
 app.command("cache")(cache_command)
+app.command("tenancy")(tenancy_command)
 
 
 def end(signal_number: int, frame: object) -> NoReturn:

@@ -71,7 +71,8 @@ def make_sequences(
     now_s: float,
 ) -> list[Sequence]:
     """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
-    ends, tpot_ms = stop_ids(config, request), request.tenant.tpot_ms
+    ends = stop_ids(config, request)
+    tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
     return [
         Sequence(
             request=request,

@@ -20,7 +20,15 @@ from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters
 from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
+
+
+def make_queue(config: ResolvedConfig) -> WaitingQueue:
+    engine = config.engine
+    if engine.scheduling_policy == "fcfs":
+        return ArrivalQueue()
+    return FairQueue(quantum=engine.max_step_tokens)
 
 
 class RequestBook:
@@ -45,7 +53,7 @@ class RequestBook:
         self._held: Counter[str] = Counter()
         self.loads = AdapterLoads(loader, memory.adapters, memory.costs, clock)
         self.charges = Charges(config, memory.costs)
-        self.queue = FairQueue(quantum=config.engine.max_step_tokens)
+        self.queue = make_queue(config)
         self.gate = Gate(config, memory, self.queue, self.charges)
         self.running: dict[Sequence, None] = {}
         self.events: list[Event] = []
