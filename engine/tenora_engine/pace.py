@@ -9,19 +9,18 @@ import threading
 import time
 from collections.abc import Callable
 
-SHARE = 0.1
-"""Of one core, for all work beside the steps together while steps run."""
-
-BURST_S = 0.005
-"""Processor time that may be taken at once after a rest."""
+QUICK_BYTES = 8 * 1024**2
+"""Work on no more than this is done at once: it disturbs a step or two, and somebody waits for it.
+Larger work disturbs more steps, and takes the less of each the larger it is."""
 
 LINGER_S = 0.05
 """After a step the next one is expected for so long."""
 
 
 class Pace:
-    """Who works calls `rest` after each piece of about half a millisecond. It returns at once while
-    nothing steps; else it sleeps until the pieces of all threads together are within SHARE."""
+    """A thread that works calls `begin`, and `rest` after each piece of about half a millisecond,
+    which sleeps while something steps: so long that the thread takes QUICK_BYTES / `num_bytes` of
+    a core."""
 
     def __init__(
         self,
@@ -33,9 +32,7 @@ class Pace:
         self._processor_time = processor_time
         self._sleep = sleep
         self._stepping_until_s = -math.inf
-        self._lock = threading.Lock()
-        self._paid_until_s = -math.inf  # when what has been taken will be within SHARE
-        self._thread = threading.local()
+        self._work = threading.local()
 
     def begin_step(self) -> None:
         self._stepping_until_s = math.inf
@@ -43,18 +40,15 @@ class Pace:
     def end_step(self) -> None:
         self._stepping_until_s = self._clock() + LINGER_S
 
-    def begin(self) -> None:
-        """What the calling thread did so far is not work beside the steps."""
-        self._thread.used_s = self._processor_time()
+    def begin(self, num_bytes: int) -> None:
+        """The calling thread begins work on so many bytes."""
+        self._work.sleep_per_s = max(num_bytes / QUICK_BYTES - 1, 0.0)
+        self._work.used_s = self._processor_time()
 
     def rest(self) -> None:
-        """The calling thread has done a piece of work since it last called this or `begin`."""
+        """The calling thread has done a piece of the work it began."""
         used_s = self._processor_time()
-        piece_s = used_s - getattr(self._thread, "used_s", used_s)
-        self._thread.used_s = used_s
-        now_s = self._clock()
-        with self._lock:
-            self._paid_until_s = max(self._paid_until_s, now_s - BURST_S / SHARE) + piece_s / SHARE
-            wait_s = self._paid_until_s - now_s
-        if wait_s > 0 and now_s < self._stepping_until_s:
+        wait_s = (used_s - self._work.used_s) * self._work.sleep_per_s
+        if wait_s > 0 and self._clock() < self._stepping_until_s:
             self._sleep(wait_s)
+        self._work.used_s = self._processor_time()

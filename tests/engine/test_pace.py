@@ -1,12 +1,15 @@
-"""Work beside the steps keeps to its share while steps run, and to nothing while none do."""
+"""Large work beside the steps keeps to its share while steps run; small work, and any while none
+do, is done at once."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenora_engine.pace import BURST_S, LINGER_S, SHARE, Pace
+from tenora_engine.pace import LINGER_S, QUICK_BYTES, Pace
 
 
 class Clocks:
@@ -17,7 +20,6 @@ class Clocks:
         self.worked_s = 0.0
         self.slept_s = 0.0
         self.pace = Pace(lambda: self.now_s, lambda: self.worked_s, self.sleep)
-        self.pace.begin()
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -31,6 +33,7 @@ class Clocks:
 
 def test_nobody_rests_while_nothing_steps() -> None:
     clocks = Clocks()
+    clocks.pace.begin(100 * QUICK_BYTES)
     clocks.work(1.0)
     clocks.pace.begin_step()
     clocks.pace.end_step()
@@ -43,45 +46,34 @@ def test_between_two_steps_it_rests_as_in_them() -> None:
     clocks = Clocks()
     clocks.pace.begin_step()
     clocks.pace.end_step()
+    clocks.pace.begin(2 * QUICK_BYTES)
     clocks.work(LINGER_S / 2)
-    assert clocks.slept_s > 0.0
+    assert clocks.slept_s == pytest.approx(LINGER_S / 2)
 
 
-def test_a_little_work_does_not_rest() -> None:
+@given(st.integers(0, 100 * QUICK_BYTES), st.lists(st.floats(1e-5, 2e-3), min_size=1))
+def test_work_keeps_to_its_share(num_bytes: int, pieces: list[float]) -> None:
     clocks = Clocks()
+    clocks.worked_s = 5.0  # before it begins
     clocks.pace.begin_step()
-    clocks.work(BURST_S / 2)
-    clocks.work(BURST_S / 2)
-    assert clocks.slept_s == 0.0
-
-
-def test_what_was_done_before_is_not_counted() -> None:
-    clocks = Clocks()
-    clocks.pace.begin_step()
-    clocks.worked_s += 5.0
-    clocks.pace.begin()
-    clocks.work(BURST_S)
-    assert clocks.slept_s == 0.0
-
-
-@given(st.lists(st.floats(1e-5, 2e-3), min_size=1, max_size=200))
-def test_work_keeps_to_its_share(pieces: list[float]) -> None:
-    clocks = Clocks()
-    clocks.pace.begin_step()
-    begun_s = clocks.now_s
+    clocks.pace.begin(num_bytes)
     for piece in pieces:
         clocks.work(piece)
-    worked_s = sum(pieces)
-    assert worked_s <= BURST_S + SHARE * (clocks.now_s - begun_s) + 1e-9
-    assert clocks.slept_s <= worked_s / SHARE  # and no longer than it must
+    whole_s = clocks.slept_s + sum(pieces)
+    share = 1.0 if num_bytes <= QUICK_BYTES else QUICK_BYTES / num_bytes
+    assert sum(pieces) == pytest.approx(share * whole_s)
 
 
-def test_threads_share_it() -> None:
+def test_threads_do_not_count_for_one_another() -> None:
     clocks = Clocks()
     clocks.pace.begin_step()
-    clocks.work(BURST_S)
+    clocks.pace.begin(10 * QUICK_BYTES)
+
+    def small_work() -> None:
+        clocks.pace.begin(1)
+        clocks.work(1.0)
+
+    thread = threading.Thread(target=small_work)
+    thread.start()
+    thread.join()
     assert clocks.slept_s == 0.0
-    clocks.pace._thread = type(clocks.pace._thread)()  # another thread comes
-    clocks.pace.begin()
-    clocks.work(BURST_S)
-    assert clocks.slept_s == pytest.approx(BURST_S / SHARE - BURST_S, rel=0.2)

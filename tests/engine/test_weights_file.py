@@ -16,6 +16,21 @@ from obstore.store import LocalStore, MemoryStore
 
 from tenora_engine.adapters import weights_file
 from tenora_engine.adapters.weights_file import DTYPES, read_object, tensors_of
+from tenora_engine.pace import Pace
+
+
+class CountedPace(Pace):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = self.rests = 0
+
+    def begin(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        super().begin(num_bytes)
+
+    def rest(self) -> None:
+        self.rests += 1
+        super().rest()
 
 
 @pytest.mark.parametrize("size", [1, 99, 100, 101, 1000])
@@ -29,11 +44,12 @@ def test_any_size_is_read_and_hashed(
     store = MemoryStore() if remote else LocalStore(tmp_path)
     content = torch.randint(256, (size,), dtype=torch.uint8).numpy().tobytes()
     store.put("object", content)
-    rests: list[None] = []
-    data, sha256 = read_object(store, "object", lambda: rests.append(None))
+    pace = CountedPace()
+    data, sha256 = read_object(store, "object", pace)
     assert bytes(data.numpy()) == content
     assert sha256 == hashlib.sha256(content).hexdigest()
-    assert len(rests) >= size // 40
+    assert pace.num_bytes == size
+    assert pace.rests >= size // 40
 
 
 @given(

@@ -94,7 +94,7 @@ class AdapterLoader:
                 config.shared_adapter_bytes,
                 config.shared_adapter_ttl_s,
             )
-        self._store = StoreTier(config.object_store, store, self._pace.rest)
+        self._store = StoreTier(config.object_store, store, self._pace)
         self._threads = ThreadPoolExecutor(
             config.loader_threads, "tenora-adapter-loader", initializer=compute_alone
         )
@@ -172,7 +172,6 @@ class AdapterLoader:
     def _load(self, flight: _Flight) -> None:
         """On a loader thread: find the adapter in the best tier, and keep it in those above."""
         residency: Residency = "store"
-        self._pace.begin()
         try:
             packed = self._shared.get(flight.ref.digest) if self._shared is not None else None
             if packed is not None:

@@ -22,6 +22,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
+from tenora_engine.pace import Pace
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -231,11 +232,11 @@ class StoreTier:
         self,
         url: str | None,
         store: ObjectStore | None = None,
-        rest: Callable[[], None] = lambda: None,  # called after each piece of the work
+        pace: Pace | None = None,
     ) -> None:
         self._url = url
         self._store = store
-        self._rest = rest
+        self._pace = pace or Pace()
 
     def read(self, digest: str) -> tuple[LoraConfig, dict[str, Tensor]]:
         """The config and the tensors by PEFT's names. Raises AdapterLoadError when the store cannot
@@ -266,7 +267,7 @@ class StoreTier:
             except (BaseError, ValueError, OSError) as error:
                 raise AdapterLoadError(f"the object store {self._url}: {error}") from error
         try:
-            return read_object(self._store, key, self._rest)
+            return read_object(self._store, key, self._pace)
         except FileNotFoundError as error:
             raise AdapterLoadError(f"the object store has no {key}; upload it again") from error
         except (BaseError, OSError) as error:

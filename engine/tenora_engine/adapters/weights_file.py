@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from tenora_engine.pace import Pace
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -27,15 +28,17 @@ _HASHED_AT_ONCE = 512 * 1024
 
 
 def read_object(
-    store: ObjectStore, key: str, rest: Callable[[], None]
+    store: ObjectStore, key: str, pace: Pace
 ) -> tuple[Tensor, str]:  # [bytes] uint8, its SHA-256 in hex
-    """One object, `rest` called after each piece of it. Raises what obstore does."""
+    """One object. Raises what obstore does. What the caller goes on to do with it is at the same
+    pace."""
     from obstore import get, get_range
     from obstore.store import LocalStore
 
     part = _LOCAL_PART_BYTES if isinstance(store, LocalStore) else _REMOTE_PART_BYTES
     first = get(store, key, options={"range": (0, part)})
     size = first.meta["size"]
+    pace.begin(size)
     data = np.empty(size, dtype=np.uint8)
     digest = hashlib.sha256()
     filled = 0
@@ -47,7 +50,7 @@ def read_object(
             digest.update(piece)
             data[filled : filled + len(piece)] = piece
             filled += len(piece)
-            rest()
+            pace.rest()
         if filled >= size:
             return torch.from_numpy(data), digest.hexdigest()
         chunk = get_range(store, key, start=filled, end=min(filled + part, size))
