@@ -47,7 +47,7 @@ def read_object(
         taken = np.frombuffer(chunk, dtype=np.uint8)
         for start in range(0, len(taken), _HASHED_AT_ONCE):
             piece = taken[start : start + _HASHED_AT_ONCE]
-            digest.update(piece)
+            digest.update(piece.data)
             data[filled : filled + len(piece)] = piece
             filled += len(piece)
             pace.rest()
