@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from tenora_bench.tenancy import noisy
+from tenora_bench.tenancy import (
+    cold_load,
+    eviction_audit,
+    http_audit,
+    isolation_cost,
+    live_order,
+    many_adapters,
+    noisy,
+    prefix_audit,
+)
 from tenora_bench.tenancy.experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (noisy.EXPERIMENT,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT
+    for module in (
+        noisy,
+        prefix_audit,
+        http_audit,
+        eviction_audit,
+        isolation_cost,
+        many_adapters,
+        cold_load,
+        live_order,
+    )
+}
