@@ -386,7 +386,6 @@ class MemoryManager:
     def _describe(self, item: Item) -> Candidate:
         if isinstance(item, PrefixNode):
             root = item.root
-            scope = self._evictor.scope(root.namespace)
             return Candidate(
                 kind="kv",
                 namespace=root.namespace,
@@ -396,8 +395,7 @@ class MemoryManager:
                 visits=item.visits,
                 recompute_s=self._values.block_s(item.depth),
                 weight=root.weight,
-                adapter_resident=root.digest == BASE
-                or self.adapters.get(root.digest, scope) is not None,
+                returns=item.returns,
                 wanted=item.wanted > 0,
             )
         num_bytes = len(item.pages) * self._config.page_bytes
@@ -408,7 +406,8 @@ class MemoryManager:
             last_used_s=item.last_used_s,
             heat=item.heat,
             visits=item.visits,
-            fetch_s=self._values.adapter_s(num_bytes),
+            fetch_s=self._values.adapter_again_s(num_bytes),
             weight=item.weight,
+            bears_kv=self._evictor.bears_kv(item),
             wanted=self.adapters.is_wanted(item.digest, item.scope),
         )
