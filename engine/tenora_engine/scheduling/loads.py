@@ -127,7 +127,9 @@ class AdapterLoads:
         self.num_loads += 1
         pages = result.packed.pages
         self._costs.observe_load(
-            max(pages.numel() * pages.element_size(), 1), result.load_ms / 1000
+            max(pages.numel() * pages.element_size(), 1),
+            result.load_ms / 1000,
+            from_host=result.residency == "host",
         )
         if self._adapters.is_awaited(result.ref.digest):
             self._ready[result.ref.digest] = result
