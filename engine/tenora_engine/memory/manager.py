@@ -123,7 +123,18 @@ class MemoryManager:
         compete: dict[str, bool] = {}
         for namespace in {other.request.tenant.namespace for other in others}:
             compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
-        return [other for other in others if compete[other.request.tenant.namespace]]
+        return [
+            other
+            for other in others
+            if compete[other.request.tenant.namespace] or self._adapter_partition(other) is own
+        ]
+
+    def _adapter_partition(self, sequence: Sequence) -> Partition[Item] | None:
+        """In which the adapter lies that a running sequence holds; it may be another tenant's."""
+        if sequence.adapter_slot == BASE_SLOT:
+            return None
+        resident = self.resident(sequence.request)
+        return None if resident is None else self._evictor.partition(resident)
 
     def competes(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is a rival."""
