@@ -4,7 +4,7 @@ loads for their adapters and the memory for their pages."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -74,12 +74,8 @@ class Intake:
         passed over; one that finds no pages stops all behind it that compete for them, so that it
         gets them. Returns how many were relegated instead: they may start in the next step."""
         step = _Step()
-        with closing(self._queue.candidates()) as candidates:
-            window, is_short = islice(candidates, SCAN_LIMIT), False
-            passed: list[Sequence] = []
-            if room and len(self._running) < self._max_running:
-                is_short = self._walk(window, passed, step, room, now_s, started)
-            self._prefetch.look_ahead(chain(passed, window), is_short)
+        if (room and len(self._running) < self._max_running) or self._prefetch.is_due:
+            self._walk(step, room, now_s, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
@@ -87,30 +83,30 @@ class Intake:
 
     def _walk(
         self,
-        window: Iterator[Sequence],
-        passed: list[Sequence],
         step: _Step,
         room: PrefillRoom,
         now_s: float,
         started: Callable[[Sequence], None],
-    ) -> bool:
-        """Go along `window` and note in `passed` what was come to. Returns whether anything that
-        was lacks memory."""
+    ) -> None:
         short: list[Sequence] = []
-        for sequence in window:
-            passed.append(sequence)
-            if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
-                continue
-            outcome = self._try_start(sequence, step, now_s)
-            if outcome is _Start.SHORT:
-                short.append(sequence)
-                if not self._memory.is_partitioned:
+        passed: list[Sequence] = []
+        with closing(self._queue.candidates()) as candidates:
+            scan = islice(candidates, SCAN_LIMIT)
+            while room and len(self._running) < self._max_running:
+                sequence = next(scan, None)
+                if sequence is None:
                     break
-            elif outcome is _Start.STARTED:
-                started(sequence)
-                if not room or len(self._running) >= self._max_running:
-                    break
-        return bool(short)
+                passed.append(sequence)
+                if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
+                    continue
+                outcome = self._try_start(sequence, step, now_s)
+                if outcome is _Start.STARTED:
+                    started(sequence)
+                elif outcome is _Start.SHORT:
+                    short.append(sequence)
+                    if not self._memory.is_partitioned:
+                        break
+            self._prefetch.look_ahead(chain(passed, scan), bool(short))
 
     def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
         if self._book.gate.is_hopeless(sequence, now_s):

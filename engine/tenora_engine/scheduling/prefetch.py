@@ -24,15 +24,19 @@ class Prefetch:
         self._memory = memory
         self._seen: tuple[int, int] | None = None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether anything has changed since the last look ahead."""
+        return self._state() != self._seen
+
     def look_ahead(self, sequences: Iterable[Sequence], memory_is_short: bool) -> None:
         """`sequences` wait, in the order in which their turns are expected. Where one of them lacks
         pages, none are taken for those behind it. O(LOOK_AHEAD), and nothing while nothing has
         changed since the last call."""
         fetches, loads = self._memory.fetches, self._book.loads
-        state = (self._book.changes, fetches.num_ended)
-        if state == self._seen:
+        if not self.is_due:
             return
-        self._seen = state
+        self._seen = self._state()
         near: set[Sequence] = set()
         digests: set[str] = set()
         for sequence in islice(sequences, LOOK_AHEAD):
@@ -46,3 +50,6 @@ class Prefetch:
             if not memory_is_short:
                 fetches.bring(sequence, ahead=True)
         fetches.cancel(lambda fetch: near.isdisjoint(fetch.waiters))
+
+    def _state(self) -> tuple[int, int]:
+        return self._book.changes, self._memory.fetches.num_ended
