@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-QUICK_BYTES = 16 * 1024**2
+QUICK_BYTES = 8 * 1024**2
 """Work on no more than this is done at once: it disturbs a step or two, and somebody waits for it.
 Larger work disturbs more steps, and takes the less of each the larger it is."""
 

@@ -26,6 +26,7 @@ from tenora_bench.tenancy import (
 )
 from tenora_bench.tenancy.experiment import Options
 from tenora_engine.adapters.tiers import StoreTier
+from tenora_engine.request import AdapterRef
 
 Ask = Callable[[str, list[int]], Awaitable[float]]
 
@@ -107,11 +108,11 @@ def test_expected_distinct_adapters_are_those_drawn() -> None:
     assert many_adapters.distinct(1) == pytest.approx(1.0)
 
 
-REFS = [many_adapters.AdapterRef(f"sha256:{number:064x}", 8) for number in range(50)]
+REFS = [AdapterRef(f"sha256:{number:064x}", 8) for number in range(50)]
 
 
 def test_the_order_is_one_if_both_have_it() -> None:
-    three = {"a": (1, 10), "b": (2, 20), "c": (3, 30)}
+    three = {"a": (1.0, 10.0), "b": (2.0, 20.0), "c": (3.0, 30.0)}
     medians = {name: {"live": live, "sim": sim} for name, (live, sim) in three.items()}
     assert live_order.same_order(medians)
     medians["c"]["sim"] = 15.0

@@ -121,7 +121,7 @@ def tokens_per_s(records: Sequence[RequestRecord]) -> float:
 
 def distinct(count: int, rows: int = STREAMS) -> float:
     """Expected distinct adapters among so many rows that draw one of `count` by Zipf."""
-    weights = [(rank + 1) ** -EXPONENT for rank in range(count)]
+    weights = [float(rank + 1) ** -EXPONENT for rank in range(count)]
     whole = sum(weights)
     return sum(1 - (1 - weight / whole) ** rows for weight in weights)
 

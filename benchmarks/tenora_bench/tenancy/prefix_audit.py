@@ -55,7 +55,7 @@ def judge(found: dict[str, dict[str, list[float]]]) -> Outcome:
     """The KS test between hits and misses, for each of VICTIMS."""
     tests = {name: ks_test(times["hit"], times["miss"]) for name, times in found.items()}
     across, within = (tests[name] for name in VICTIMS)
-    rows = [
+    rows: list[tuple[str | float, ...]] = [
         (name, *(median(found[name][kind]) for kind in ("hit", "miss")), *test)
         for name, test in tests.items()
     ]

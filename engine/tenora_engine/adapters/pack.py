@@ -274,8 +274,12 @@ class _Packer:
                 offset += self._before_row
                 (a_offset if row.side == "A" else b_offset)[layer][module] = offset
                 offset += row.features(self._model)
-        whole = (torch.tensor(table, dtype=torch.int32) for table in (rank, a_offset, b_offset))
-        return *whole, torch.tensor(scale, dtype=torch.float32)
+        return (
+            torch.tensor(rank, dtype=torch.int32),
+            torch.tensor(a_offset, dtype=torch.int32),
+            torch.tensor(b_offset, dtype=torch.int32),
+            torch.tensor(scale, dtype=torch.float32),
+        )
 
 
 def _zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
