@@ -54,6 +54,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     eviction_policy: PolicyName = "joint"  # see memory.policies
     strict_isolation: bool = False  # hard partitions of the arena by tenant
+    metrics_tenants: int = 100  # tenants that telemetry tells apart
     seed: int = 0
 
 

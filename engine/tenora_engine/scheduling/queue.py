@@ -11,6 +11,7 @@ from itertools import count
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
 from tenora_engine.scheduling.line import AGE_S, FIRST, TenantLine, Waiting
 from tenora_engine.sequence import Sequence
+from tenora_engine.telemetry import QueueStats
 
 _TENANTS_KEPT = 4096
 
@@ -94,6 +95,11 @@ class ClassQueue:
         )
         return own + others
 
+    def service_gap(self) -> float:
+        """The largest difference between the counters of two tenants that wait."""
+        counters = [line.counter for line in self.waiting.values()]
+        return max(counters) - min(counters) if counters else 0.0
+
     def entries(self, now_s: float) -> list[_Entry]:
         """A heap of the tenants that wait; what has aged is due at once."""
         aged_s = now_s - AGE_S
@@ -153,6 +159,7 @@ class FairQueue:
     def charge(self, sequence: Sequence, cost: float) -> None:
         """To the sequence's tenant and class."""
         name = sequence.service_class
+        sequence.meter.service += cost
         self._classes[name].charge(sequence.request.tenant.key, cost)
         self._shares.charge(name, cost)
 
@@ -215,6 +222,16 @@ class FairQueue:
     @property
     def waiting_tenants(self) -> set[str]:
         return {key for queue in self._classes.values() for key in queue.waiting}
+
+    def stats(self, now_s: float) -> Iterator[QueueStats]:
+        """What waits, by class and tenant."""
+        for name, queue in self._classes.items():
+            for key, line in queue.waiting.items():
+                yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
+
+    def service_gaps(self) -> dict[str, float]:
+        """By class, see `ClassQueue.service_gap`."""
+        return {name: queue.service_gap() for name, queue in self._classes.items()}
 
     def waiting_by_tenant(self) -> dict[str, int]:
         return {key: self.waiting_of(key) for key in sorted(self.waiting_tenants)}

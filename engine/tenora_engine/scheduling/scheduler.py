@@ -20,6 +20,7 @@ from tenora_engine.scheduling.charges import DECODE_COST
 from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.loads import Loader
+from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
@@ -97,6 +98,7 @@ class Scheduler:
         return {
             **{f"loader_{name}": value for name, value in self._loader.counters().items()},
             **vars(self._book.counters),
+            **self._book.telemetry.totals(),
             "adapter_loads": self._book.loads.num_loads,
             "adapter_evictions": self._memory.adapter_evictions,
             "kv_evictions": self._memory.kv_evictions,
@@ -269,6 +271,7 @@ class Scheduler:
         request = sequence.request
         if sequence.first_token_s is None:
             sequence.first_token_s = now_s
+            meter_first_token(sequence, now_s)
         length = min(sequence.num_prompt + request.sampling.max_tokens, self._context_tokens)
         added, stop = 0, None
         for token_id in token_ids:
@@ -278,7 +281,7 @@ class Scheduler:
                 stop = token_id
             if stop is not None or len(sequence.token_ids) >= length:
                 break
-        self._book.counters.output_tokens += added
+        sequence.meter.output_tokens += added
         shown = added if stop is None else added - 1
         if shown:
             self._book.events.append(
