@@ -8,8 +8,8 @@ from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
+from tenora_engine.scheduling.intake import SLOT_PATIENCE_STEPS
 from tenora_engine.scheduling.loads import MAX_PENDING
-from tenora_engine.scheduling.scheduler import SLOT_PATIENCE_STEPS
 
 
 def run(rig: Rig) -> list[Event]:

@@ -18,9 +18,9 @@ from tenora_engine.scheduling.charges import DECODE_COST, Charges
 from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.feasibility import Feasibility
+from tenora_engine.scheduling.intake import MAX_COLD_ADAPTERS
 from tenora_engine.scheduling.line import AGE_S
 from tenora_engine.scheduling.queue import FairQueue
-from tenora_engine.scheduling.scheduler import MAX_COLD_ADAPTERS
 from tenora_engine.sequence import Sequence
 
 NOW_S = 1000.0

@@ -91,12 +91,8 @@ class MemoryManager:
         """Whether an adapter slot is free or could be made so."""
         return self._slot_is_free(sequence) or bool(self._idle_adapters(sequence))
 
-    def competes(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether `other` giving up its pages could help `sequence` to pages for its tokens."""
-        return bool(self.rivals(sequence, (other,)))
-
     def rivals(self, sequence: Sequence, others: Collection[Sequence]) -> list[Sequence]:
-        """Those of `others` who compete with `sequence`."""
+        """Those of `others` whose giving up pages could help `sequence` to those it needs."""
         if not self.is_partitioned:
             return list(others)
         partitions = self._evictor.partitions
@@ -106,6 +102,15 @@ class MemoryManager:
         for namespace in {other.request.tenant.namespace for other in others}:
             compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
         return [other for other in others if compete[other.request.tenant.namespace]]
+
+    def competes(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether `other` is a rival."""
+        if not self.is_partitioned:
+            return True
+        partitions = self._evictor.partitions
+        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
+        own, its = (partitions.of(s.request.tenant.namespace, "kv") for s in (sequence, other))
+        return partitions.compete(own, its, count)
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)

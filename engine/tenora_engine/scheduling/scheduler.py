@@ -4,55 +4,23 @@ order. It knows tokens and pages by number, never tensors."""
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import islice
 
-from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
-from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.charges import DECODE_COST
 from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
-
-SCAN_LIMIT = 256
-"""Waiting sequences looked at in one step."""
-
-SLOT_PATIENCE_STEPS = 64
-"""Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
-
-MAX_COLD_ADAPTERS = 4
-"""Adapters brought onto the device in one step: the running sequences wait for the copies."""
-
-RESERVE_FRACTION = 16
-"""A new sequence leaves a page for each running one, up to this part of the arena."""
-
-
-class _Start(enum.Enum):
-    STARTED = "started"
-    BLOCKED = "blocked"  # it alone cannot start
-    SHORT = "short"  # it lacks memory: those who compete for it wait behind it
-
-
-@dataclass
-class _Intake:
-    """The new sequences of one step."""
-
-    seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
-    cold_adapters: int = 0
-    relegated: int = 0
-    work: float = 0.0  # that left the queue
 
 
 class Scheduler:
@@ -70,15 +38,15 @@ class Scheduler:
         self._loader = loader
         self._clock = clock
         self._block_tokens = engine.block_tokens
-        self._max_running = min(engine.max_running, engine.max_step_tokens)
         self._max_step_tokens = engine.max_step_tokens
         self._max_chunk = engine.max_prefill_chunk
         self._context_tokens = config.model.context_tokens
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
+        max_running = min(engine.max_running, engine.max_step_tokens)
+        self._intake = Intake(self._book, memory, max_running)
         self._chunks = ChunkSizer(memory.costs)
-        self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._load_ended = False
         self._stalled = False  # all that waits, waits for adapter loads
 
@@ -122,7 +90,7 @@ class Scheduler:
         now_s = self._clock()
         items: list[ScheduledSequence] = []
         room = self._plan_running(items, now_s)
-        relegated = self._admit(items, room, now_s)
+        relegated = self._intake.admit(room, now_s, lambda new: _plan_chunk(items, new, room))
         items.sort(key=_slot)
         self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
@@ -172,7 +140,7 @@ class Scheduler:
             else:
                 prefills.append(sequence)
         tokens = self._max_step_tokens - len(items)
-        if prefills or (len(self._queue) and len(self._running) < self._max_running):
+        if prefills or self._intake.is_open:
             decoding = [item.sequence for item in items]
             tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
         room = PrefillRoom(tokens, self._max_chunk if self._has_several_tenants() else tokens)
@@ -197,68 +165,6 @@ class Scheduler:
                     self._book.finish(sequence, "length")
                 else:
                     self._book.preempt(min(rivals, key=_loss))
-
-    def _admit(self, items: list[ScheduledSequence], room: PrefillRoom, now_s: float) -> int:
-        """Start waiting sequences in fair order while there is room. One whose adapter is loading
-        or whose tenant has its part of the step is passed over; one that finds no pages stops all
-        behind it that compete for them, so that it gets them. Returns how many were relegated
-        instead: they may start in the next step."""
-        intake = _Intake()
-        short: list[Sequence] = []
-        candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
-        while room and len(self._running) < self._max_running:
-            sequence = next(candidates, None)
-            if sequence is None:
-                break
-            if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
-                continue
-            outcome = self._try_start(sequence, intake, now_s)
-            if outcome is _Start.SHORT:
-                if not self._memory.is_partitioned:
-                    break
-                short.append(sequence)
-            if outcome is _Start.STARTED:
-                _plan_chunk(items, sequence, room)
-        if self._backlog_s is not None:
-            self._book.gate.feasibility.observe_drain(intake.work, now_s - self._backlog_s)
-        self._backlog_s = now_s if len(self._queue) else None
-        return intake.relegated
-
-    def _try_start(self, sequence: Sequence, intake: _Intake, now_s: float) -> _Start:
-        if self._book.gate.is_hopeless(sequence, now_s):
-            self._book.relegate(sequence)
-            intake.relegated += 1
-            return _Start.BLOCKED
-        adapter = sequence.request.adapter
-        resident, loaded = self._memory.resident(sequence.request), None
-        if adapter is not None:
-            intake.seen.add(adapter.digest)
-        if adapter is not None and resident is None:
-            loaded = self._book.loads.request(adapter, keep=intake.seen)
-            if loaded is None:
-                self._book.take_loads()  # a host hit is complete at once
-                loaded = self._book.loads.ready(adapter.digest)
-            if loaded is None or intake.cold_adapters >= MAX_COLD_ADAPTERS:
-                return _Start.BLOCKED
-            if not self._memory.can_have_slot(sequence):
-                sequence.slot_waits += 1
-                return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
-        packed = None if loaded is None else loaded.packed
-        load_ms = 0.0 if loaded is None else loaded.load_ms
-        rivals = self._memory.rivals(sequence, self._running)
-        most_pages = self._memory.most_kv_pages(sequence.request.tenant)
-        reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
-        if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
-            self._book.started(sequence)
-            intake.work += sequence.work
-            if packed is not None:
-                intake.cold_adapters += 1
-                self._book.charge_load(sequence, packed)
-            return _Start.STARTED
-        if rivals:
-            return _Start.SHORT
-        self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
-        return _Start.BLOCKED
 
     def _append(
         self,
@@ -297,23 +203,6 @@ class Scheduler:
         elif len(sequence.token_ids) >= length:
             self._book.finish(sequence, "length")
         self._book.prompt_computed(sequence)
-
-    def _too_large(
-        self,
-        sequence: Sequence,
-        packed: PackedAdapter | None,
-        resident: ResidentAdapter | None,
-    ) -> str:
-        pages = 0 if packed is None else packed.num_pages
-        if resident is not None:
-            pages = len(resident.pages)
-        return (
-            f"{len(sequence.token_ids)} tokens need {self._memory.blocks(len(sequence.token_ids))} "
-            f"pages and the adapter {pages}, more than the "
-            f"{self._memory.pool.total} pages of this engine, of which the tenant can have "
-            f"{self._memory.most_kv_pages(sequence.request.tenant)} for it; "
-            "shorten the prompt or give the engine more memory"
-        )
 
 
 def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:

@@ -1,0 +1,140 @@
+"""Intake: which waiting sequences start in a step. It asks the queue for them in fair order, the
+loads for their adapters and the memory for their pages."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.memory.adapter_cache import ResidentAdapter
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.scheduling.prefill_room import PrefillRoom
+from tenora_engine.scheduling.requests import RequestBook
+from tenora_engine.sequence import Sequence
+
+SCAN_LIMIT = 256
+"""Waiting sequences looked at in one step."""
+
+SLOT_PATIENCE_STEPS = 64
+"""Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
+
+MAX_COLD_ADAPTERS = 4
+"""Adapters brought onto the device in one step: the running sequences wait for the copies."""
+
+RESERVE_FRACTION = 16
+"""A new sequence leaves a page for each running one, up to this part of the arena."""
+
+
+class _Start(enum.Enum):
+    STARTED = "started"
+    BLOCKED = "blocked"  # it alone cannot start
+    SHORT = "short"  # it lacks memory: those who compete for it wait behind it
+
+
+@dataclass
+class _Step:
+    """The new sequences of one step."""
+
+    seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
+    cold_adapters: int = 0
+    relegated: int = 0
+    work: float = 0.0  # that left the queue
+
+
+class Intake:
+    """Starts sequences of a RequestBook, at most `max_running` at one time."""
+
+    def __init__(self, book: RequestBook, memory: MemoryManager, max_running: int) -> None:
+        self._book = book
+        self._queue = book.queue
+        self._running = book.running
+        self._memory = memory
+        self._max_running = max_running
+        self._backlog_s: float | None = None  # when the queue was last seen with something in it
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything waits that might start."""
+        return bool(len(self._queue)) and len(self._running) < self._max_running
+
+    def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> int:
+        """Start waiting sequences in fair order while there is room, of which `started` takes what
+        it is told of. One whose adapter is loading or whose tenant has its part of the step is
+        passed over; one that finds no pages stops all behind it that compete for them, so that it
+        gets them. Returns how many were relegated instead: they may start in the next step."""
+        step = _Step()
+        short: list[Sequence] = []
+        candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
+        while room and len(self._running) < self._max_running:
+            sequence = next(candidates, None)
+            if sequence is None:
+                break
+            if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
+                continue
+            outcome = self._try_start(sequence, step, now_s)
+            if outcome is _Start.SHORT:
+                if not self._memory.is_partitioned:
+                    break
+                short.append(sequence)
+            if outcome is _Start.STARTED:
+                started(sequence)
+        if self._backlog_s is not None:
+            self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
+        self._backlog_s = now_s if len(self._queue) else None
+        return step.relegated
+
+    def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
+        if self._book.gate.is_hopeless(sequence, now_s):
+            self._book.relegate(sequence)
+            step.relegated += 1
+            return _Start.BLOCKED
+        adapter = sequence.request.adapter
+        resident, loaded = self._memory.resident(sequence.request), None
+        if adapter is not None:
+            step.seen.add(adapter.digest)
+        if adapter is not None and resident is None:
+            loaded = self._book.loads.request(adapter, keep=step.seen)
+            if loaded is None:
+                self._book.take_loads()  # a host hit is complete at once
+                loaded = self._book.loads.ready(adapter.digest)
+            if loaded is None or step.cold_adapters >= MAX_COLD_ADAPTERS:
+                return _Start.BLOCKED
+            if not self._memory.can_have_slot(sequence):
+                sequence.slot_waits += 1
+                return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
+        packed = None if loaded is None else loaded.packed
+        load_ms = 0.0 if loaded is None else loaded.load_ms
+        rivals = self._memory.rivals(sequence, self._running)
+        most_pages = self._memory.most_kv_pages(sequence.request.tenant)
+        reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
+        if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
+            self._book.started(sequence)
+            step.work += sequence.work
+            if packed is not None:
+                step.cold_adapters += 1
+                self._book.charge_load(sequence, packed)
+            return _Start.STARTED
+        if rivals:
+            return _Start.SHORT
+        self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
+        return _Start.BLOCKED
+
+    def _too_large(
+        self,
+        sequence: Sequence,
+        packed: PackedAdapter | None,
+        resident: ResidentAdapter | None,
+    ) -> str:
+        pages = 0 if packed is None else packed.num_pages
+        if resident is not None:
+            pages = len(resident.pages)
+        return (
+            f"{len(sequence.token_ids)} tokens need {self._memory.blocks(len(sequence.token_ids))} "
+            f"pages and the adapter {pages}, more than the "
+            f"{self._memory.pool.total} pages of this engine, of which the tenant can have "
+            f"{self._memory.most_kv_pages(sequence.request.tenant)} for it; "
+            "shorten the prompt or give the engine more memory"
+        )
