@@ -3,6 +3,7 @@ not even what is billed (`scheduling.meters`), and does not know how its numbers
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable
 
@@ -74,7 +75,7 @@ class ServiceMeter(msgspec.Struct, array_like=True):
     def last_token(self, tpot_s: float, target_s: float) -> None:
         """A sequence of several tokens has ended. A `target_s` of infinity is none."""
         self.tpot.observe(tpot_s)
-        if target_s != float("inf"):
+        if target_s != math.inf:
             self.tpot_promised += 1
             self.tpot_met += tpot_s <= target_s
 
