@@ -45,8 +45,8 @@ def meter_end(sequence: Sequence, reason: FinishReason, now_s: float) -> None:
             decode_s = now_s - sequence.first_token_s
             meter.last_token(decode_s / (sequence.num_output - 1), sequence.tpot_s)
     elif target_ms is not None:
-        is_due = now_s > sequence.arrival_s + target_ms / 1000
-        if is_due or reason != "abort":
+        is_late = now_s - sequence.arrival_s > target_ms / 1000
+        if is_late or reason != "abort":
             meter.no_first_token()
 
 
