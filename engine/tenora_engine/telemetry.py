@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -29,6 +29,10 @@ class Histogram(msgspec.Struct, array_like=True):
         seconds = max(seconds, 0.0)
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
+
+    def add(self, other: Histogram) -> None:
+        self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
+        self.sum_s += other.sum_s
 
     def copy(self) -> Histogram:
         return Histogram(self.counts.copy(), self.sum_s)
@@ -90,6 +94,16 @@ class ServiceMeter(msgspec.Struct, array_like=True):
         self.adapter_starts[residency] = self.adapter_starts.get(residency, 0) + 1
         self.adapter_load_s += load_s
 
+    def add(self, other: ServiceMeter) -> None:
+        for name in self.__struct_fields__:
+            own, more = getattr(self, name), getattr(other, name)
+            if isinstance(own, Histogram):
+                own.add(more)
+            elif isinstance(own, dict):
+                setattr(self, name, {key: own.get(key, 0) + more.get(key, 0) for key in own | more})
+            elif not isinstance(own, str):
+                setattr(self, name, own + more)
+
     def copy(self) -> ServiceMeter:
         return msgspec.structs.replace(
             self,
@@ -120,6 +134,16 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     """By class: the largest difference between two tenants that wait in it, of the service they
     have been charged over their weights (`scheduling.queue.ClassQueue` has the bound)."""
     adapter_loads: dict[str, Histogram] = {}  # by the tier that they came from
+
+    def without_tenants(self) -> TelemetryStats:
+        """All tenants as OTHER."""
+        meters: dict[str, ServiceMeter] = {}
+        for meter in self.meters:
+            name = meter.service_class
+            meters.setdefault(name, ServiceMeter(name)).add(meter)
+        return msgspec.structs.replace(
+            self, meters=list(meters.values()), queues=_merged(self.queues, lambda _: OTHER)
+        )
 
 
 class Telemetry:
@@ -165,7 +189,7 @@ class Telemetry:
         """`queues` by tenant key. Nothing in the result changes any more."""
         return TelemetryStats(
             meters=[meter.copy() for meter in self._meters.values()],
-            queues=self._merged(queues),
+            queues=_merged(queues, self._label),
             service_gaps=service_gaps,
             adapter_loads={tier: loads.copy() for tier, loads in self._adapter_loads.items()},
         )
@@ -173,14 +197,16 @@ class Telemetry:
     def _label(self, tenant_key: str) -> str:
         return tenant_key if tenant_key in self._labels else OTHER
 
-    def _merged(self, queues: Iterable[QueueStats]) -> list[QueueStats]:
-        merged: dict[tuple[str, str], QueueStats] = {}
-        for queue in queues:
-            key = queue.service_class, self._label(queue.tenant)
-            known = merged.get(key, QueueStats(*key, waiting=0, oldest_wait_s=0.0))
-            merged[key] = QueueStats(
-                *key,
-                waiting=known.waiting + queue.waiting,
-                oldest_wait_s=max(known.oldest_wait_s, queue.oldest_wait_s),
-            )
-        return list(merged.values())
+
+def _merged(queues: Iterable[QueueStats], label: Callable[[str], str]) -> list[QueueStats]:
+    """Queues of one class whose tenants have one label become one."""
+    merged: dict[tuple[str, str], QueueStats] = {}
+    for queue in queues:
+        key = queue.service_class, label(queue.tenant)
+        known = merged.get(key, QueueStats(*key, waiting=0, oldest_wait_s=0.0))
+        merged[key] = QueueStats(
+            *key,
+            waiting=known.waiting + queue.waiting,
+            oldest_wait_s=max(known.oldest_wait_s, queue.oldest_wait_s),
+        )
+    return list(merged.values())
