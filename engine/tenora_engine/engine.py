@@ -129,6 +129,7 @@ class Engine:
             counters=self._scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
+            telemetry=book.telemetry_stats(),
         )
 
     def check_integrity(self) -> None:

@@ -158,6 +158,7 @@ class MemoryManager:
         digest = BASE if request.adapter is None else request.adapter.digest
         root = sequence.prefix_root = self.tree.enter(namespace, digest)
         root.weight = slo_weight(request.tenant)
+        root.meter = sequence.meter
         needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
         self._evictor.partitions.of(namespace, "kv").enter(needed)
         self.wait(sequence)
@@ -219,6 +220,7 @@ class MemoryManager:
         if resident is not None:
             self.adapters.acquire(resident, now_s)
             resident.weight = slo_weight(request.tenant)
+            resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
         sequence.prefix_nodes = nodes
         pages = self._allocate(needed, "kv", request.tenant.namespace)
@@ -415,9 +417,11 @@ class MemoryManager:
             self.host.keep(item)
             self.tree.evict(item)
             self.kv_evictions += 1
+            item.root.meter.kv_evictions += 1
         else:
             self._drop(item)
             self.adapter_evictions += 1
+            item.meter.adapter_evictions += 1
 
     def _drop(self, resident: ResidentAdapter) -> None:
         partition = self._evictor.partition(resident)

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tenora_engine.memory.pool import CACHED_KV, LIVE_KV, IntegrityError, PagePool
+from tenora_engine.telemetry import ServiceMeter
 
 BASE = "BASE"
 """The digest under which KV of the base model alone is kept."""
@@ -83,7 +84,7 @@ class PrefixRoot:
     """The tree of one (namespace, digest). `users` counts sequences that have not finished."""
 
     __slots__ = (
-        "cached_pages", "children", "digest", "live_pages", "namespace", "purged", "users",
+        "cached_pages", "children", "digest", "live_pages", "meter", "namespace", "purged", "users",
         "weight",
     )  # fmt: skip
 
@@ -93,6 +94,7 @@ class PrefixRoot:
         self.children: dict[bytes, PrefixNode] = {}
         self.users = 0
         self.weight = 1.0  # SLO weight of the tenant that used it last
+        self.meter = ServiceMeter()  # of who used it last
         self.live_pages = 0
         self.cached_pages = 0
         self.purged = False

@@ -16,6 +16,7 @@ from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
+from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
@@ -67,6 +68,7 @@ class Scheduler:
         return {
             **{f"loader_{name}": value for name, value in self._loader.counters().items()},
             **vars(self._book.counters),
+            **self._book.telemetry.totals(),
             "adapter_loads": self._book.loads.num_loads,
             "adapter_evictions": self._memory.adapter_evictions,
             "kv_evictions": self._memory.kv_evictions,
@@ -106,7 +108,7 @@ class Scheduler:
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
         self._book.charges.observe_step(step_s)
-        size, output_tokens = self._block_tokens, 0
+        size = self._block_tokens
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, token_ids, logprobs in results:
             sequence = item.sequence
@@ -117,8 +119,7 @@ class Scheduler:
                 self._memory.cache_blocks(sequence)
                 self._book.settle(sequence)
             if token_ids:
-                output_tokens += self._append(sequence, token_ids, logprobs, now_s)
-        self._book.counters.output_tokens += output_tokens
+                self._append(sequence, token_ids, logprobs, now_s)
         return self.take_events()
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
@@ -175,10 +176,11 @@ class Scheduler:
         token_ids: list[int],
         logprobs: list[TokenLogprob] | None,
         now_s: float,
-    ) -> int:
-        """New tokens of a sequence, up to the one that ends it; returns how many."""
+    ) -> None:
+        """New tokens of a sequence, up to the one that ends it."""
         if sequence.first_token_s is None:
             sequence.first_token_s = sequence.next_due_s = now_s
+            meter_first_token(sequence, now_s)
             self._book.prompt_computed(sequence)
         tokens, stop, added = sequence.token_ids, None, 0
         for token_id in token_ids:
@@ -190,6 +192,7 @@ class Scheduler:
             if len(tokens) >= sequence.max_length:
                 break
         sequence.next_due_s += added * sequence.tpot_s
+        sequence.meter.output_tokens += added
         shown = added if stop is None else added - 1
         if shown < len(token_ids):
             token_ids = token_ids[:shown]
@@ -201,7 +204,6 @@ class Scheduler:
             self._book.finish(sequence, "stop", stop_token_id=stop)
         elif len(tokens) >= sequence.max_length:
             self._book.finish(sequence, "length")
-        return added
 
 
 def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Protocol
 
+from tenora_engine.scheduling.classes import DEFAULT_CLASS
 from tenora_engine.sequence import Sequence
+from tenora_engine.telemetry import QueueStats
 
 
 class WaitingQueue(Protocol):
@@ -27,6 +29,8 @@ class WaitingQueue(Protocol):
     def sequences(self) -> Iterator[Sequence]: ...
     def waiting_of(self, tenant_key: str) -> int: ...
     def waiting_by_tenant(self) -> dict[str, int]: ...
+    def stats(self, now_s: float) -> Iterator[QueueStats]: ...
+    def service_gaps(self) -> dict[str, float]: ...
 
 
 class ArrivalQueue:
@@ -90,6 +94,17 @@ class ArrivalQueue:
 
     def waiting_by_tenant(self) -> dict[str, int]:
         return dict(sorted(self._tenants.items()))
+
+    def stats(self, now_s: float) -> Iterator[QueueStats]:
+        oldest_s: dict[str, float] = {}
+        for sequence in self.sequences():
+            key = sequence.request.tenant.key
+            oldest_s[key] = min(sequence.arrival_s, oldest_s.get(key, now_s))
+        for key, arrival_s in oldest_s.items():
+            yield QueueStats(DEFAULT_CLASS, key, self._tenants[key], now_s - arrival_s)
+
+    def service_gaps(self) -> dict[str, float]:
+        return {}
 
     def _entered(self, sequence: Sequence) -> None:
         self._work += sequence.work
