@@ -22,12 +22,14 @@ from rich.table import Table
 from tenora_bench.cache.command import cache_command
 from tenora_bench.client import BenchError
 from tenora_bench.server import ServerUnderTest, serve
+from tenora_bench.tenancy.command import tenancy_command
 
 if TYPE_CHECKING:
     from tenora_bench.comparison import Workload
 
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
 app.command("cache")(cache_command)
+app.command("tenancy")(tenancy_command)
 
 
 def end(signal_number: int, frame: object) -> NoReturn:
@@ -358,6 +360,9 @@ def scheduler_command(
     for name, times in queues.items():
         table.add_row(name, *(f"{times[figure]:.3f}" for figure in figures))
     Console().print(table)
+    Console().print(
+        "prefix match: {match_p50_ms:.2f} ms for {tokens} tokens".format_map(result["prefix_match"])
+    )
     write_json(json_file, result)
 
 

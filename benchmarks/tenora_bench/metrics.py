@@ -23,6 +23,7 @@ class RequestRecord:
     output_tokens: int = 0
     residency: str | None = None
     error: str | None = None
+    sla_class: str = "default"
     targets_ms: tuple[float, float] | None = None  # TTFT and TPOT; None = those of the run
     chunk_times_s: list[float] = field(default_factory=list)
 

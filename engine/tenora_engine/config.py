@@ -18,6 +18,7 @@ WeightDType = Literal["auto", "int8"]
 KVDType = Literal["auto", "fp8"]
 AdapterDType = Literal["auto", "int8"]
 PolicyName = Literal["joint", "static-lru", "unified-lru", "kv-first", "elora", "chameleon"]
+SchedulingPolicy = Literal["sla", "fcfs"]
 PackedDType = Literal["bfloat16", "float32", "int8"]
 
 
@@ -52,6 +53,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     object_store: str | None = None  # path or URL of the store that holds adapters by digest
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
     prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "sla"  # fcfs = order of arrival, to compare with
     eviction_policy: PolicyName = "joint"  # see memory.policies
     strict_isolation: bool = False  # hard partitions of the arena by tenant
     metrics_tenants: int = 100  # tenants that telemetry tells apart

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tenora_engine.config import EngineConfig, PolicyName
+from tenora_engine.config import EngineConfig, PolicyName, SchedulingPolicy
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
@@ -118,6 +118,7 @@ class Settings(BaseSettings):
     """Packed adapters kept in host memory."""
     prefix_caching: bool = True
     """Reuse the KV of equal prefixes, within one tenant and adapter."""
+    scheduling_policy: SchedulingPolicy = "sla"
     eviction_policy: PolicyName = "joint"
     """What leaves the arena first when pages are needed."""
     strict_isolation: bool = False
@@ -174,6 +175,7 @@ class Settings(BaseSettings):
             object_store=self.object_store_url,
             outbox_dir=str((self.data_dir / "outbox").resolve()),
             prefix_caching=self.prefix_caching,
+            scheduling_policy=self.scheduling_policy,
             eviction_policy=self.eviction_policy,
             strict_isolation=self.strict_isolation,
             metrics_tenants=self.metrics_tenants,

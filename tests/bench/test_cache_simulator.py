@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tenora_bench.cache.load import find_peak
 from tenora_bench.cache.miss_costs import least_miss_cost_s, replay_miss_cost_s
 from tenora_bench.cache.report import figures
-from tenora_bench.cache.simulator import Limits, Prompts, Setup, Simulator, Targets, simulate
+from tenora_bench.cache.simulator import (
+    CLASS_TARGETS,
+    Limits,
+    Prompts,
+    Setup,
+    Simulator,
+    Targets,
+    simulate,
+)
 from tenora_bench.cache.timing import (
     StepFeatures,
     h200_llama3_8b,
@@ -23,6 +31,7 @@ from tenora_bench.cache.timing import (
 from tenora_bench.cache.workloads import PREFIX_BLOCK_TOKENS, Demand, generate
 from tenora_bench.client import BenchError
 from tenora_bench.trace import TraceRequest
+from tenora_engine.config import SchedulingPolicy
 from tenora_engine.memory.policies import POLICIES, make_policy
 
 TIMING = h200_llama3_8b()
@@ -223,3 +232,25 @@ def test_a_page_too_small_for_a_rank_row_is_refused() -> None:
     setup = replace(ROOMY, timing=h200_llama3_8b(block_tokens=1))
     with pytest.raises(BenchError, match="raise block_tokens"):
         simulate(setup, make_policy("joint"), [request()])
+
+
+def test_a_traces_classes_are_the_engines() -> None:
+    """A flood of batch requests is there first; an interactive one passes it, but not in a replay
+    that serves first who came first."""
+    flood = [request(prompt_tokens=2000, sla_class="batch", tenant=f"t{n % 3}") for n in range(30)]
+    late = request(t_s=0.01, tenant="quick")
+    results = {}
+    policies: tuple[SchedulingPolicy, ...] = ("sla", "fcfs")
+    for policy in policies:
+        setup = replace(ROOMY, limits=Limits(max_running=4, scheduling_policy=policy))
+        results[policy] = simulate(setup, make_policy("joint"), [*flood, late]).records[-1]
+    assert results["sla"].sla_class == "interactive"
+    ttfts_ms = [results[policy].ttft_ms or 0.0 for policy in policies]
+    assert 0 < ttfts_ms[0] < 0.3 * ttfts_ms[1]
+
+
+def test_classes_without_targets_of_their_own_have_the_presets() -> None:
+    setup = replace(ROOMY, targets={"batch": Targets(1.0, 2.0)})
+    assert setup.targets_of("batch") == Targets(1.0, 2.0)
+    assert setup.targets_of("standard") == CLASS_TARGETS["standard"]
+    assert setup.targets_of("interactive") == setup.default_targets

@@ -252,5 +252,5 @@ def test_a_minimum_leaves_what_others_have_in_flight() -> None:
     b = partitions.of("ns-b", "kv")
     assert (b.min_pages, partitions.most_pages(a)) == (2, 8)
     a.leave()
-    partitions.register(tenant("b", 0.6), lambda: False)
-    assert (b.min_pages, partitions.most_pages(a)) == (6, 4)
+    partitions.register(tenant("b", 0.6), lambda: False)  # forgets a
+    assert (b.min_pages, partitions.most_pages(partitions.of("ns-a", "kv"))) == (6, 4)

@@ -18,13 +18,19 @@ from tenora_bench.cache.timing import TimingModel, step_features
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
 from tenora_bench.trace import TraceRequest
-from tenora_engine.config import EngineConfig, ResolvedConfig
+from tenora_engine.config import EngineConfig, ResolvedConfig, SchedulingPolicy
 from tenora_engine.errors import EngineError
 from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies.interface import EvictionPolicy
-from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.request import (
+    AdapterRef,
+    GenerationRequest,
+    LateAction,
+    SamplingParams,
+    Tenant,
+)
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.scheduler import Scheduler
 
@@ -42,6 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_tenant_waiting: int = 100_000
     max_adapters: int = 512
     host_adapter_bytes: int = 64 * 1024**3
+    scheduling_policy: SchedulingPolicy = "sla"
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,17 @@ class Targets:
     tpot_ms: float
 
 
+TIERS = {"interactive": "priority", "standard": "default", "batch": "flex"}
+"""The engine's class for a trace's; any other name is taken as the engine's own."""
+
+CLASS_TARGETS = {"standard": Targets(2_000.0, 200.0), "batch": Targets(30_000.0, 500.0)}
+"""Of the classes that nobody gave targets for."""
+
+
 @dataclass(frozen=True)
 class Setup:
-    """What a replay needs beside trace and policy. A class without targets has the default's."""
+    """What a replay needs beside trace and policy. A class has the targets given for it, else
+    those of CLASS_TARGETS, else the default's; `late` as in `Tenant`."""
 
     timing: TimingModel
     device_bytes: int
@@ -62,6 +77,10 @@ class Setup:
     limits: Limits = field(default_factory=Limits)
     default_targets: Targets = Targets(500.0, 100.0)
     targets: Mapping[str, Targets] = field(default_factory=dict)
+    late: LateAction = "best_effort"
+
+    def targets_of(self, sla_class: str) -> Targets:
+        return {**CLASS_TARGETS, **self.targets}.get(sla_class, self.default_targets)
 
     def resolve(self) -> ResolvedConfig:
         """Raises BenchError when the device holds not even one page."""
@@ -155,8 +174,10 @@ class Simulator:
         return bool(arrivals or book.running or book.num_waiting or book.events)
 
     def _submit(self, arrival_s: float, number: int, request: TraceRequest) -> None:
-        targets = self._setup.targets.get(request.sla_class, self._setup.default_targets)
-        record = RequestRecord(request.tenant, request.adapter, arrival_s)
+        targets = self._setup.targets_of(request.sla_class)
+        record = RequestRecord(
+            request.tenant, request.adapter, arrival_s, sla_class=request.sla_class
+        )
         record.targets_ms = (targets.ttft_ms, targets.tpot_ms)
         self._records[str(number)] = record
         try:
@@ -166,9 +187,10 @@ class Simulator:
                     tenant=Tenant(
                         key=request.tenant,
                         namespace=request.tenant,
-                        tier=request.sla_class,
+                        tier=TIERS.get(request.sla_class, request.sla_class),
                         ttft_ms=targets.ttft_ms,
                         tpot_ms=targets.tpot_ms,
+                        late=self._setup.late,
                     ),
                     prompt_token_ids=self._prompts.make(request),
                     sampling=SamplingParams(

@@ -11,7 +11,7 @@ from tenora_engine.request import Tenant
 from tenora_engine.scheduling.charges import Charges
 from tenora_engine.scheduling.classes import LOWEST_CLASS, service_class
 from tenora_engine.scheduling.feasibility import Feasibility
-from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.waiting import WaitingQueue
 from tenora_engine.sequence import Sequence
 
 NO_TARGET_S = 10.0
@@ -20,10 +20,11 @@ NO_TARGET_S = 10.0
 
 class Gate:
     def __init__(
-        self, config: ResolvedConfig, memory: MemoryManager, queue: FairQueue, charges: Charges
+        self, config: ResolvedConfig, memory: MemoryManager, queue: WaitingQueue, charges: Charges
     ) -> None:
         self._limit = config.engine.max_waiting
         self._tenant_limit = config.engine.max_tenant_waiting
+        self._keeps_promises = config.engine.scheduling_policy == "sla"
         self._memory = memory
         self._queue = queue
         self._charges = charges
@@ -58,9 +59,11 @@ class Gate:
         if adapter is not None and residency not in ("device", "host"):
             load_s = costs.adapter_s(self._charges.adapter_bytes(adapter))
         uncached = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
-        sequence.service_class = service_class(tenant.tier)
         sequence.token_cost = self._charges.token(adapter)
         sequence.work = uncached * sequence.token_cost
+        if not self._keeps_promises:
+            return
+        sequence.service_class = service_class(tenant.tier)
         target_s = NO_TARGET_S if tenant.ttft_ms is None else tenant.ttft_ms / 1000
         sequence.due_s = sequence.arrival_s + target_s + load_s + sequence.work * costs.token_s
         if tenant.ttft_ms is None or tenant.late == "best_effort":
@@ -86,7 +89,9 @@ class Gate:
     def is_hopeless(self, sequence: Sequence, now_s: float) -> bool:
         """Whether it is to be relegated: started now, its first token would still be late."""
         tenant = sequence.request.tenant
-        if tenant.late != "relegate" or tenant.ttft_ms is None or sequence.admitted_s is not None:
+        if not self._keeps_promises or sequence.admitted_s is not None:
+            return False
+        if tenant.late != "relegate" or tenant.ttft_ms is None:
             return False
         expected_s = sequence.work * self._memory.costs.token_s
         late = now_s + expected_s > sequence.arrival_s + tenant.ttft_ms / 1000

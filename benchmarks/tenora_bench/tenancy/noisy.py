@@ -1,0 +1,92 @@
+"""A noisy tenant beside tenants within their shares: what it does to their time to first token."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from typing import Any
+
+from tenora_bench.metrics import RequestRecord
+from tenora_bench.tenancy.experiment import Claim, Experiment, Options, Outcome
+from tenora_bench.tenancy.live import LiveEngine, live_engine, make_adapters, tenant_of
+from tenora_bench.tenancy.traffic import Kind, capacity, poisson, quantile, ttfts_ms
+
+QUIET = 4  # tenants; with the noisy one each has a fifth of the engine
+OF_SHARE = 0.8  # of its share that a quiet tenant asks for
+NOISE = 20.0  # times its share that the noisy one asks for
+SECONDS = 7.0  # of a run
+ROUNDS = 4
+RANK = 16
+PROMPT_TOKENS, OUTPUT_TOKENS = 64, 16
+MOST = 1.2
+NOISY = tenant_of("noisy")
+RUNS = {"quiet alone": 0.0, "noisy within its share": OF_SHARE, "noisy at 20 times": NOISE}
+
+
+def run(options: Options) -> Outcome:
+    return asyncio.run(_run(options))
+
+
+async def _run(options: Options) -> Outcome:
+    refs = make_adapters(options.scratch, options.model, [RANK] * (QUIET + 1))
+    kinds = [Kind(PROMPT_TOKENS, OUTPUT_TOKENS, ref) for ref in refs]
+    found: dict[str, list[list[RequestRecord]]] = {name: [] for name in RUNS}
+    refused = 0
+    async with live_engine(options.model, options.scratch) as engine:
+        for turn in range(2):
+            per_s = await capacity(engine, kinds, NOISY, 100, f"{options.seed}/capacity{turn}")
+        for number in range(options.rounds or ROUNDS):
+            for name, noise in RUNS.items():
+                records = await one_run(engine, kinds, per_s, noise, f"{options.seed}/{number}")
+                found[name].append([r for r in records if r.tenant != NOISY.key])
+                refused += sum(r.error is not None for r in found[name][-1])
+    return summarise(found, {"capacity_per_s": per_s, "quiet_requests_failed": refused})
+
+
+async def one_run(
+    engine: LiveEngine, kinds: list[Kind], per_s: float, noise: float, seed: str
+) -> list[RequestRecord]:
+    """The quiet tenants' requests are the same for the same seed, whatever the noise."""
+    share = per_s / (QUIET + 1)
+    requests = [
+        request
+        for number in range(QUIET)
+        for request in poisson(
+            kinds[number], tenant_of(f"quiet{number}"), OF_SHARE * share, SECONDS, seed
+        )
+    ]
+    if noise:
+        requests += poisson(kinds[QUIET], NOISY, noise * share, SECONDS, seed)
+    return await engine.play(requests)
+
+
+def summarise(found: dict[str, list[list[RequestRecord]]], details: dict[str, Any]) -> Outcome:
+    """`found` has the quiet tenants' records by run and round. The claim compares medians over the
+    rounds; beside them stand the percentiles of all rounds together."""
+    runs: dict[str, dict[str, Any]] = {}
+    for name, rounds in found.items():
+        p99s = [quantile(ttfts_ms(records), 0.99) for records in rounds]
+        pooled = [ttft for records in rounds for ttft in ttfts_ms(records)]
+        runs[name] = {
+            "requests": len(pooled),
+            "p50_ttft_ms": quantile(pooled, 0.5),
+            "p99_ttft_ms": statistics.median(p99s),
+            "pooled_p99_ttft_ms": quantile(pooled, 0.99),
+            "p99_ttft_ms_by_round": p99s,
+        }
+    alone, *_, noisy = (runs[name]["p99_ttft_ms"] for name in RUNS)
+    columns = ("run", "quiet requests", "TTFT p50 ms", "p99 ms", "p99 of all rounds ms")
+    keys = ("requests", "p50_ttft_ms", "p99_ttft_ms", "pooled_p99_ttft_ms")
+    return Outcome(
+        claims=[
+            Claim(
+                "P99 TTFT of the others, with the noisy over without", noisy / alone, "below", MOST
+            )
+        ],
+        columns=columns,
+        rows=[(name, *(figures[key] for key in keys)) for name, figures in runs.items()],
+        details={**details, "runs": runs},
+    )
+
+
+EXPERIMENT = Experiment("noisy", "a tenant at 20 times its share beside four within theirs", run)
