@@ -59,7 +59,7 @@ class ServiceMeter(msgspec.Struct, array_like=True):
     relegations: int = 0  # of sequences that waited; at submission they are not counted
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompts, found in the prefix cache
-    output_tokens: int = 0
+    output_tokens: int = 0  # generated; those of a block not yet full are missing
     service: float = 0.0  # charged, in tokens prefilled by the base model (scheduling.charges)
     adapter_starts: dict[str, int] = {}  # by where the adapter was when the request came
     adapter_load_s: float = 0.0  # of the loads that these waited for
@@ -172,12 +172,11 @@ class Telemetry:
         self._adapter_loads.setdefault(tier, Histogram()).observe(seconds)
 
     def totals(self) -> dict[str, float]:
-        """Over all classes and tenants, as `EngineStats.counters` has them."""
+        """Over all classes and tenants, some of `EngineStats.counters`."""
         meters = self._meters.values()
         return {
             "prompt_tokens": sum(meter.prompt_tokens for meter in meters),
             "cached_tokens": sum(meter.cached_tokens for meter in meters),
-            "output_tokens": sum(meter.output_tokens for meter in meters),
             "preemptions": sum(meter.preemptions for meter in meters),
             "relegations": sum(meter.relegations for meter in meters),
             "requests_refused": sum(meter.refused.get("deadline", 0) for meter in meters),

@@ -30,7 +30,7 @@ TENANTS = [
 
 
 def busy_engine(metrics_tenants: int, seed: int = 0) -> Iterator[EngineStats]:
-    """Its statistics from step to step, as they cross a process."""
+    """Its statistics from step to step, and when all has ended."""
     config = make_config(num_pages=24, max_waiting=3, max_running=4)
     engine = msgspec.structs.replace(config.engine, metrics_tenants=metrics_tenants)
     rig = Rig.build(msgspec.structs.replace(config, engine=engine))
@@ -50,8 +50,14 @@ def busy_engine(metrics_tenants: int, seed: int = 0) -> Iterator[EngineStats]:
             rig.engine.abort(f"r{draw.randrange(number)}")
         rig.now_s += draw.random() / 5
         rig.engine.step()
-        stats = rig.engine.stats()
-        yield msgspec.msgpack.decode(msgspec.msgpack.encode(stats), type=EngineStats)
+        yield as_it_arrives(rig)
+    while rig.engine.has_work:
+        rig.engine.step()
+    yield as_it_arrives(rig)
+
+
+def as_it_arrives(rig: Rig) -> EngineStats:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(rig.engine.stats()), type=EngineStats)
 
 
 def families(metrics: Metrics) -> dict[str, Metric]:

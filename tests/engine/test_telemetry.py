@@ -20,6 +20,8 @@ from tenora_engine.errors import DeadlineError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, UsageRecord
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.scheduling.classes import service_class
+from tenora_engine.scheduling.waiting import ArrivalQueue
+from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import (
     BOUNDS_S,
     OTHER,
@@ -257,7 +259,13 @@ def test_meters_are_what_a_recount_of_the_events_gives(seed: int, metrics_tenant
     assert {key for key, recount in day.recounts.items() if recount != Recount()} <= set(meters)
     for key, meter in meters.items():
         day.recounts[key].check(meter)
-    for name in ("preemptions", "relegations", "kv_evictions", "adapter_evictions"):
+    for name in (
+        "output_tokens",
+        "preemptions",
+        "relegations",
+        "kv_evictions",
+        "adapter_evictions",
+    ):
         assert stats.counters[name] == sum(getattr(meter, name) for meter in meters.values())
     assert sum(sum(meter.queue.counts) for meter in meters.values()) == len(day.started)
 
@@ -270,9 +278,10 @@ def test_a_first_token_is_counted_when_it_comes_and_the_rest_at_the_end() -> Non
     rig.engine.step()
     meter = meter_of(rig, "t")
     assert (meter.ttft_promised, meter.ttft_met, sum(meter.tpot.counts)) == (1, 1, 0)
-    assert (meter.output_tokens, meter.finished) == (1, {})
+    assert meter.finished == {}
     run(rig)
     meter = meter_of(rig, "t")
+    assert meter.output_tokens == 4
     assert (meter.tpot_promised, meter.tpot_met) == (1, 0)
     assert meter.tpot.sum_s == pytest.approx(0.1)
     assert meter.finished == {"length": 1}
@@ -321,6 +330,21 @@ def test_queues_by_class_and_tenant_and_the_oldest_of_each() -> None:
     assert telemetry_of(rig).queues == []
 
 
+def test_queues_in_order_of_arrival_are_told_apart_as_well() -> None:
+    queue = ArrivalQueue()
+    for number, tenant in enumerate((make_tenant("a"), make_tenant("b"), make_tenant("a"))):
+        request = make_request(f"r{number}", [1], tenant=tenant)
+        queue.push(Sequence(request, 0, [1], 1), now_s=1000.0 + number)
+    telemetry = Telemetry(max_tenants=1)
+    telemetry.meter("default", "a")
+    stats = telemetry.snapshot(queue.stats(1005.0), queue.service_gaps())
+    assert stats.queues == [
+        QueueStats("default", "a", 2, 5.0),
+        QueueStats("default", OTHER, 1, 4.0),
+    ]
+    assert stats.service_gaps == {}
+
+
 def test_the_service_gap_is_that_of_tenants_who_wait() -> None:
     rig = rig_of(max_running=1)
     tenants = [make_tenant("light"), make_tenant("heavy", weight=4.0)]
@@ -333,8 +357,7 @@ def test_the_service_gap_is_that_of_tenants_who_wait() -> None:
         rig.now_s += 0.1
         rig.engine.step()
         queue = rig.engine._book.queue
-        waiting = queue.waiting_by_tenant()
-        counters = [queue.counter(key, "default") for key in waiting]
+        counters = [queue.counter(key, "default") for key in queue.waiting_by_tenant()]
         expected = max(counters) - min(counters) if counters else 0.0
         gap = telemetry_of(rig).service_gaps["default"]
         assert gap == expected

@@ -1123,7 +1123,7 @@ export interface components {
         /**
          * ClassService
          * @description Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
-         *     two that wait.
+         *     two that wait, null where the scheduler does not go by it.
          */
         ClassService: {
             /** Finished */
@@ -1133,7 +1133,7 @@ export interface components {
             /** Service Class */
             service_class: string;
             /** Service Gap Tokens */
-            service_gap_tokens: number;
+            service_gap_tokens: number | null;
             /** Tpot Attainment */
             tpot_attainment: number | null;
             /** Ttft Attainment */

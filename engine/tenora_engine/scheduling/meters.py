@@ -15,6 +15,7 @@ class Counters:
 
     steps: int = 0
     step_failures: int = 0
+    output_tokens: int = 0
     requests_finished: int = 0
     requests_aborted: int = 0
 

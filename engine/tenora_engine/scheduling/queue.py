@@ -189,7 +189,6 @@ class FairQueue:
     def charge(self, sequence: Sequence, cost: float) -> None:
         """To the sequence's tenant and class."""
         name = sequence.service_class
-        sequence.meter.service += cost
         self._classes[name].charge(sequence.request.tenant.key, cost)
         self._shares.charge(name, cost)
 
@@ -247,7 +246,8 @@ class FairQueue:
         """What waits, by class and tenant."""
         for name, queue in self._classes.items():
             for key, line in queue.waiting.items():
-                yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
+                if line.oldest_s is not None:
+                    yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
 
     def service_gaps(self) -> dict[str, float]:
         """By class, see `ClassQueue.service_gap`."""

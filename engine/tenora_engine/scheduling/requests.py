@@ -168,16 +168,18 @@ class RequestBook:
     def charge_load(self, sequence: Sequence, packed: PackedAdapter) -> None:
         """The sequence has made its adapter resident."""
         pages = packed.pages
-        self.queue.charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
+        self._charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
         whenever it has filled a block, and when it stops."""
         length, price = len(sequence.token_ids), self.charges.kv_price
-        decoded = DECODE_COST * sequence.token_cost * (length - sequence.settled_length)
+        generated = length - sequence.settled_length
+        sequence.meter.output_tokens += generated
+        decoded = DECODE_COST * sequence.token_cost * generated
         held = (price - sequence.settled_kv) * len(sequence.block_table)
         sequence.settled_length, sequence.settled_kv = length, price
-        self.queue.charge(sequence, decoded + held)
+        self._charge(sequence, decoded + held)
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
@@ -267,6 +269,10 @@ class RequestBook:
                 self.loads.request(adapter, tenant_key)
             raise
 
+    def _charge(self, sequence: Sequence, cost: float) -> None:
+        sequence.meter.service += cost
+        self.queue.charge(sequence, cost)
+
     def _take_out(self, flight: Flight, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:
             self._stop(sequence)
@@ -287,7 +293,7 @@ class RequestBook:
         request = sequence.request
         sequence.admitted_s = self._clock()
         self._flights[request.request_id].ran = True
-        self.queue.charge(sequence, sequence.token_cost * sequence.num_uncomputed)
+        self._charge(sequence, sequence.token_cost * sequence.num_uncomputed)
         if request.adapter is not None and sequence.residency != "device":
             resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms

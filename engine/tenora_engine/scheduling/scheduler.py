@@ -108,7 +108,7 @@ class Scheduler:
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
         self._book.charges.observe_step(step_s)
-        size = self._block_tokens
+        size, output_tokens = self._block_tokens, 0
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, token_ids, logprobs in results:
             sequence = item.sequence
@@ -119,7 +119,8 @@ class Scheduler:
                 self._memory.cache_blocks(sequence)
                 self._book.settle(sequence)
             if token_ids:
-                self._append(sequence, token_ids, logprobs, now_s)
+                output_tokens += self._append(sequence, token_ids, logprobs, now_s)
+        self._book.counters.output_tokens += output_tokens
         return self.take_events()
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
@@ -176,8 +177,8 @@ class Scheduler:
         token_ids: list[int],
         logprobs: list[TokenLogprob] | None,
         now_s: float,
-    ) -> None:
-        """New tokens of a sequence, up to the one that ends it."""
+    ) -> int:
+        """New tokens of a sequence, up to the one that ends it; returns how many."""
         if sequence.first_token_s is None:
             sequence.first_token_s = sequence.next_due_s = now_s
             meter_first_token(sequence, now_s)
@@ -192,7 +193,6 @@ class Scheduler:
             if len(tokens) >= sequence.max_length:
                 break
         sequence.next_due_s += added * sequence.tpot_s
-        sequence.meter.output_tokens += added
         shown = added if stop is None else added - 1
         if shown < len(token_ids):
             token_ids = token_ids[:shown]
@@ -204,6 +204,7 @@ class Scheduler:
             self._book.finish(sequence, "stop", stop_token_id=stop)
         elif len(tokens) >= sequence.max_length:
             self._book.finish(sequence, "length")
+        return added
 
 
 def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:

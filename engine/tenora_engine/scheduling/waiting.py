@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Protocol
 
-from tenora_engine.scheduling.classes import DEFAULT_CLASS
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -37,8 +36,9 @@ class ArrivalQueue:
     """First come, first served, whoever asks: the order that others are measured against."""
 
     def __init__(self) -> None:
-        self._line: dict[Sequence, None] = {}
-        self._again: dict[Sequence, None] = {}  # goes before the line, the latest first
+        # When each came to wait.
+        self._line: dict[Sequence, float] = {}
+        self._again: dict[Sequence, float] = {}  # goes before the line, the latest first
         self._tenants: Counter[str] = Counter()
         self._work = 0.0
 
@@ -49,11 +49,11 @@ class ArrivalQueue:
         return sequence in self._line or sequence in self._again
 
     def push(self, sequence: Sequence, now_s: float) -> None:
-        self._line[sequence] = None
+        self._line[sequence] = now_s
         self._entered(sequence)
 
     def push_front(self, sequence: Sequence, now_s: float) -> None:
-        self._again[sequence] = None
+        self._again[sequence] = now_s
         self._entered(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -96,14 +96,12 @@ class ArrivalQueue:
         return dict(sorted(self._tenants.items()))
 
     def stats(self, now_s: float) -> Iterator[QueueStats]:
-        oldest_s: dict[str, float] = {}
-        for sequence in self.sequences():
+        for sequence, came_s in (*self._again.items(), *self._line.items()):
             key = sequence.request.tenant.key
-            oldest_s[key] = min(sequence.arrival_s, oldest_s.get(key, now_s))
-        for key, arrival_s in oldest_s.items():
-            yield QueueStats(DEFAULT_CLASS, key, self._tenants[key], now_s - arrival_s)
+            yield QueueStats(sequence.service_class, key, 1, max(now_s - came_s, 0.0))
 
     def service_gaps(self) -> dict[str, float]:
+        """None: nobody counts."""
         return {}
 
     def _entered(self, sequence: Sequence) -> None:

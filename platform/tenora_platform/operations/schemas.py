@@ -83,9 +83,9 @@ class ServiceView(BaseModel):
 
 class ClassService(ServiceView):
     """Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
-    two that wait."""
+    two that wait, null where the scheduler does not go by it."""
 
-    service_gap_tokens: float
+    service_gap_tokens: float | None
 
 
 class TenantService(ServiceView):

@@ -95,6 +95,8 @@ def _pool(pool: PoolStats, owners: dict[str, list[TenantRow]]) -> PoolView:
 
 
 def _classes(telemetry: TelemetryStats) -> list[ClassService]:
+    gaps = telemetry.service_gaps
+    used = [view.service_class for view in (*telemetry.meters, *telemetry.queues)]
     return [
         ClassService(
             **vars(
@@ -104,9 +106,9 @@ def _classes(telemetry: TelemetryStats) -> list[ClassService]:
                     [queue for queue in telemetry.queues if queue.service_class == name],
                 )
             ),
-            service_gap_tokens=gap,
+            service_gap_tokens=gaps.get(name),
         )
-        for name, gap in telemetry.service_gaps.items()
+        for name in dict.fromkeys((*gaps, *used))
     ]
 
 
