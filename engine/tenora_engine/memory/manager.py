@@ -3,7 +3,6 @@ pool, prefix tree, adapter cache and eviction policy together; it decides nothin
 
 from __future__ import annotations
 
-import math
 import time
 from array import array
 from collections import Counter
@@ -15,6 +14,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
+from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
@@ -58,7 +58,7 @@ class MemoryManager:
         self.costs = CostModel(config)
         # What eviction goes by: in strict mode it never learns, so that no tenant's load shows in
         # what another's pages are worth.
-        self._values = CostModel(config) if config.engine.strict_isolation else self.costs
+        values = CostModel(config) if config.engine.strict_isolation else self.costs
         self.pool = PagePool(config.num_pages)
         policy = policy or make_policy(config.engine.eviction_policy)
         evictor = self._evictor = Evictor(config, policy, self.pool, self._describe, clock)
@@ -67,6 +67,7 @@ class MemoryManager:
             config, arena, self.pool, evictor.offer, evictor.withdraw, fade
         )
         self.host = HostKV(config, arena.pool, policy, self.costs, clock)
+        self._appraiser = Appraiser(config, values, self.adapters, self.host, evictor.scope)
         self.fetches = KVFetches(
             config,
             self.host,
@@ -399,14 +400,9 @@ class MemoryManager:
         kept, namespace = set(nodes), sequence.request.tenant.namespace
 
         def is_spared(item: Item) -> bool:
-            return item in kept or (ahead and self._is_wanted(item))
+            return item in kept or (ahead and self._appraiser.is_wanted(item))
 
         return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
-
-    def _is_wanted(self, item: Item) -> bool:
-        if isinstance(item, PrefixNode):
-            return item.wanted > 0
-        return self.adapters.is_wanted(item.digest, item.scope)
 
     def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
         for item in self._evictor.victims(partition, count, kind):
@@ -427,38 +423,4 @@ class MemoryManager:
         self._evictor.adapter_went(resident, partition)
 
     def _describe(self, item: Item) -> Candidate:
-        if isinstance(item, PrefixNode):
-            root = item.root
-            scope = self._evictor.scope(root.namespace)
-            return Candidate(
-                kind="kv",
-                namespace=root.namespace,
-                num_bytes=self._config.page_bytes,
-                last_used_s=item.last_used_s,
-                heat=item.heat,
-                visits=item.visits,
-                fetch_s=self._fetch_s(item),
-                recompute_s=self._values.block_s(item.depth),
-                weight=root.weight,
-                adapter_resident=root.digest == BASE
-                or self.adapters.get(root.digest, scope) is not None,
-                wanted=self._is_wanted(item),
-            )
-        num_bytes = len(item.pages) * self._config.page_bytes
-        return Candidate(
-            kind="adapter",
-            namespace=item.namespace,
-            num_bytes=num_bytes,
-            last_used_s=item.last_used_s,
-            heat=item.heat,
-            visits=item.visits,
-            fetch_s=self._values.adapter_s(num_bytes),
-            weight=item.weight,
-            wanted=self._is_wanted(item),
-        )
-
-    def _fetch_s(self, node: PrefixNode) -> float:
-        """From the host; what does not lie there yet must be written first."""
-        if not self.host.total:
-            return math.inf
-        return self._values.fetch_s(self._config.page_bytes) * (1 if node in self.host else 2)
+        return self._appraiser.describe(item)

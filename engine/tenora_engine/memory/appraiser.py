@@ -1,0 +1,74 @@
+"""Appraiser: what an eviction policy is told of a candidate, and what it takes to have it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.adapter_cache import AdapterCache
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.evictor import Item
+from tenora_engine.memory.host_kv import HostKV
+from tenora_engine.memory.policies.interface import Candidate
+from tenora_engine.memory.prefix import BASE, PrefixNode
+
+
+class Appraiser:
+    """`scope` gives under which an adapter of a namespace is kept (see `adapter_cache.Key`)."""
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        costs: CostModel,
+        adapters: AdapterCache,
+        host: HostKV,
+        scope: Callable[[str], str],
+    ) -> None:
+        self._page_bytes = config.page_bytes
+        self._costs = costs
+        self._adapters = adapters
+        self._host = host
+        self._scope = scope
+
+    def is_wanted(self, item: Item) -> bool:
+        """Whether a waiting sequence needs it."""
+        if isinstance(item, PrefixNode):
+            return item.wanted > 0
+        return self._adapters.is_wanted(item.digest, item.scope)
+
+    def describe(self, item: Item) -> Candidate:
+        if isinstance(item, PrefixNode):
+            root = item.root
+            return Candidate(
+                kind="kv",
+                namespace=root.namespace,
+                num_bytes=self._page_bytes,
+                last_used_s=item.last_used_s,
+                heat=item.heat,
+                visits=item.visits,
+                fetch_s=self._fetch_s(item),
+                recompute_s=self._costs.block_s(item.depth),
+                weight=root.weight,
+                adapter_resident=root.digest == BASE
+                or self._adapters.get(root.digest, self._scope(root.namespace)) is not None,
+                wanted=item.wanted > 0,
+            )
+        num_bytes = len(item.pages) * self._page_bytes
+        return Candidate(
+            kind="adapter",
+            namespace=item.namespace,
+            num_bytes=num_bytes,
+            last_used_s=item.last_used_s,
+            heat=item.heat,
+            visits=item.visits,
+            fetch_s=self._costs.adapter_s(num_bytes),
+            weight=item.weight,
+            wanted=self.is_wanted(item),
+        )
+
+    def _fetch_s(self, node: PrefixNode) -> float:
+        """From the host; what does not lie there yet must be written first."""
+        if not self._host.total:
+            return math.inf
+        return self._costs.fetch_s(self._page_bytes) * (1 if node in self._host else 2)
