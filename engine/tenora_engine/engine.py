@@ -125,7 +125,7 @@ class Engine:
             waiting=book.num_waiting,
             waiting_by_tenant=book.waiting_by_tenant(),
             pool=self._memory.pool_stats(book.running),
-            adapters=self._memory.adapters.residencies() + book.loads.residencies(),
+            adapters=book.loads.residencies(),
             counters=self._scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),

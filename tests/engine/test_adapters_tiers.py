@@ -137,6 +137,8 @@ def test_host_tier_drops_the_least_recently_used() -> None:
     assert tier.put(three)
     assert two.digest not in tier
     assert one.digest in tier
+    assert [held.digest for held in tier.residencies()] == [one.digest, three.digest]
+    assert {held.state for held in tier.residencies()} == {"host"}
     assert tier.used_bytes == 2 * packed_bytes(one)
     tier.put(three)
     assert tier.used_bytes == 2 * packed_bytes(one)

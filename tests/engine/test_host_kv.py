@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from engine_fakes import Rig, fix_step_time, make_config, make_ref, make_request, make_tenant
 from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.kv_fetches import MAX_FETCHES, MAX_TENANT_FETCHES
 from tenora_engine.memory.policies import make_policy
@@ -39,7 +39,7 @@ class World:
         )
         self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
         self.rig.loader.instant = True
-        self.rig.memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
+        fix_step_time(self.rig, 0.01)
         self.finished: dict[str, FinishEvent] = {}
         self.requests = 0
 
@@ -207,7 +207,7 @@ def test_purge_reaches_both_tiers_and_what_is_in_flight() -> None:
     assert len(world.rig.copier.in_flight) == 1
     world.rig.engine.forget_adapter(T0.namespace, ref.digest)
     assert not world.rig.copier.in_flight
-    assert world.count("host_kv_pages") == 0
+    assert world.count("host_kv_bytes") == 0
     assert world.rig.engine.has_work, "who waited is looked at again"
     world.run()
     assert world.finished[name].usage.cached_tokens == 0
@@ -244,7 +244,7 @@ def test_a_full_host_keeps_what_is_worth_most() -> None:
         world.serve(PREFIXES[1])
     for prefix in PREFIXES[2:6]:
         world.serve(prefix)
-    assert world.count("host_kv_pages") == 16
+    assert world.count("host_kv_bytes") == 16 * world.rig.config.page_bytes
     assert world.count("host_kv_evictions") > 0
     assert world.serve(PREFIXES[0]) == 32, "used four times, it outlived what was used once"
 

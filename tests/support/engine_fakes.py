@@ -17,7 +17,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.engine import Engine
 from tenora_engine.errors import AdapterLoadError
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.page_copier import PageCopy
@@ -284,6 +284,9 @@ class FakeLoader:
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.digest in self.started else "store"
 
+    def residencies(self) -> list[AdapterResidency]:
+        return []
+
     def forget(self, digest: str) -> None:
         self.forgotten.append(digest)
 
@@ -370,6 +373,17 @@ class Rig:
         engine = Engine(config, runner, loader, memory, clock)
         rig = cls(config, engine, runner, loader, copier, memory)
         return rig
+
+
+def fix_step_time(rig: Rig, step_s: float) -> None:
+    """From now on every step takes so long, as far as the scheduler is told, and costs stay as they
+    are: nothing depends on this machine."""
+    scheduler = rig.engine._scheduler
+    commit = scheduler.commit
+    scheduler.commit = lambda plan, result, _: commit(  # type: ignore[method-assign]
+        plan, result, step_s
+    )
+    rig.memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
 
 
 def make_tenant(

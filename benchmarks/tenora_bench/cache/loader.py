@@ -17,7 +17,7 @@ from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier
 from tenora_engine.config import LORA_MODULES
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.request import AdapterRef
 
 
@@ -93,6 +93,9 @@ class SimulatedLoader:
 
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.digest in self._host else "store"
+
+    def residencies(self) -> list[AdapterResidency]:
+        return self._host.residencies()
 
     def forget(self, digest: str) -> None:
         self._host.remove(digest)

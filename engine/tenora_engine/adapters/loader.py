@@ -17,7 +17,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef
 from tenora_engine.threads import compute_alone
@@ -150,6 +150,10 @@ class AdapterLoader:
         if held is None:
             self._ask_shared(ref.digest)
         return "shared" if held else "store"
+
+    def residencies(self) -> list[AdapterResidency]:
+        """The adapters in host memory."""
+        return self._host.residencies()
 
     def forget(self, digest: str) -> None:
         """Drop the host copy now and the shared copy soon."""

@@ -22,6 +22,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
+from tenora_engine.events import AdapterResidency
 from tenora_engine.pace import Pace
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class HostTier:
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
-        self._entries: OrderedDict[str, tuple[PackedAdapter, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[PackedAdapter, int, float]] = OrderedDict()
         self._used_bytes = 0
         self._lock = threading.Lock()
 
@@ -67,6 +68,7 @@ class HostTier:
             entry = self._entries.get(digest)
             if entry is None:
                 return None
+            self._entries[digest] = (*entry[:2], time.time())
             self._entries.move_to_end(digest)
             return entry[0]
 
@@ -79,16 +81,24 @@ class HostTier:
                 return False
             while self._used_bytes + size > self._capacity_bytes:
                 self._remove(next(iter(self._entries)))
-            self._entries[packed.digest] = (packed, size)
+            self._entries[packed.digest] = (packed, size, time.time())
             self._used_bytes += size
             return True
+
+    def residencies(self) -> list[AdapterResidency]:
+        """What it holds, the least recently used first."""
+        with self._lock:
+            return [
+                AdapterResidency(digest, "host", packed.max_rank, packed.num_pages, 0, used_s)
+                for digest, (packed, _, used_s) in self._entries.items()
+            ]
 
     def remove(self, digest: str) -> None:
         with self._lock:
             self._remove(digest)
 
     def _remove(self, digest: str) -> None:
-        _, size = self._entries.pop(digest, (None, 0))
+        _, size, _ = self._entries.pop(digest, (None, 0, 0.0))
         self._used_bytes -= size
 
 

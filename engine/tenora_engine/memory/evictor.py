@@ -103,46 +103,55 @@ class Evictor:
         """Whether an idle adapter has cached KV."""
         return (resident.scope, resident.digest) in self._leaves
 
-    def victims(self, partition: Partition[Item], count: int, demand: Kind) -> Iterator[Item]:
+    def victims(
+        self,
+        partition: Partition[Item],
+        count: int,
+        demand: Kind,
+        is_spared: Callable[[Item], bool] = lambda item: False,
+    ) -> Iterator[Item]:
         """What to give up, one after another, until `count` pages of `partition` can be allocated;
         the caller evicts each before it asks for the next. O(what has changed since the last call),
-        and for each victim the logarithm of the partitions. Raises IntegrityError when there is
-        nothing."""
+        and for each victim the logarithm of the partitions. Ends where the next one is spared.
+        Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
         while self.partitions.lacks(partition, count):
             if not ranks:
                 self._revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self._ranks(demand, self._state(partition))
             item = self._next(partition, count, ranks)
+            if is_spared(item):
+                return
             if isinstance(item, ResidentAdapter):
                 yield item
                 ranks = []
             else:
-                yield from self._branch(item, partition, count)
+                yield from self._branch(item, partition, count, is_spared)
 
     def _branch(
-        self, leaf: PrefixNode, partition: Partition[Item], count: int
+        self,
+        leaf: PrefixNode,
+        partition: Partition[Item],
+        count: int,
+        is_spared: Callable[[Item], bool],
     ) -> Iterator[PrefixNode]:
         """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
         they cost less to compute again, so nothing is worth less than they."""
-        node = leaf
-        try:
-            while True:
-                self._evicting = node
-                yield node
-                above = self._take_above()
-                if above is None:
-                    return
-                if not self.partitions.lacks(partition, count) or not self.partitions.may_give(
-                    self.partition(above), partition, count
-                ):
-                    self.offer(above)
-                    return
-                node = above
-        finally:  # closed before it was asked for the next
-            above = self._take_above()
-            if above is not None:
-                self.offer(above)
+        node: PrefixNode | None = leaf
+        while node is not None:
+            self._evicting = node
+            yield node
+            node = self._take_above()
+            if node is None:
+                return
+            source = self.partition(node)
+            if (
+                is_spared(node)
+                or not self.partitions.lacks(partition, count)
+                or not self.partitions.may_give(source, partition, count)
+            ):
+                self.offer(node)
+                return
 
     def _take_above(self) -> PrefixNode | None:
         above, self._above, self._evicting = self._above, None, None

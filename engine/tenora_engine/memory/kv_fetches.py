@@ -92,9 +92,9 @@ class KVFetches:
         return self._started - len(self._flights)
 
     def counters(self) -> dict[str, float]:
-        """Of the KV on the host: pages used now, and what came and went so far."""
+        """Of the KV on the host: its bytes now, and the pages and fetches that came and went."""
         return {
-            "host_kv_pages": self._host.used,
+            "host_kv_bytes": self._host.used * self._page_bytes,
             "host_kv_writes": self._host.pages_written,
             "host_kv_evictions": self._host.evictions,
             "kv_fetches": self._started,

@@ -14,7 +14,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
-from tenora_engine.memory.appraisal import Appraiser
+from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item

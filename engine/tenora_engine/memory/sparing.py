@@ -21,13 +21,8 @@ def allocate_sparing(
     partitions = evictor.partitions
     partition = partitions.of(namespace, "kv")
     count = min(count, partitions.available(partition, count, {}))
-    pages: list[int] = []
-    while len(pages) < count:
-        if partitions.lacks(partition, 1):
-            victim = next(evictor.victims(partition, 1, "kv"))
-            if is_spared(victim):
-                break
-            evict(victim)
-        else:
-            pages += pool.try_allocate(1, LIVE_KV, partition) or ()
-    return pages
+    for item in evictor.victims(partition, count, "kv", is_spared):
+        evict(item)
+    while count > 0 and partitions.lacks(partition, count):
+        count -= 1
+    return pool.try_allocate(count, LIVE_KV, partition) or []

@@ -42,6 +42,8 @@ class Loader(Protocol):
 
     def residency(self, ref: AdapterRef) -> Residency: ...
 
+    def residencies(self) -> list[AdapterResidency]: ...
+
     def forget(self, digest: str) -> None: ...
 
     def counters(self) -> dict[str, float]: ...
@@ -149,6 +151,10 @@ class AdapterLoads:
         return True
 
     def residencies(self) -> list[AdapterResidency]:
+        """Every adapter on the device, on its way there or on the host, once."""
         now_s = self._clock()
         refs = [*self._in_flight.values(), *(result.ref for result in self._ready.values())]
-        return [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
+        loading = [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
+        above = self._adapters.residencies() + loading
+        known = {adapter.digest for adapter in above}
+        return above + [a for a in self._loader.residencies() if a.digest not in known]

@@ -1,4 +1,4 @@
-"""Appraiser: tells a policy what it may know of an item that could be given up."""
+"""Appraiser: what an eviction policy is told of a candidate, and what it takes to have it again."""
 
 from __future__ import annotations
 
