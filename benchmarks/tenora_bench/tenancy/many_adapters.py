@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,9 +122,9 @@ def tokens_per_s(records: Sequence[RequestRecord]) -> float:
 
 def distinct(count: int, rows: int = STREAMS) -> float:
     """Expected distinct adapters among so many rows that draw one of `count` by Zipf."""
-    weights = [float(rank + 1) ** -EXPONENT for rank in range(count)]
+    weights = [math.pow(rank + 1, -EXPONENT) for rank in range(count)]
     whole = sum(weights)
-    return sum(1 - (1 - weight / whole) ** rows for weight in weights)
+    return sum(1.0 - math.pow(1.0 - weight / whole, rows) for weight in weights)
 
 
 def adapter_bytes(model: Path) -> int:
