@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tenora_bench.tenancy import noisy
+from tenora_bench.tenancy import bursts, noisy, ranks, throughput
 from tenora_bench.tenancy.experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (noisy.EXPERIMENT,)}
+_MODULES = (noisy, ranks, throughput, bursts)
+EXPERIMENTS: dict[str, Experiment] = {each.EXPERIMENT.name: each.EXPERIMENT for each in _MODULES}
