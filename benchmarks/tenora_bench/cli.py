@@ -360,6 +360,9 @@ def scheduler_command(
     for name, times in queues.items():
         table.add_row(name, *(f"{times[figure]:.3f}" for figure in figures))
     Console().print(table)
+    Console().print(
+        "prefix match: {match_p50_ms:.2f} ms for {tokens} tokens".format_map(result["prefix_match"])
+    )
     write_json(json_file, result)
 
 

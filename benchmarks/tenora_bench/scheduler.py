@@ -13,8 +13,11 @@ from tenora_bench.machine import machine
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.events import Residency
 from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.heat import fade
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import make_policy
+from tenora_engine.memory.pool import LIVE_KV, PagePool
+from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixTree, encode_tokens
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -27,6 +30,7 @@ TENANTS = 200
 STEP_S = 0.005  # of the clock that the scheduler sees
 _PAGES_A_SEQUENCE = 78
 _VOCAB = 1000
+_BLOCK_TOKENS = 16
 
 
 class NeverLoads:
@@ -105,6 +109,34 @@ def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> di
         "steps": steps,
         "policy": policy,
         "queue_waits_for": queues,
+        "prefix_match": measure_match(),
+    }
+
+
+def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float]:
+    """Milliseconds to find a cached prefix of `num_tokens`, and before it to encode them, which
+    is done once a request."""
+    draw = random.Random(0)
+    tokens = [draw.randrange(_VOCAB) for _ in range(num_tokens + 1)]
+    blocks = num_tokens // _BLOCK_TOKENS
+    pool = PagePool(blocks)
+    tree = PrefixTree(pool, _BLOCK_TOKENS, lambda _: None, lambda _: None, fade)
+    root, node = tree.enter("t0", BASE), None
+    encoded, size = encode_tokens(tokens), _BLOCK_TOKENS * TOKEN_BYTES
+    for number, page in enumerate(pool.try_allocate(blocks, LIVE_KV) or ()):
+        node = tree.insert(root, node, encoded[number * size : (number + 1) * size], page, 0.0)
+    encode_ms, match_ms = [], []
+    for _ in range(rounds):
+        started = time.thread_time()
+        encoded = encode_tokens(tokens)
+        ready = time.thread_time()
+        assert len(tree.match(root, encoded)) == blocks
+        encode_ms.append((ready - started) * 1000)
+        match_ms.append((time.thread_time() - ready) * 1000)
+    return {
+        "tokens": num_tokens,
+        "encode_p50_ms": statistics.median(encode_ms),
+        "match_p50_ms": statistics.median(match_ms),
     }
 
 

@@ -19,7 +19,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[tuple[int, float]]
 
 
-class TokenEvent(msgspec.Struct, frozen=True, tag="token"):
+class TokenEvent(msgspec.Struct, frozen=True, gc=False, tag="token"):
     """New tokens of one sequence, in order. The token which ends a sequence by "stop" is not among
     them: `FinishEvent.stop_token_id` names it."""
 

@@ -15,7 +15,9 @@ def test_the_scheduler_is_timed_by_what_its_queue_waits_for(tmp_path: Path) -> N
     arguments = ["--running", "8", "--waiting", "20", "--steps", "10", "--json", str(path)]
     result = CliRunner().invoke(app, ["scheduler", *arguments])
     assert result.exit_code == 0, result.output
-    queues = json.loads(path.read_text())["queue_waits_for"]
+    measured = json.loads(path.read_text())
+    assert measured["prefix_match"]["match_p50_ms"] > 0
+    queues = measured["queue_waits_for"]
     assert len(queues) == 4
     for times in queues.values():
         assert 0 < times["schedule_p50_ms"] <= times["schedule_p99_ms"]

@@ -64,12 +64,11 @@ def test_the_queue_is_a_line(moves: list[tuple[str, Tenant]], draw: Random) -> N
             (queue.start if move == "start" else queue.remove)(gone)
             queue.charge(gone, 1e9)
             assert gone not in queue
-        assert list(queue.candidates(0.0)) == line
+        assert list(queue.candidates()) == line
         assert set(queue.sequences()) == set(line)
         assert len(queue) == len(line)
         assert queue.work() == pytest.approx(sum(s.work for s in line))
         assert sum(queue.waiting_by_tenant().values()) == len(line)
-        assert queue.waiting_tenants == {s.request.tenant.key for s in line}
 
 
 def test_what_leaves_meanwhile_is_passed_over() -> None:
@@ -78,7 +77,7 @@ def test_what_leaves_meanwhile_is_passed_over() -> None:
     for sequence in (first, second, third):
         queue.push(sequence, 0.0)
     seen = []
-    for sequence in queue.candidates(0.0):
+    for sequence in queue.candidates():
         seen.append(sequence)
         if sequence is first:
             queue.start(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import count
 
@@ -37,7 +38,7 @@ def make_sequence(
 
 
 def take(queue: FairQueue, cost: float | None = None, now_s: float = NOW_S) -> Sequence:
-    sequence = next(queue.candidates(now_s))
+    sequence = next(queue.candidates())
     queue.start(sequence)
     queue.charge(sequence, sequence.num_prompt if cost is None else cost)
     return sequence
@@ -50,7 +51,7 @@ def test_what_ran_before_goes_first_then_what_is_due_first_then_who_came_first()
     for sequence in (a, b, c):
         queue.push(sequence, NOW_S)
     queue.push_front(d, NOW_S)
-    assert list(queue.candidates(NOW_S)) == [d, b, c, a]
+    assert list(queue.candidates()) == [d, b, c, a]
     assert queue.waiting_by_tenant() == {"t0": 4}
     assert queue.waiting_of("t0") == 4
     assert queue.work() == 4.0
@@ -64,7 +65,7 @@ def test_blocked_sequences_do_not_block_others() -> None:
     for sequence in (*blocked, *runnable):
         queue.push(sequence, NOW_S)
     started = []
-    for sequence in queue.candidates(NOW_S):
+    for sequence in queue.candidates():
         if sequence in runnable:
             queue.start(sequence)
             queue.charge(sequence, 1)
@@ -79,7 +80,7 @@ def test_what_leaves_meanwhile_is_passed_over() -> None:
     sequences = [make_sequence(tenant) for _ in range(3)]
     for sequence in sequences:
         queue.push(sequence, NOW_S)
-    candidates = queue.candidates(NOW_S)
+    candidates = queue.candidates()
     assert next(candidates) is sequences[0]
     queue.remove(sequences[1])
     assert next(candidates) is sequences[2]
@@ -89,7 +90,7 @@ def test_the_window_bounds_the_scan() -> None:
     queue = FairQueue(quantum=1)
     for _ in range(LINE_WINDOW + 50):
         queue.push(make_sequence(make_tenant()), NOW_S)
-    assert len(list(queue.candidates(NOW_S))) == LINE_WINDOW
+    assert len(list(queue.candidates())) == LINE_WINDOW
 
 
 def test_within_a_round_the_earliest_deadline_goes_first_across_tenants() -> None:
@@ -99,7 +100,7 @@ def test_within_a_round_the_earliest_deadline_goes_first_across_tenants() -> Non
         queue.push(make_sequence(first, due_s=NOW_S + due), NOW_S)
     for due in (2, 9, 5):
         queue.push(make_sequence(second, due_s=NOW_S + due), NOW_S)
-    assert [s.due_s - NOW_S for s in queue.candidates(NOW_S)] == [1, 2, 3, 5, 7, 9]
+    assert [s.due_s - NOW_S for s in queue.candidates()] == [1, 2, 3, 5, 7, 9]
 
 
 def test_a_returning_tenant_cannot_save_up_service() -> None:
@@ -125,15 +126,16 @@ def test_weights_share_in_proportion() -> None:
     assert abs(served["heavy"] - 3 * served["light"]) <= 4
 
 
-def test_what_has_aged_is_passed_by_nothing_later_of_its_tenant() -> None:
+def test_what_has_aged_is_passed_by_nothing_that_comes_later() -> None:
     queue = FairQueue(quantum=1)
     tenant = make_tenant()
     patient = make_sequence(tenant, due_s=NOW_S + 1e6)
     queue.push(patient, NOW_S)
-    urgent = make_sequence(tenant, due_s=NOW_S)
-    queue.push(urgent, NOW_S + AGE_S)
-    assert next(queue.candidates(NOW_S + AGE_S)) is urgent
-    assert next(queue.candidates(NOW_S + AGE_S + 0.1)) is patient
+    urgent = make_sequence(tenant, due_s=NOW_S + AGE_S - 0.5)
+    queue.push(urgent, NOW_S + AGE_S - 1)
+    late = make_sequence(tenant, due_s=NOW_S + AGE_S + 0.5)
+    queue.push(late, NOW_S + AGE_S + 0.1)
+    assert list(queue.candidates()) == [urgent, patient, late]
 
 
 def test_an_unused_share_is_used_by_the_class_with_the_least_slack() -> None:
@@ -242,8 +244,10 @@ _MOVES = st.lists(
 
 @given(_MOVES)
 def test_nothing_is_lost_and_everything_is_come_to(moves: list[tuple[str, int]]) -> None:
-    """Whatever was pushed and has not left is a candidate exactly once, in each call."""
+    """Whatever was pushed and has not left is a candidate exactly once, in each call; those of one
+    class by round of their tenant, then by what is due first."""
     queue = FairQueue(quantum=7)
+    due_s: dict[Sequence, float] = {}
     tenants = [make_tenant(f"t{i}", tier=tier) for i, tier in enumerate(sorted(CLASS_WEIGHTS) * 2)]
     waiting: set[Sequence] = set()
     now_s = NOW_S
@@ -253,6 +257,7 @@ def test_nothing_is_lost_and_everything_is_come_to(moves: list[tuple[str, int]])
             sequence = make_sequence(tenant, number + 1, due_s=now_s + number)
             (queue.push if move == "push" else queue.push_front)(sequence, now_s)
             waiting.add(sequence)
+            due_s[sequence] = now_s + min(number, AGE_S) if move == "push" else -math.inf
         elif move == "wait":
             now_s += number
         elif waiting:
@@ -260,8 +265,15 @@ def test_nothing_is_lost_and_everything_is_come_to(moves: list[tuple[str, int]])
             waiting.remove(sequence)
             (queue.start if move == "start" else queue.remove)(sequence)
             queue.charge(sequence, number)
-        candidates = list(queue.candidates(now_s))
+        candidates = list(queue.candidates())
         assert len(candidates) == len(set(candidates)) == len(queue)
         assert set(candidates) == waiting == set(queue.sequences())
         assert sum(queue.waiting_by_tenant().values()) == len(waiting)
         assert queue.work() == pytest.approx(sum(s.work for s in waiting))
+        for tier in CLASS_WEIGHTS:
+            places = [
+                (queue.counter(s.request.tenant.key, tier) // 7, due_s[s])
+                for s in candidates
+                if s.service_class == tier
+            ]
+            assert places == sorted(places)

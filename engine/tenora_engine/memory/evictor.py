@@ -3,8 +3,8 @@ goes next. What evicting one means, its owner knows."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeGuard
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
@@ -38,6 +38,8 @@ class Evictor:
         self._clock = clock
         self._leaves: dict[Key, dict[PrefixNode, None]] = {}  # KV candidates by their adapter
         self._num_adapters = 0
+        self._evicting: PrefixNode | None = None  # what `victims` has just given
+        self._above: PrefixNode | None = None  # the node above it, which only it kept
         self.demand = AdapterDemand()
         self.partitions: Partitions[Item] = Partitions(
             "strict" if strict else policy.partitioning, pool, config.engine.max_adapters
@@ -60,6 +62,9 @@ class Evictor:
 
     def offer(self, item: Item) -> None:
         """It could be given up from now on, or is to be valued anew."""
+        if self._evicting is not None and _is_used_alike(item, self._evicting):
+            self._above = item
+            return
         partition = self.partition(item)
         if isinstance(item, PrefixNode):
             if item.root.digest != BASE:
@@ -74,6 +79,7 @@ class Evictor:
             return
         partition = self.partition(item)
         partition.queues[_kind(item)].withdraw(item)
+        self._pool.note_change(partition)
         if isinstance(item, ResidentAdapter):
             partition.idle_adapter_pages -= len(item.pages)
         elif item.root.digest != BASE:
@@ -96,40 +102,64 @@ class Evictor:
 
     def victims(self, partition: Partition[Item], count: int, demand: Kind) -> Iterator[Item]:
         """What to give up, one after another, until `count` pages of `partition` can be allocated;
-        the caller evicts each before it asks for the next. O(partitions), and for each victim the
-        logarithm of that."""
+        the caller evicts each before it asks for the next. O(what has changed since the last call),
+        and for each victim the logarithm of the partitions. Raises IntegrityError when there is
+        nothing."""
+        ranks: list[list[Kind]] = []
         while self.partitions.lacks(partition, count):
-            sources, is_source = self.partitions.sources(partition, count)
-            state = self._state(partition)
-            for source in sources:
-                self._revalue(source, state)
-            heads, deferred = self._heads(sources, demand, state)
-            while heads and self.partitions.lacks(partition, count):
-                _, number, source, kind = heapq.heappop(heads)
-                if not is_source(source):
-                    continue
-                if self._policy.defers(kind, demand, self._state(partition)) != deferred:
-                    break
-                queue = source.queues[kind]
-                yield queue.least()[1]
-                if len(queue):
-                    heapq.heappush(heads, (queue.least()[0], number, source, kind))
+            if not ranks:
+                self._revalue(self.partitions.sources(partition, count) or self.partitions)
+                ranks = self._ranks(demand, self._state(partition))
+            item = self._next(partition, count, ranks)
+            if isinstance(item, ResidentAdapter):
+                yield item
+                ranks = []
+            else:
+                yield from self._branch(item, partition, count)
 
-    def _heads(
-        self, sources: list[Partition[Item]], demand: Kind, state: MemoryState
-    ) -> tuple[list[tuple[float, int, Partition[Item], Kind]], bool]:
-        """The least of each queue as a heap: of kinds that are not deferred, if there are any, else
-        of those that are; and which it was. Raises IntegrityError when there is nothing."""
-        queues = [(source, *entry) for source in sources for entry in source.queues.items()]
-        for deferred in (False, True):
+    def _branch(
+        self, leaf: PrefixNode, partition: Partition[Item], count: int
+    ) -> Iterator[PrefixNode]:
+        """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
+        they cost less to compute again, so nothing is worth less than they."""
+        node: PrefixNode | None = leaf
+        while node is not None:
+            self._evicting = node
+            yield node
+            node = self._take_above()
+            if node is None:
+                return
+            source = self.partition(node)
+            if not self.partitions.lacks(partition, count) or not self.partitions.may_give(
+                source, partition, count
+            ):
+                self.offer(node)
+                return
+
+    def _take_above(self) -> PrefixNode | None:
+        above, self._above, self._evicting = self._above, None, None
+        return above
+
+    def _ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
+        """Kinds from which victims are taken, those of the first as long as there are any."""
+        kinds: tuple[Kind, ...] = ("kv", "adapter")
+        first = [kind for kind in kinds if not self._policy.defers(kind, demand, state)]
+        return [first, [kind for kind in kinds if kind not in first]]
+
+    def _next(self, partition: Partition[Item], count: int, ranks: list[list[Kind]]) -> Item:
+        sources = self.partitions.sources(partition, count)
+        for kinds in ranks:
             heads = [
-                (queue.least()[0], number, source, kind)
-                for number, (source, kind, queue) in enumerate(queues)
-                if len(queue) and self._policy.defers(kind, demand, state) == deferred
+                source.queues[kind].least()
+                for source in (sources or (partition,))
+                for kind in kinds
+                if len(source.queues[kind])
             ]
+            if sources is None:
+                spares = (self.partitions.least_spare(kind) for kind in kinds)
+                heads += [spare for spare in spares if spare is not None]
             if heads:
-                heapq.heapify(heads)
-                return heads, deferred
+                return min(heads, key=_by_value)[1]
         raise IntegrityError("there is no candidate where pages were promised")
 
     def least(self, residents: Iterable[ResidentAdapter]) -> ResidentAdapter:
@@ -142,6 +172,7 @@ class Evictor:
 
     def _enqueue(self, partition: Partition[Item], item: Item) -> None:
         partition.queues[_kind(item)].offer(item, self._value(partition, item))
+        self._pool.note_change(partition)
 
     def _value(self, partition: Partition[Item], item: Item) -> float:
         candidate = self._describe(item)
@@ -149,14 +180,17 @@ class Evictor:
         partition.most_bytes = max(partition.most_bytes, candidate.num_bytes)
         return self._policy.value(candidate, self._state(partition))
 
-    def _revalue(self, partition: Partition[Item], state: MemoryState) -> None:
-        every_s = self._policy.revalue_s
-        if every_s is None or state.now_s - partition.valued_s < every_s:
+    def _revalue(self, partitions: Iterable[Partition[Item]]) -> None:
+        every_s, now_s = self._policy.revalue_s, self._clock()
+        if every_s is None:
             return
-        partition.valued_s = state.now_s
-        for queue in partition.queues.values():
-            for item in queue.items():
-                queue.offer(item, self._value(partition, item))
+        for partition in partitions:
+            if now_s - partition.valued_s >= every_s:
+                partition.valued_s = now_s
+                for queue in partition.queues.values():
+                    for item in queue.items():
+                        queue.offer(item, self._value(partition, item))
+                self._pool.note_change(partition)
 
     def _state(self, partition: Partition[Item]) -> MemoryState:
         """What a policy may know. In strict mode nothing that other tenants could change."""
@@ -195,6 +229,19 @@ class Evictor:
         del leaves[node]
         if not leaves:
             del self._leaves[key]
+
+
+def _by_value(head: tuple[float, Item]) -> float:
+    return head[0]
+
+
+def _is_used_alike(item: Item, child: PrefixNode) -> TypeGuard[PrefixNode]:
+    return (
+        item is child.parent
+        and isinstance(item, PrefixNode)
+        and (item.last_used_s, item.heat) == (child.last_used_s, child.heat)
+        and (item.visits, item.wanted) == (child.visits, child.wanted)
+    )
 
 
 def _kind(item: Item) -> Kind:

@@ -21,7 +21,7 @@ from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
-from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
@@ -101,7 +101,18 @@ class MemoryManager:
         compete: dict[str, bool] = {}
         for namespace in {other.request.tenant.namespace for other in others}:
             compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
-        return [other for other in others if compete[other.request.tenant.namespace]]
+        return [
+            other
+            for other in others
+            if compete[other.request.tenant.namespace] or self._adapter_partition(other) is own
+        ]
+
+    def _adapter_partition(self, sequence: Sequence) -> Partition[Item] | None:
+        """In which the adapter lies that a running sequence holds; it may be another tenant's."""
+        if sequence.adapter_slot == BASE_SLOT:
+            return None
+        resident = self.resident(sequence.request)
+        return None if resident is None else self._evictor.partition(resident)
 
     def competes(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is a rival."""
@@ -189,6 +200,13 @@ class MemoryManager:
         self._evictor.demand.started(digest, now_s)
         return True
 
+    def make_room(self, count: int) -> None:
+        """Evict at once for `count` demands of a page each, where all can be met and who they are
+        makes no difference."""
+        partitions = self._evictor.partitions
+        if partitions.are_one and count <= self.available_pages("", "kv", count):
+            self._make_room(partitions.of("", "kv"), count, "kv")
+
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
         count = max(self.blocks(num_tokens) - len(sequence.block_table), 0)
@@ -217,8 +235,11 @@ class MemoryManager:
         if full <= len(nodes) or root is None or not self._config.engine.prefix_caching:
             return
         now_s = self._clock()
-        for number in range(len(nodes), full):
-            key = encode_tokens(sequence.token_ids[number * size : (number + 1) * size])
+        first, key_bytes = len(nodes), size * TOKEN_BYTES
+        encoded = encode_tokens(sequence.token_ids[first * size : full * size])
+        for number in range(first, full):
+            start = (number - first) * key_bytes
+            key = encoded[start : start + key_bytes]
             page = sequence.block_table[number]
             node = self.tree.insert(root, nodes[-1] if nodes else None, key, page, now_s)
             if node.page != page:  # another sequence was first with this block: share its page
@@ -282,6 +303,7 @@ class MemoryManager:
         self.pool.check()
         self.adapters.check()
         check_ownership(self.pool, self.tree, self.adapters, running)
+        self._evictor.partitions.check()
         candidates = sum(1 for item in self.adapters.residents() if not item.references)
         candidates += sum(1 for root in self.tree.roots() for _ in root.evictable())
         queued = self._evictor.num_candidates
@@ -350,12 +372,15 @@ class MemoryManager:
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
         partitions = self._evictor.partitions
         partition = partitions.of(namespace, kind)
-        for item in self._evictor.victims(partition, count, kind):
-            self._evict(item)
+        self._make_room(partition, count, kind)
         pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
         if pages is None:
             raise IntegrityError("eviction did not free the pages it promised")
         return pages
+
+    def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
+        for item in self._evictor.victims(partition, count, kind):
+            self._evict(item)
 
     def _evict(self, item: Item) -> None:
         if isinstance(item, PrefixNode):

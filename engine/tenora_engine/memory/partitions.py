@@ -3,13 +3,15 @@ in them and what they are worth it does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import heapq
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.memory.eviction_queue import Evictable, EvictionQueue
 from tenora_engine.memory.policies.interface import Kind, Partitioning
-from tenora_engine.memory.pool import PageAccount, PagePool
+from tenora_engine.memory.pool import IntegrityError, PageAccount, PagePool
 
 if TYPE_CHECKING:
     from tenora_engine.request import Tenant
@@ -43,6 +45,8 @@ class Partition(PageAccount, Generic[ItemT]):
         self.most_visits = 1  # of any candidate so far
         self.most_bytes = 1
         self.valued_s = 0.0  # when all candidates were valued last
+        self.spare = 0  # what others could take of it, when that was last counted
+        self.heads: dict[Kind, int] = {}  # tickets of the least of each queue, as last seen
         self.queues: dict[Kind, EvictionQueue[ItemT]] = {
             "kv": EvictionQueue(),
             "adapter": EvictionQueue(),
@@ -67,6 +71,18 @@ class Partition(PageAccount, Generic[ItemT]):
         """Pages above its maximum, or its minimum."""
         return max(self.used - (self.max_pages if beyond_max else self.min_pages), 0)
 
+    def bounded_max(self, max_pages: int) -> int:
+        """So many, but no fewer than are promised."""
+        return max(max_pages, self.min_pages, self.most_needed, 1)
+
+    def is_promised(self, min_pages: int, max_pages: int) -> bool:
+        """Whether these are its bounds already."""
+        return self.min_pages == min_pages and self.max_pages == self.bounded_max(max_pages)
+
+    def takeable(self, beyond_max: bool = False, held: int = 0) -> int:
+        """Pages that others could have of it; `held` of its evictable ones are spoken for."""
+        return min(self.evictable_pages - held, self.surplus(beyond_max))
+
 
 class Partitions(Generic[ItemT]):
     """The partitions of one arena. Tenants without shares have the common one together.
@@ -81,6 +97,16 @@ class Partitions(Generic[ItemT]):
         self._max_slots = max_slots
         self._tenants: dict[str, Partition[ItemT]] = {}
         self._kinds: dict[Kind, Partition[ItemT]] = {}
+        self._promised = 0  # pages, as minimum
+        self._spare = 0  # of all partitions
+        self._above_max: dict[Partition[ItemT], None] = {}  # those which something can be taken of
+        # The least candidate of each partition, by kind, among entries that are outdated: value, a
+        # number, the ticket with which that is the value, candidate, partition.
+        self._least: dict[Kind, list[tuple[float, int, int, ItemT, Partition[ItemT]]]] = {
+            "kv": [],
+            "adapter": [],
+        }
+        self._numbers = itertools.count()
         self._common: Partition[ItemT] = Partition(0, pool.total, max_slots, hard=False)
         if partitioning == "kind":
             adapter_pages = min(max(int(pool.total * ADAPTER_SHARE), 1), pool.total - 1)
@@ -99,6 +125,11 @@ class Partitions(Generic[ItemT]):
     @property
     def has_tenants(self) -> bool:
         return bool(self._tenants)
+
+    @property
+    def are_one(self) -> bool:
+        """Whether all pages are one partition's."""
+        return not self._tenants and not self._kinds
 
     @property
     def adapters_are_shared(self) -> bool:
@@ -123,8 +154,9 @@ class Partitions(Generic[ItemT]):
         if self.partitioning not in ("tenant", "strict"):
             return
         strict, total = self.partitioning == "strict", self._pool.total
-        known = self._tenants.get(tenant.namespace)
-        if known is not None and strict:
+        known, wanted = self._tenants.get(tenant.namespace), int(tenant.min_memory_share * total)
+        most = int(tenant.max_memory_share * total)
+        if known is not None and (strict or known.is_promised(wanted, most)):
             return
         plain = tenant.min_memory_share <= 0 and tenant.max_memory_share >= 1
         if known is None and not strict and (plain or is_in_common()):
@@ -132,7 +164,6 @@ class Partitions(Generic[ItemT]):
         self._drop_unused(tenant.namespace)
         others = [partition for partition in self if partition is not known]
         left = total - sum(other.min_pages for other in others)
-        wanted = int(tenant.min_memory_share * total)
         if strict:
             if not 0 < wanted <= left:
                 raise InvalidRequestError(
@@ -146,17 +177,16 @@ class Partitions(Generic[ItemT]):
         partition = known or Partition(0, total, self._max_slots, hard=False)
         beyond = max(max(other.most_needed - other.min_pages, 0) for other in others)
         partition.min_pages = min(wanted, left - beyond)
-        partition.max_pages = max(
-            int(tenant.max_memory_share * total), partition.min_pages, partition.most_needed, 1
-        )
+        partition.max_pages = partition.bounded_max(most)
         self._tenants[tenant.namespace] = partition
+        self._promised = total - left + partition.min_pages
+        self._pool.note_change(partition)
 
     def most_pages(self, partition: Partition[ItemT]) -> int:
         """What one sequence can have of it at most, when nothing else runs."""
         if partition.hard:
             return partition.max_pages
-        others = sum(other.min_pages for other in self if other is not partition)
-        return min(partition.max_pages, self._pool.total - others)
+        return min(partition.max_pages, self._pool.total - self._promised + partition.min_pages)
 
     def available(
         self, partition: Partition[ItemT], count: int, held: Mapping[Partition[ItemT], int]
@@ -168,13 +198,33 @@ class Partitions(Generic[ItemT]):
             return partition.max_pages - partition.used + own
         if self._pool.num_free + own >= count:
             return self._pool.num_free + own
-        beyond = partition.used - own + count > partition.max_pages
-        others = sum(
-            min(other.evictable_pages - held.get(other, 0), other.surplus(beyond))
-            for other in self
-            if other is not partition
-        )
+        self._recount()
+        if partition.used - own + count > partition.max_pages:
+            others = sum(
+                other.takeable(beyond_max=True, held=held.get(other, 0))
+                for other in self._above_max
+                if other is not partition
+            )
+        else:
+            others = self._spare - partition.spare
+            for other, pages in held.items():
+                if other is not partition:
+                    others += other.takeable(held=pages) - other.spare
         return self._pool.num_free + own + others
+
+    def least_spare(self, kind: Kind) -> tuple[float, ItemT] | None:
+        """The candidate of least value of all partitions above their minimum, and its value. What
+        is not above it is dropped until it changes."""
+        self._recount()
+        heap = self._least[kind]
+        while heap:
+            value, _, ticket, item, partition = heap[0]
+            if item.ticket == ticket:
+                if partition.surplus(beyond_max=False):
+                    return value, item
+                partition.heads.pop(kind, None)
+            heapq.heappop(heap)
+        return None
 
     def lacks(self, partition: Partition[ItemT], count: int) -> bool:
         """Whether something must be evicted before `count` pages can be allocated."""
@@ -184,19 +234,24 @@ class Partitions(Generic[ItemT]):
 
     def sources(
         self, partition: Partition[ItemT], count: int
-    ) -> tuple[list[Partition[ItemT]], Callable[[Partition[ItemT]], bool]]:
-        """Where the next candidates for a demand of `count` pages come from, and how long each is
-        one: those above their maximum first, then itself if it would be, then all above their
-        minimum. O(partitions)."""
+    ) -> Collection[Partition[ItemT]] | None:
+        """Where the next candidate for a demand of `count` pages comes from: those above their
+        maximum first, then itself if it would be; None: itself or any above its minimum."""
         if partition.hard or not self._tenants:
-            return [partition], lambda _: True
-        above = [p for p in self if p.evictable_pages and p.surplus(beyond_max=True)]
-        if above:
-            return above, lambda p: p.surplus(beyond_max=True) > 0
+            return (partition,)
+        self._recount()
+        if self._above_max:
+            return self._above_max
         if partition.used + count > partition.max_pages and partition.evictable_pages:
-            return [partition], lambda p: p.used + count > p.max_pages
-        others = [p for p in self if p is not partition and p.surplus(beyond_max=False)]
-        return [partition, *others], lambda p: p is partition or p.surplus(beyond_max=False) > 0
+            return (partition,)
+        return None
+
+    def may_give(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> bool:
+        """Whether `sources` for this demand hold `source`."""
+        sources = self.sources(partition, count)
+        if sources is None:
+            return source is partition or source.surplus(beyond_max=False) > 0
+        return source in sources
 
     def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
         """Whether `other` giving up pages could help a demand for `count`."""
@@ -206,6 +261,52 @@ class Partitions(Generic[ItemT]):
             return False
         beyond = partition.used - partition.evictable_pages + count > partition.max_pages
         return other.surplus(beyond) > 0
+
+    def check(self) -> None:
+        """Raises IntegrityError unless the counts kept are what counting anew gives."""
+        self._recount()
+        if self._spare != sum(partition.takeable() for partition in self):
+            raise IntegrityError("the count of pages that can be taken is wrong")
+        if set(self._above_max) != {p for p in self if p.takeable(beyond_max=True)}:
+            raise IntegrityError("the partitions above their maximum are not those that are noted")
+        for kind in self._least:
+            queues = [p.queues[kind] for p in self if p.surplus(beyond_max=False)]
+            values = [queue.least()[0] for queue in queues if len(queue)]
+            least = self.least_spare(kind)
+            if (least and least[0]) != min(values, default=None):
+                raise IntegrityError(f"the least {kind} candidate is not the one that is noted")
+
+    def _recount(self) -> None:
+        """Take in what has changed since the last time."""
+        for partition in self._pool.take_changed():
+            if not isinstance(partition, Partition):
+                continue
+            self._spare -= partition.spare
+            partition.spare = partition.takeable()
+            self._spare += partition.spare
+            if partition.takeable(beyond_max=True):
+                self._above_max[partition] = None
+            else:
+                self._above_max.pop(partition, None)
+            for kind in self._least:
+                self._note_least(partition, kind)
+        for kind, heap in self._least.items():
+            if len(heap) > 4 * len(self._tenants) + 64:
+                heap.clear()
+                for partition in self:
+                    partition.heads.pop(kind, None)
+                    self._note_least(partition, kind)
+
+    def _note_least(self, partition: Partition[ItemT], kind: Kind) -> None:
+        """See to it that the partition's least is in the heap."""
+        queue = partition.queues[kind]
+        if not len(queue):
+            return
+        value, item = queue.least()
+        if partition.heads.get(kind) != item.ticket:
+            partition.heads[kind] = item.ticket
+            entry = (value, next(self._numbers), item.ticket, item, partition)
+            heapq.heappush(self._least[kind], entry)
 
     def _hard(self, pages: int, slots: int) -> Partition[ItemT]:
         return Partition(pages, pages, slots, hard=True)

@@ -20,11 +20,13 @@ class IntegrityError(Exception):
 
 
 class PageAccount:
-    """Somebody's pages: all that are `used`, and those of them that are CACHED_KV."""
+    """Somebody's pages: all that are `used`, and those of them that are CACHED_KV. `changed`: since
+    its owner asked the pool for `take_changed`."""
 
     def __init__(self) -> None:
         self.used = 0
         self.cached = 0
+        self.changed = False
 
 
 class PagePool:
@@ -42,6 +44,7 @@ class PagePool:
         self._counts[FREE] = total
         self._nobody = PageAccount()
         self._accounts = [self._nobody] * total
+        self._changed: list[PageAccount] = []
 
     @property
     def num_free(self) -> int:
@@ -56,6 +59,19 @@ class PagePool:
     def account(self, page: int) -> PageAccount:
         """In which account a used page is."""
         return self._accounts[page]
+
+    def note_change(self, account: PageAccount) -> None:
+        """Of the account or of what its owner keeps with it."""
+        if not account.changed:
+            account.changed = True
+            self._changed.append(account)
+
+    def take_changed(self) -> list[PageAccount]:
+        """The accounts that have changed since the last call."""
+        changed, self._changed = self._changed, []
+        for account in changed:
+            account.changed = False
+        return changed
 
     def try_allocate(
         self, count: int, kind: int, account: PageAccount | None = None
@@ -73,6 +89,7 @@ class PagePool:
             self._accounts[page] = account
         account.used += count
         account.cached += count * (kind == CACHED_KV)
+        self.note_change(account)
         self._counts[FREE] -= count
         self._counts[kind] += count
         return pages
@@ -88,6 +105,8 @@ class PagePool:
             account = self._accounts[page]
             account.used -= 1
             account.cached -= kind == CACHED_KV
+            if not account.changed:
+                self.note_change(account)
             counts[kind] -= 1
             counts[FREE] += 1
             self._free.append(page)
@@ -97,7 +116,10 @@ class PagePool:
         counts, before = self._counts, self._kinds[page]
         counts[before] -= 1
         counts[kind] += 1
-        self._accounts[page].cached += (kind == CACHED_KV) - (before == CACHED_KV)
+        account = self._accounts[page]
+        account.cached += (kind == CACHED_KV) - (before == CACHED_KV)
+        if not account.changed:
+            self.note_change(account)
         self._kinds[page] = kind
 
     def page_map(self) -> str:

@@ -73,6 +73,8 @@ def make_sequences(
     """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
     ends = stop_ids(config, request)
     tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
+    length = len(request.prompt_token_ids) + request.sampling.max_tokens
+    length = min(length, config.model.context_tokens)
     return [
         Sequence(
             request=request,
@@ -84,6 +86,7 @@ def make_sequences(
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,
             tpot_s=math.inf if tpot_ms is None else tpot_ms / 1000,
+            max_length=length,
         )
         for index in range(request.sampling.n)
     ]

@@ -1,5 +1,5 @@
 """Charges: what work costs the tenant that caused it, all in one unit: tokens prefilled by the base
-model. It keeps no accounts."""
+model. It keeps no accounts, only how dear it has become to hold a page."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Charges:
         self._row_bytes = features * model.num_layers * item
         self._num_pages = config.num_pages
         self._costs = costs
+        self.kv_price = 0.0  # of a page held since the engine started
 
     def token(self, adapter: AdapterRef | None) -> float:
         """A prefilled token: 1, and the adapter's multiplications over the base model's."""
@@ -35,7 +36,7 @@ class Charges:
         """What could have been prefilled while the bytes of an adapter came up."""
         return self._costs.adapter_s(num_bytes) / self._costs.token_s
 
-    def kv(self, step_s: float) -> float:
-        """One page held for `step_s` seconds: its part of the arena of what could have been
-        prefilled meanwhile."""
-        return step_s / self._costs.token_s / self._num_pages
+    def observe_step(self, step_s: float) -> None:
+        """All pages in use were held for `step_s` seconds. One costs its part of the arena of what
+        could have been prefilled meanwhile."""
+        self.kv_price += step_s / self._costs.token_s / self._num_pages

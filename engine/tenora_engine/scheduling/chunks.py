@@ -42,16 +42,11 @@ class ChunkSizer:
 
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
-        slack_s = min((_slack_s(s, now_s) for s in decoding), default=math.inf)
+        slack_s = math.inf
+        for sequence in decoding:
+            if sequence.tpot_s < slack_s:
+                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.tpot_s))
         if slack_s == math.inf:
             return most
         tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
         return min(max(tokens, -(-most // MIN_PREFILL_PART)), most)
-
-
-def _slack_s(sequence: Sequence, now_s: float) -> float:
-    """Seconds that the next step may take."""
-    tpot_s, first_s = sequence.tpot_s, sequence.first_token_s
-    if tpot_s == math.inf or first_s is None:
-        return math.inf
-    return max(first_s + sequence.num_output * tpot_s - now_s, tpot_s)

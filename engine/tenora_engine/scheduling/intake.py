@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -66,25 +67,34 @@ class Intake:
         passed over; one that finds no pages stops all behind it that compete for them, so that it
         gets them. Returns how many were relegated instead: they may start in the next step."""
         step = _Step()
-        short: list[Sequence] = []
-        candidates = islice(self._queue.candidates(now_s), SCAN_LIMIT)
-        while room and len(self._running) < self._max_running:
-            sequence = next(candidates, None)
-            if sequence is None:
-                break
-            if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
-                continue
-            outcome = self._try_start(sequence, step, now_s)
-            if outcome is _Start.SHORT:
-                if not self._memory.is_partitioned:
-                    break
-                short.append(sequence)
-            if outcome is _Start.STARTED:
-                started(sequence)
+        if room and len(self._running) < self._max_running:
+            self._walk(step, room, now_s, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
         return step.relegated
+
+    def _walk(
+        self,
+        step: _Step,
+        room: PrefillRoom,
+        now_s: float,
+        started: Callable[[Sequence], None],
+    ) -> None:
+        short: list[Sequence] = []
+        with closing(self._queue.candidates()) as candidates:
+            for sequence in islice(candidates, SCAN_LIMIT):
+                if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
+                    continue
+                outcome = self._try_start(sequence, step, now_s)
+                if outcome is _Start.SHORT:
+                    if not self._memory.is_partitioned:
+                        break
+                    short.append(sequence)
+                elif outcome is _Start.STARTED:
+                    started(sequence)
+                    if not room or len(self._running) >= self._max_running:
+                        break
 
     def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
         if self._book.gate.is_hopeless(sequence, now_s):

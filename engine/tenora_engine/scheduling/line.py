@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
@@ -10,10 +11,10 @@ from typing import NamedTuple
 from tenora_engine.sequence import Sequence
 
 AGE_S = 30.0
-"""What has waited this long is passed by nothing that came later from the same tenant."""
+"""Whatever waits is due after this time, so that it is passed by nothing that is due later."""
 
 LINE_WINDOW = 64
-"""How far one call of `in_turn` looks past a tenant's blocked sequences."""
+"""How far one walk looks past a tenant's blocked sequences."""
 
 FIRST = float("-inf")
 _numbers = count()
@@ -29,24 +30,18 @@ class Waiting(NamedTuple):
 
 
 class TenantLine:
-    """What has run before goes first (the latest preempted at the head), then what has aged, by
-    arrival, then the rest by `Sequence.due_s`.
+    """What has run before goes first (the latest preempted at the head), then the rest by
+    `Sequence.due_s`, but as if due AGE_S after it came at the latest: nothing that comes later than
+    that passes it.
 
-    `counter` is the service charged to the tenant over its weight, `work` the sum of what waits,
-    `due_s` that of the first in order, `oldest_s` when the first of those that wait came.
+    `counter` is the service charged to the tenant over its weight, `work` the sum of what waits.
+    A *walk* goes along the line without taking anything out: `ahead` is then what it has not come
+    to yet, and None otherwise.
     """
 
     __slots__ = (
-        "_arrivals",
-        "_order",
-        "counter",
-        "due_s",
-        "oldest_s",
-        "round",
-        "turn",
-        "weight",
-        "work",
-    )
+        "_order", "_waiting", "ahead", "counter", "round", "turn", "weight", "work",
+    )  # fmt: skip
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
@@ -54,59 +49,54 @@ class TenantLine:
         self.round = 0  # the ClassQueue's
         self.turn = 0
         self.work = 0.0
-        self.due_s = 0.0
-        self.oldest_s = 0.0
+        self.ahead: deque[Waiting] | None = None
         self._order: list[Waiting] = []
-        self._arrivals: dict[Sequence, Waiting] = {}
+        self._waiting: dict[Sequence, Waiting] = {}
 
     def __len__(self) -> int:
-        return len(self._arrivals)
+        return len(self._waiting)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._arrivals
+        return sequence in self._waiting
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._arrivals)
+        return iter(self._waiting)
+
+    @property
+    def next(self) -> Waiting | None:
+        """The first in order; in a walk, the first that it has not come to."""
+        ahead = self.ahead
+        if ahead is None:
+            return self._order[0] if self._order else None
+        while ahead and ahead[0].sequence not in self._waiting:
+            ahead.popleft()
+        return ahead[0] if ahead else None
+
+    @property
+    def oldest_s(self) -> float | None:
+        """When the first of those that wait came."""
+        return next((waiting.entered_s for waiting in self._waiting.values()), None)
 
     def push(self, sequence: Sequence, now_s: float) -> None:
-        self._insert(Waiting(sequence.due_s, next(_numbers), now_s, sequence))
+        due_s = min(sequence.due_s, now_s + AGE_S)
+        self._insert(Waiting(due_s, next(_numbers), now_s, sequence))
 
     def push_front(self, sequence: Sequence, now_s: float) -> None:
         self._insert(Waiting(FIRST, -next(_numbers), now_s, sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """O(log n), and moving up what stands behind."""
-        waiting = self._arrivals.pop(sequence)
+        waiting = self._waiting.pop(sequence)
         del self._order[bisect_left(self._order, waiting)]
-        self.work -= sequence.work
-        self._note_first()
+        self.work = self.work - sequence.work if self._order else 0.0  # without rounding
 
-    def in_turn(self, now_s: float) -> list[Waiting]:
-        """The first LINE_WINDOW, in the order in which they go."""
-        line: dict[Sequence, Waiting] = {}
-        for waiting in self._order[:LINE_WINDOW]:
-            if waiting.due_s != FIRST:
-                break
-            line[waiting.sequence] = waiting
-        for waiting in self._arrivals.values():
-            if len(line) >= LINE_WINDOW or now_s - waiting.entered_s <= AGE_S:
-                break
-            line.setdefault(waiting.sequence, waiting._replace(due_s=FIRST))
-        for waiting in self._order:
-            if len(line) >= LINE_WINDOW:
-                break
-            line.setdefault(waiting.sequence, waiting)
-        return list(line.values())
+    def begin_walk(self) -> None:
+        self.ahead = deque(self._order[:LINE_WINDOW])
+
+    def end_walk(self) -> None:
+        self.ahead = None
 
     def _insert(self, waiting: Waiting) -> None:
         insort(self._order, waiting)
-        self._arrivals[waiting.sequence] = waiting
+        self._waiting[waiting.sequence] = waiting
         self.work += waiting.sequence.work
-        self._note_first()
-
-    def _note_first(self) -> None:
-        if self._order:
-            self.due_s = self._order[0].due_s
-            self.oldest_s = next(iter(self._arrivals.values())).entered_s
-        else:
-            self.work = 0.0  # but for rounding

@@ -4,13 +4,15 @@ between schedule, build_batch, run and commit."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
 
 from tenora_engine.events import TokenLogprob
 from tenora_engine.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class ScheduledSequence:
+class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """`num_tokens` tokens of `sequence`, from its `num_computed` on, run in this step; their pages
     are allocated. `samples` is whether the last of them yields a new token."""
 
@@ -27,14 +29,15 @@ class StepPlan:
 
     scheduled: tuple[ScheduledSequence, ...]
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         return sum(item.num_tokens for item in self.scheduled)
 
-    @property
+    @cached_property
     def is_decode(self) -> bool:
         """Whether every sequence runs one token and samples the next."""
-        return all(item.num_tokens == 1 and item.samples for item in self.scheduled)
+        rows = self.scheduled
+        return self.num_tokens == len(rows) and all(item.samples for item in rows)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,16 @@ adapters, and costs only by number."""
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
-from tenora_engine.scheduling.line import AGE_S, FIRST, TenantLine, Waiting
+from tenora_engine.scheduling.line import TenantLine
 from tenora_engine.sequence import Sequence
 
 _TENANTS_KEPT = 4096
 
-_Entry = tuple[int, float, int, TenantLine]  # round, due_s, turn; the least goes first
+_Entry = tuple[int, float, int, int, TenantLine]  # round, due_s, turn, a number; least first
 
 
 class ClassQueue:
@@ -43,12 +42,45 @@ class ClassQueue:
         self._lines: dict[str, TenantLine] = {}
         self._turns = count(1)
         self._round = 0  # the last in which anything started
+        # The tenants that wait, in order, among entries that hold no more: a tenant's own is in
+        # `_entries`.
+        self._heap: list[_Entry] = []
+        self._entries: dict[TenantLine, _Entry] = {}
+        self._numbers = count()
 
     def line(self, tenant_key: str) -> TenantLine | None:
         return self._lines.get(tenant_key)
 
+    @property
+    def first(self) -> TenantLine | None:
+        """Whose turn it is."""
+        while self._heap and self._entries.get(self._heap[0][-1]) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][-1] if self._heap else None
+
+    @property
+    def first_due_s(self) -> float:
+        """When its next sequence is due. There must be one."""
+        return self._heap[0][1]
+
+    def place(self, line: TenantLine) -> None:
+        """Put a tenant that waits where it belongs; to be called when anything that the order goes
+        by has changed. O(log tenants)."""
+        waiting = line.next
+        entry = self._entries.get(line)
+        if waiting is None:
+            if entry is not None:
+                del self._entries[line]
+        elif entry is None or entry[0] != line.round or entry[1] != waiting.due_s:
+            entry = (line.round, waiting.due_s, line.turn, next(self._numbers), line)
+            self._entries[line] = entry
+            heapq.heappush(self._heap, entry)
+            if len(self._heap) > 2 * len(self._entries) + 64:
+                self._heap = list(self._entries.values())
+                heapq.heapify(self._heap)
+
     def enter(self, sequence: Sequence) -> TenantLine:
-        """The line that the sequence is to be pushed to."""
+        """The line that the sequence is to be pushed to, and `place` to be called for."""
         tenant = sequence.request.tenant
         line = self._lines.get(tenant.key)
         if line is None:
@@ -68,6 +100,7 @@ class ClassQueue:
         line.remove(sequence)
         if not len(line):
             del self.waiting[key]
+        self.place(line)
 
     def started(self, tenant_key: str) -> None:
         """One of the tenant's sequences has been taken out to run."""
@@ -77,7 +110,10 @@ class ClassQueue:
         line = self._lines.get(tenant_key)
         if line is not None:
             line.counter += cost / line.weight
-            line.round = int(line.counter // self._quantum)
+            number = int(line.counter // self._quantum)
+            if number != line.round:
+                line.round = number
+                self.place(line)
 
     def work(self) -> float:
         return sum(line.work for line in self.waiting.values())
@@ -93,16 +129,6 @@ class ClassQueue:
             if other is not line
         )
         return own + others
-
-    def entries(self, now_s: float) -> list[_Entry]:
-        """A heap of the tenants that wait; what has aged is due at once."""
-        aged_s = now_s - AGE_S
-        heap = [
-            (line.round, FIRST if line.oldest_s < aged_s else line.due_s, line.turn, line)
-            for line in self.waiting.values()
-        ]
-        heapq.heapify(heap)
-        return heap
 
     def _forget_the_idle(self) -> None:
         """Tenants who would be lifted anyway when they return need not be remembered."""
@@ -134,11 +160,15 @@ class FairQueue:
 
     def push(self, sequence: Sequence, now_s: float) -> None:
         """To its place in its tenant's line."""
-        self._enter(sequence).push(sequence, now_s)
+        queue, line = self._enter(sequence)
+        line.push(sequence, now_s)
+        queue.place(line)
 
     def push_front(self, sequence: Sequence, now_s: float) -> None:
         """To the head of its tenant's line: it has run before, or its first sequence has."""
-        self._enter(sequence).push_front(sequence, now_s)
+        queue, line = self._enter(sequence)
+        line.push_front(sequence, now_s)
+        queue.place(line)
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a waiting sequence that does not run."""
@@ -162,33 +192,27 @@ class FairQueue:
         line = self._classes[service_class(tier)].line(tenant_key)
         return 0.0 if line is None else line.counter
 
-    def candidates(self, now_s: float) -> Iterator[Sequence]:
+    def candidates(self) -> Generator[Sequence, None, None]:
         """Waiting sequences in fair order. The caller may start or remove the one it was just given
         (and charge its tenant) before it asks for the next; what it leaves is blocked and passed
-        over; so is what leaves the queue by other ways meanwhile."""
-        heaps = {
-            name: queue.entries(now_s) for name, queue in self._classes.items() if queue.waiting
-        }
-        lines: dict[TenantLine, deque[Waiting]] = {}
-        while heaps:
-            name = min(heaps, key=lambda name: (not self._shares.is_owed(name), heaps[name][0][1]))
-            heap = heaps[name]
-            _, _, turn, line = heap[0]
-            if line not in lines:
-                lines[line] = deque(line.in_turn(now_s))
-            waiting = lines[line]
-            while waiting and waiting[0].sequence not in line:
-                waiting.popleft()
-            if not waiting:
-                heapq.heappop(heap)
-                if not heap:
-                    del heaps[name]
-                continue
-            entry = (line.round, waiting[0].due_s, turn, line)
-            if entry[:2] != heap[0][:2]:
-                heapq.heapreplace(heap, entry)
-            else:
-                yield waiting.popleft().sequence
+        over; so is what leaves the queue by other ways meanwhile. One walk at a time: close it."""
+        walked: list[tuple[ClassQueue, TenantLine]] = []
+        try:
+            while (queue := self._next_class()) is not None:
+                line = queue.first
+                assert line is not None
+                if line.ahead is None:
+                    line.begin_walk()
+                    walked.append((queue, line))
+                waiting, due_s = line.next, queue.first_due_s
+                if waiting is not None and line.ahead and waiting.due_s == due_s:
+                    line.ahead.popleft()
+                    yield waiting.sequence
+                queue.place(line)
+        finally:
+            for queue, line in walked:
+                line.end_walk()
+                queue.place(line)
 
     def work(self) -> float:
         """Of everything that waits (see `Sequence.work`)."""
@@ -212,16 +236,24 @@ class FairQueue:
         queues = self._classes.values()
         return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
 
-    @property
-    def waiting_tenants(self) -> set[str]:
-        return {key for queue in self._classes.values() for key in queue.waiting}
-
     def waiting_by_tenant(self) -> dict[str, int]:
-        return {key: self.waiting_of(key) for key in sorted(self.waiting_tenants)}
+        tenants = {key for queue in self._classes.values() for key in queue.waiting}
+        return {key: self.waiting_of(key) for key in sorted(tenants)}
 
-    def _enter(self, sequence: Sequence) -> TenantLine:
+    def _enter(self, sequence: Sequence) -> tuple[ClassQueue, TenantLine]:
         queue = self._classes[sequence.service_class]
         if not queue.waiting:
             self._shares.enter(sequence.service_class)
         self._size += 1
-        return queue.enter(sequence)
+        return queue, queue.enter(sequence)
+
+    def _next_class(self) -> ClassQueue | None:
+        """The one that is owed service, of several the one with the least slack."""
+        best: tuple[bool, float] | None = None
+        chosen = None
+        for name, queue in self._classes.items():
+            if queue.first is not None:
+                key = not self._shares.is_owed(name), queue.first_due_s
+                if best is None or key < best:
+                    best, chosen = key, queue
+        return chosen

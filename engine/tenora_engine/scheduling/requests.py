@@ -14,7 +14,7 @@ from tenora_engine.events import Event, FinishReason, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
-from tenora_engine.scheduling.charges import Charges
+from tenora_engine.scheduling.charges import DECODE_COST, Charges
 from tenora_engine.scheduling.flights import Flight, finish_event
 from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
@@ -47,6 +47,7 @@ class RequestBook:
         self._loader = loader
         self._clock = clock
         self._flights: dict[str, Flight] = {}
+        self._tenants: Counter[str] = Counter()  # requests in flight
         self._doomed: set[str] = set()  # digests to forget once nobody uses them
         self._num_sequences = 0
         # By tenant: siblings that wait for their first sequence's prefill.
@@ -58,6 +59,11 @@ class RequestBook:
         self.running: dict[Sequence, None] = {}
         self.events: list[Event] = []
         self.counters = Counters()
+
+    @property
+    def has_several_tenants(self) -> bool:
+        """Whether more than one has a request in flight."""
+        return len(self._tenants) > 1
 
     @property
     def num_waiting(self) -> int:
@@ -92,7 +98,9 @@ class RequestBook:
         self._num_sequences += len(sequences)
         held = sequences[1:] if self._config.engine.prefix_caching else []
         self._flights[request.request_id] = Flight(request, list(sequences), held)
-        self._hold(key, len(held))
+        self._tenants[key] += 1
+        if held:
+            self._held[key] += len(held)
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
         if adapter is not None and residency != "device":
@@ -128,6 +136,8 @@ class RequestBook:
         sequence.state = SequenceState.RUNNING
         sequence.encoded = b""
         sequence.slot_waits = 0
+        sequence.settled_length = len(sequence.token_ids)
+        sequence.settled_kv = self.charges.kv_price
         self._memory.stop_waiting(sequence)
         if request.adapter is not None:
             self.loads.discard(request.adapter.digest)
@@ -139,11 +149,19 @@ class RequestBook:
         pages = packed.pages
         self.queue.charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
 
+    def settle(self, sequence: Sequence) -> None:
+        """Charge a running sequence's tenant for what it decoded and held since the last time:
+        whenever it has filled a block, and when it stops."""
+        length, price = len(sequence.token_ids), self.charges.kv_price
+        decoded = DECODE_COST * sequence.token_cost * (length - sequence.settled_length)
+        held = (price - sequence.settled_kv) * len(sequence.block_table)
+        sequence.settled_length, sequence.settled_kv = length, price
+        self.queue.charge(sequence, decoded + held)
+
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
         it again costs little as long as they are."""
-        del self.running[sequence]
-        self._memory.release(sequence)
+        self._stop(sequence)
         sequence.state = SequenceState.WAITING
         self._memory.wait(sequence)
         self.queue.push_front(sequence, self._clock())
@@ -186,13 +204,14 @@ class RequestBook:
             self._release_held(flight)
         if not flight.sequences:
             del self._flights[sequence.request.request_id]
+            _count_down(self._tenants, sequence.request.tenant.key)
             self.counters.requests_finished += 1
             self.counters.requests_aborted += reason == "abort"
         if sequence.request.adapter is not None:
             self._bury(sequence.request.adapter.digest)
 
     def prompt_computed(self, sequence: Sequence) -> None:
-        """A sequence has its first token: if it is a sequence 0, its siblings may queue."""
+        """A sequence has its first token: if it is the first of several, its siblings may queue."""
         if sequence.index == 0 and self._held:
             flight = self._flights.get(sequence.request.request_id)
             if flight is not None:
@@ -221,22 +240,21 @@ class RequestBook:
                 self.loads.request(adapter)
             raise
 
-    def _hold(self, tenant_key: str, change: int) -> None:
-        self._held[tenant_key] += change
-        if not self._held[tenant_key]:
-            del self._held[tenant_key]
-
     def _take_out(self, flight: Flight, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:
-            del self.running[sequence]
-            self._memory.release(sequence)
+            self._stop(sequence)
             return
         if sequence in flight.held:
             flight.held.remove(sequence)
-            self._hold(flight.request.tenant.key, -1)
+            _count_down(self._held, flight.request.tenant.key)
         else:
             self.queue.remove(sequence)
         self._memory.stop_waiting(sequence)
+
+    def _stop(self, sequence: Sequence) -> None:
+        self.settle(sequence)
+        del self.running[sequence]
+        self._memory.release(sequence)
 
     def _meter_start(self, sequence: Sequence) -> None:
         request = sequence.request
@@ -262,7 +280,7 @@ class RequestBook:
         now_s = self._clock()
         for sequence in reversed(flight.held):
             self.queue.push_front(sequence, now_s)
-        self._hold(flight.request.tenant.key, -len(flight.held))
+        _count_down(self._held, flight.request.tenant.key, len(flight.held))
         flight.held.clear()
 
     def _fail_waiting(self, digest: str, error: AdapterLoadError) -> None:
@@ -281,3 +299,9 @@ class RequestBook:
             self._memory.drop_adapter(digest)
             self.loads.discard(digest)
             self._loader.forget(digest)
+
+
+def _count_down(counter: Counter[str], key: str, by: int = 1) -> None:
+    counter[key] -= by
+    if not counter[key]:
+        del counter[key]

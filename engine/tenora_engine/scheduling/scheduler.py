@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.charges import DECODE_COST
 from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.intake import Intake
@@ -20,6 +20,8 @@ from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResul
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
+
+_SLOT = attrgetter("sequence.adapter_slot")
 
 
 class Scheduler:
@@ -40,7 +42,6 @@ class Scheduler:
         self._max_step_tokens = engine.max_step_tokens
         is_fair = engine.scheduling_policy == "sla"
         self._max_chunk = engine.max_prefill_chunk if is_fair else engine.max_step_tokens
-        self._context_tokens = config.model.context_tokens
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
@@ -90,7 +91,7 @@ class Scheduler:
         items: list[ScheduledSequence] = []
         room = self._plan_running(items, now_s)
         relegated = self._intake.admit(room, now_s, lambda new: _plan_chunk(items, new, room))
-        items.sort(key=_slot)
+        items.sort(key=_SLOT)
         self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
 
@@ -102,18 +103,20 @@ class Scheduler:
         self._memory.costs.observe_step(plan.num_tokens, len(plan.scheduled), step_s)
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
-        kv_cost = self._book.charges.kv(step_s)
+        self._book.charges.observe_step(step_s)
+        size, output_tokens = self._block_tokens, 0
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, token_ids, logprobs in results:
             sequence = item.sequence
             if sequence.state is not SequenceState.RUNNING:
                 continue
             sequence.num_computed += item.num_tokens
-            self._memory.cache_blocks(sequence)
-            decoded = DECODE_COST * sequence.token_cost * len(token_ids)
-            self._queue.charge(sequence, decoded + kv_cost * len(sequence.block_table))
+            if item.num_tokens > 1 or sequence.num_computed % size == 0:
+                self._memory.cache_blocks(sequence)
+                self._book.settle(sequence)
             if token_ids:
-                self._append(sequence, token_ids, logprobs, now_s)
+                output_tokens += self._append(sequence, token_ids, logprobs, now_s)
+        self._book.counters.output_tokens += output_tokens
         return self.take_events()
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
@@ -133,28 +136,25 @@ class Scheduler:
     def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> PrefillRoom:
         """Plan the running sequences into `items`; returns the room left for new ones."""
         prefills: list[Sequence] = []
+        decoding: list[Sequence] = []
         for sequence in self._running:
-            if sequence.num_uncomputed == 1:
-                items.append(ScheduledSequence(sequence, 1, True))
-            else:
-                prefills.append(sequence)
+            is_decoding = len(sequence.token_ids) - sequence.num_computed == 1
+            (decoding if is_decoding else prefills).append(sequence)
+        items += [ScheduledSequence(sequence, 1, True) for sequence in decoding]
         tokens = self._max_step_tokens - len(items)
         if prefills or self._intake.is_open:
-            decoding = [item.sequence for item in items]
             tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
-        room = PrefillRoom(tokens, self._max_chunk if self._has_several_tenants() else tokens)
+        room = PrefillRoom(tokens, self._max_chunk if self._book.has_several_tenants else tokens)
         for sequence in prefills:
             _plan_chunk(items, sequence, room)
         return room
-
-    def _has_several_tenants(self) -> bool:
-        running = {sequence.request.tenant.key for sequence in self._running}
-        return len(running | self._queue.waiting_tenants) > 1
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
         size = self._block_tokens
         short = [s for s in self._running if len(s.block_table) * size < len(s.token_ids)]
+        if len(short) > 1:
+            self._memory.make_room(len(short))
         for sequence in short:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
@@ -171,36 +171,33 @@ class Scheduler:
         token_ids: list[int],
         logprobs: list[TokenLogprob] | None,
         now_s: float,
-    ) -> None:
-        """New tokens of a sequence, up to the one that ends it."""
-        request = sequence.request
+    ) -> int:
+        """New tokens of a sequence, up to the one that ends it; returns how many."""
         if sequence.first_token_s is None:
-            sequence.first_token_s = now_s
-        length = min(sequence.num_prompt + request.sampling.max_tokens, self._context_tokens)
-        added, stop = 0, None
+            sequence.first_token_s = sequence.next_due_s = now_s
+            self._book.prompt_computed(sequence)
+        tokens, stop, added = sequence.token_ids, None, 0
         for token_id in token_ids:
-            sequence.token_ids.append(token_id)
+            tokens.append(token_id)
             added += 1
             if token_id in sequence.stop_ids:
                 stop = token_id
-            if stop is not None or len(sequence.token_ids) >= length:
                 break
-        self._book.counters.output_tokens += added
+            if len(tokens) >= sequence.max_length:
+                break
+        sequence.next_due_s += added * sequence.tpot_s
         shown = added if stop is None else added - 1
+        if shown < len(token_ids):
+            token_ids = token_ids[:shown]
+            logprobs = None if logprobs is None else logprobs[:shown]
         if shown:
-            self._book.events.append(
-                TokenEvent(
-                    request.request_id,
-                    sequence.index,
-                    token_ids[:shown],
-                    None if logprobs is None else logprobs[:shown],
-                )
-            )
+            request_id, index = sequence.request.request_id, sequence.index
+            self._book.events.append(TokenEvent(request_id, index, token_ids, logprobs))
         if stop is not None:
             self._book.finish(sequence, "stop", stop_token_id=stop)
-        elif len(sequence.token_ids) >= length:
+        elif len(tokens) >= sequence.max_length:
             self._book.finish(sequence, "length")
-        self._book.prompt_computed(sequence)
+        return added
 
 
 def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
@@ -208,10 +205,6 @@ def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: Prefil
     num_tokens = room.take(sequence)
     if num_tokens:
         items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
-
-
-def _slot(item: ScheduledSequence) -> int:
-    return item.sequence.adapter_slot
 
 
 def _loss(sequence: Sequence) -> tuple[float, int, float, int]:

@@ -4,7 +4,7 @@ The one by classes and tenants is `queue.FairQueue`."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Protocol
 
 from tenora_engine.sequence import Sequence
@@ -21,13 +21,11 @@ class WaitingQueue(Protocol):
     def start(self, sequence: Sequence) -> None: ...
     def charge(self, sequence: Sequence, cost: float) -> None: ...
     def counter(self, tenant_key: str, tier: str) -> float: ...
-    def candidates(self, now_s: float) -> Iterator[Sequence]: ...
+    def candidates(self) -> Generator[Sequence, None, None]: ...
     def work(self) -> float: ...
     def work_before(self, sequence: Sequence) -> float: ...
     def sequences(self) -> Iterator[Sequence]: ...
     def waiting_of(self, tenant_key: str) -> int: ...
-    @property
-    def waiting_tenants(self) -> set[str]: ...
     def waiting_by_tenant(self) -> dict[str, int]: ...
 
 
@@ -71,7 +69,7 @@ class ArrivalQueue:
     def counter(self, tenant_key: str, tier: str) -> float:
         return 0.0
 
-    def candidates(self, now_s: float) -> Iterator[Sequence]:
+    def candidates(self) -> Generator[Sequence, None, None]:
         """See `FairQueue.candidates`. O(n) for the list."""
         for sequence in [*reversed(self._again), *self._line]:
             if sequence in self:
@@ -89,10 +87,6 @@ class ArrivalQueue:
 
     def waiting_of(self, tenant_key: str) -> int:
         return self._tenants[tenant_key]
-
-    @property
-    def waiting_tenants(self) -> set[str]:
-        return set(self._tenants)
 
     def waiting_by_tenant(self) -> dict[str, int]:
         return dict(sorted(self._tenants.items()))

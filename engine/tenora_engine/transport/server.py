@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -79,6 +80,8 @@ def main() -> int:
         server = EngineServer(socket, boot.token, outbox)
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
         watch.serving(server)
+        gc.collect()
+        gc.freeze()  # what is here now stays: no later collection has to look at it
         _report(report_fd, m.Loaded())
         failure = server.serve(engine)
     if failure is not None:
