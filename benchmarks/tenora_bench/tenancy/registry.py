@@ -1,4 +1,4 @@
-"""Every experiment of `tenora bench tenancy`, by name."""
+"""The experiments by name, in the order in which they are listed."""
 
 from __future__ import annotations
 
