@@ -16,6 +16,7 @@ from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import BASE_SLOT
 
 if TYPE_CHECKING:
+    from tenora_engine.memory.kv_fetches import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
 
 
@@ -56,6 +57,9 @@ class Sequence:
     prefix_root: PrefixRoot | None = None
     prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
     wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
+    fetch: KVFetch | None = None  # for which it waits
+    num_fetches: int = 0  # that have come or were cancelled, since it began to wait
+    looked_ahead: bool = False  # whether a fetch was considered before its turn
     encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
     service_class: str = "default"  # in which it waits and is charged
     token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)

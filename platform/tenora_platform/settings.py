@@ -116,6 +116,8 @@ class Settings(BaseSettings):
     """Largest rank accepted."""
     host_adapter_memory: Size = 256 * 1024**2
     """Packed adapters kept in host memory."""
+    host_kv_memory: Size = 0
+    """Copies of evicted KV kept in host memory; none under strict isolation."""
     prefix_caching: bool = True
     """Reuse the KV of equal prefixes, within one tenant and adapter."""
     scheduling_policy: SchedulingPolicy = "sla"
@@ -171,6 +173,7 @@ class Settings(BaseSettings):
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             host_adapter_bytes=self.host_adapter_memory,
+            host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,
             object_store=self.object_store_url,
             outbox_dir=str((self.data_dir / "outbox").resolve()),

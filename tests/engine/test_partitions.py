@@ -192,6 +192,32 @@ def test_who_fits_its_partition_gets_its_pages(
             assert event.usage.adapter_digest is not None
 
 
+def test_an_adapter_that_another_tenant_uses_in_my_share_cuts_nobody_short() -> None:
+    """Found by the test above: q lies in a's pages, c runs it, and a needs the page."""
+    rig = build(num_pages=20)
+    tenants = {t.key: t for t in (tenant("a", 0.4, 0.5), tenant("b", 0.3, 0.6), tenant("c", 0.25))}
+    sent: list[tuple[str, int, str | None]] = [
+        ("b", 5, None), ("b", 5, "r"), ("b", 12, None), ("a", 30, None), ("c", 10, None),
+        ("b", 7, "r"), ("a", 15, None), ("a", 8, None), ("c", 15, None), ("b", 1, "p"),
+        ("c", 9, "r"), ("c", 12, "q"), ("a", 1, "q"),
+    ]  # fmt: skip
+    for number, (name, length, adapter) in enumerate(sent):
+        ref = None if adapter is None else make_ref(adapter, rank=5)
+        prompt = [0] * length if number != 7 else [0, 0, 0, 1, 0, 0, 0, 0]
+        rig.engine.submit(
+            make_request(
+                f"r{number}",
+                prompt,
+                tenant=tenants[name],
+                adapter=ref,
+                max_tokens=4,
+                ignore_eos=True,
+            )
+        )
+    ends = run(rig)
+    assert all(e.usage.output_tokens == 4 for e in ends if e.usage.adapter_digest is None)
+
+
 def test_strict_isolation_needs_a_share() -> None:
     rig = build(strict=True)
     rig.engine.submit(make_request("a", [1], tenant=tenant("a", 0.7)))

@@ -67,6 +67,7 @@ class RequestBook:
         self.running: dict[Sequence, None] = {}
         self.events: list[Event] = []
         self.counters = Counters()
+        self.changes = 0  # of what waits and what has been loaded
 
     @property
     def has_several_tenants(self) -> bool:
@@ -90,6 +91,7 @@ class RequestBook:
 
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
+        self.changes += 1
         check_request(self._config, request)
         self._memory.register(request.tenant)
         check_share(self._config, request, self._memory)
@@ -122,7 +124,7 @@ class RequestBook:
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
         if adapter is not None and residency != "device":
-            self.loads.request(adapter)
+            self.loads.request(adapter, request.tenant.key)
 
     def abort(
         self,
@@ -142,13 +144,14 @@ class RequestBook:
 
     def forget_adapter(self, namespace: str, digest: str) -> None:
         """See `Engine.forget_adapter`."""
-        self._memory.tree.purge(namespace, digest)
+        self._memory.purge(namespace, digest)
         self._doomed.add(digest)
         self._bury(digest)
 
     def started(self, sequence: Sequence) -> None:
         """A waiting sequence has been given its pages and runs from now on."""
         request = sequence.request
+        self.changes += 1
         self.queue.start(sequence)
         self.running[sequence] = None
         sequence.state = SequenceState.RUNNING
@@ -185,6 +188,7 @@ class RequestBook:
         sequence.state = SequenceState.WAITING
         self._memory.wait(sequence)
         self.queue.push_front(sequence, self._clock())
+        self.changes += 1
         sequence.meter.preemptions += 1
 
     def relegate(self, sequence: Sequence) -> None:
@@ -205,6 +209,7 @@ class RequestBook:
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event."""
         flight = self._flights[sequence.request.request_id]
+        self.changes += 1
         now_s = self._clock()
         self._take_out(flight, sequence)
         sequence.state = SequenceState.FINISHED
@@ -230,6 +235,7 @@ class RequestBook:
             self.counters.requests_finished += 1
             self.counters.requests_aborted += reason == "abort"
         if sequence.request.adapter is not None:
+            self.loads.forgo(sequence.request.adapter.digest)
             self._bury(sequence.request.adapter.digest)
 
     def prompt_computed(self, sequence: Sequence) -> None:
@@ -247,7 +253,8 @@ class RequestBook:
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
         changed but that a refused one's adapter is on its way to the host, for the next try."""
-        adapter = sequences[0].request.adapter
+        request = sequences[0].request
+        adapter, tenant_key = request.adapter, request.tenant.key
         for sequence in sequences:
             self._memory.enter(sequence)
         try:
@@ -259,7 +266,7 @@ class RequestBook:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
             if adapter is not None and residency != "device":
-                self.loads.request(adapter)
+                self.loads.request(adapter, tenant_key)
             raise
 
     def _charge(self, sequence: Sequence, cost: float) -> None:

@@ -72,6 +72,7 @@ class Scheduler:
             "adapter_loads": self._book.loads.num_loads,
             "adapter_evictions": self._memory.adapter_evictions,
             "kv_evictions": self._memory.kv_evictions,
+            **self._memory.fetches.counters(),
         }
 
     def note_load_ended(self) -> None:
@@ -88,6 +89,7 @@ class Scheduler:
         is room for new sequences."""
         self._load_ended = False
         self._book.take_loads()
+        self._memory.fetches.take_completed()
         self._grow()
         now_s = self._clock()
         items: list[ScheduledSequence] = []
@@ -161,6 +163,8 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
+                if self._memory.fetches.cancel():  # what runs comes before what is to run
+                    continue
                 rivals = self._memory.rivals(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
