@@ -9,13 +9,12 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from tenora_engine.events import EngineStats
 from tenora_engine.telemetry import BOUNDS_S, Histogram, ServiceMeter, TelemetryStats
 
 _SERVICE = ("class", "tenant")
-_BOUNDS = [floatToGoString(bound) for bound in (*BOUNDS_S, float("inf"))]
+_BOUNDS = [*map(str, BOUNDS_S), "+Inf"]
 
 _HISTOGRAMS = {
     "ttft": ("tenora_ttft_seconds", "From arrival to a sequence's first token"),
