@@ -197,6 +197,22 @@ def test_a_fetch_that_came_too_late_is_nothing() -> None:
     assert world.count("kv_pages_fetched") == 0
 
 
+def test_what_a_failed_fetch_was_to_bring_is_fetched_again_or_computed() -> None:
+    world = World(num_pages=30)
+    for prefix in PREFIXES[:4]:
+        world.serve(prefix)
+    name = world.submit(PREFIXES[0])
+    for _ in range(3):
+        world.step()
+        world.rig.copier.fail_next = True
+        for copy in list(world.rig.copier.in_flight):
+            world.rig.copier.finish(copy)
+    world.run()
+    assert world.finished[name].reason == "length"
+    assert world.finished[name].usage.cached_tokens < 32
+    assert world.count("kv_pages_fetched") == 0
+
+
 def test_purge_reaches_both_tiers_and_what_is_in_flight() -> None:
     world = World(num_pages=30)
     ref = make_ref("a", 1)

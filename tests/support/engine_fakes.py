@@ -305,6 +305,7 @@ class FakeCopier:
         self.instant = instant
         self.on_complete: Callable[[], None] | None = None
         self.in_flight: dict[PageCopy, None] = {}
+        self.fail_next = False
         self.closed = False
         self._host = host_pages
         self._device = device_pages
@@ -317,7 +318,9 @@ class FakeCopier:
 
     def finish(self, copy: PageCopy) -> None:
         del self.in_flight[copy]
-        self._device[list(copy.targets)] = self._host[list(copy.sources)]
+        copy.failed, self.fail_next = self.fail_next, False
+        if not copy.failed:
+            self._device[list(copy.targets)] = self._host[list(copy.sources)]
         copy.seconds = 1e-6
         self._completed.append(copy)
         if self.on_complete is not None:

@@ -127,18 +127,20 @@ class KVFetches:
             del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
         return self._start(sequence, nodes, blocks, ahead)
 
-    def take_completed(self) -> bool:
-        """Hand what has come to the prefix tree. Returns whether anything had."""
+    def take_completed(self) -> None:
+        """Hand what has come to the prefix tree."""
         if not self._flights:
-            return False
-        landed = False
+            return
         for copy in self.copier.take_completed():
-            fetch = self._flights.pop(copy, None)
-            if fetch is not None:
-                self._costs.observe_fetch(len(fetch.pages) * self._page_bytes, copy.seconds)
-                self._land(fetch)
-                landed = True
-        return landed
+            fetch = self._flights.get(copy)
+            if fetch is None:
+                continue
+            if copy.failed:
+                self._cancel(fetch)
+                continue
+            del self._flights[copy]
+            self._costs.observe_fetch(len(fetch.pages) * self._page_bytes, copy.seconds)
+            self._land(fetch)
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence does not wait any more, wherever it goes. What nobody waits for is

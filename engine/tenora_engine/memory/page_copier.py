@@ -3,6 +3,7 @@ pages by number, and neither what they hold nor for whom."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,17 +17,21 @@ from torch import Tensor
 
 from tenora_engine.threads import compute_alone
 
+_log = logging.getLogger(__name__)
+
 _PAGES_AT_A_TIME = 4  # who cancels a copy waits for at most so many
 
 
 @dataclass(eq=False)
 class PageCopy:
-    """Host pages `sources` to device pages `targets`; `seconds` is what it took, once begun."""
+    """Host pages `sources` to device pages `targets`; `seconds` is what it took, once begun. What
+    is in the targets of one that `failed` is nobody's."""
 
     sources: Sequence[int]
     targets: Sequence[int]
     seconds: float = 0.0
     cancelled: bool = False
+    failed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -88,6 +93,19 @@ class ThreadPageCopier:
 
     def _run(self, copy: PageCopy, begun: torch.cuda.Event | None) -> None:
         started = time.perf_counter()
+        try:
+            self._copy_all(copy, begun)
+        except Exception:  # who waits for it must not wait for ever
+            _log.exception("a copy of %d KV pages failed", len(copy.targets))
+            copy.failed = True
+        copy.seconds = time.perf_counter() - started
+        if copy.cancelled:
+            return
+        self._completed.append(copy)
+        if self.on_complete is not None:
+            self.on_complete()
+
+    def _copy_all(self, copy: PageCopy, begun: torch.cuda.Event | None) -> None:
         if self._stream is not None and begun is not None:
             self._stream.wait_event(begun)
         for first in range(0, len(copy.targets), _PAGES_AT_A_TIME):
@@ -95,10 +113,6 @@ class ThreadPageCopier:
                 if copy.cancelled:
                     return
                 self._copy(copy, slice(first, first + _PAGES_AT_A_TIME))
-        copy.seconds = time.perf_counter() - started
-        self._completed.append(copy)
-        if self.on_complete is not None:
-            self.on_complete()
 
     def _copy(self, copy: PageCopy, part: slice) -> None:
         pairs = zip(copy.sources[part], copy.targets[part], strict=True)

@@ -20,7 +20,7 @@ def allocate_sparing(
     until that is spared."""
     partitions = evictor.partitions
     partition = partitions.of(namespace, "kv")
-    count = min(count, partitions.available(partition, count, {}))
+    count = max(min(count, partitions.available(partition, count, {})), 0)
     for item in evictor.victims(partition, count, "kv", is_spared):
         evict(item)
     while count > 0 and partitions.lacks(partition, count):
