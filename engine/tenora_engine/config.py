@@ -57,6 +57,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduling_policy: SchedulingPolicy = "sla"  # fcfs = order of arrival, to compare with
     eviction_policy: PolicyName = "joint"  # see memory.policies
     strict_isolation: bool = False  # hard partitions of the arena by tenant
+    metrics_tenants: int = 100  # tenants that telemetry tells apart
     seed: int = 0
 
 

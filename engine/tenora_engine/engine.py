@@ -14,6 +14,7 @@ from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.events import EngineStats, Event, Residency
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -45,8 +46,10 @@ class Engine:
         loader: Loader,
         memory: MemoryManager,
         clock: Callable[[], float] = time.time,
+        pace: Pace | None = None,  # of what works beside the steps
     ) -> None:
         self.config = config
+        self._pace = pace or Pace()
         self.on_wake: Callable[[], None] | None = None
         self._runner = runner
         self._loader = loader
@@ -102,11 +105,14 @@ class Engine:
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._scheduler.take_events()
+        self._pace.begin_step()
         try:
             result = self._runner.run(self._runner.build_batch(plan))
         except Exception as error:
             _log.exception("a step of %d sequences failed", len(plan.scheduled))
             return self._scheduler.fail(plan, error)
+        finally:
+            self._pace.end_step()
         step_s = time.perf_counter() - started
         self._last_step_ms = step_s * 1000
         return self._scheduler.commit(plan, result, step_s)
@@ -123,6 +129,7 @@ class Engine:
             counters=self._scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
+            telemetry=book.telemetry_stats(),
         )
 
     def check_integrity(self) -> None:
@@ -160,7 +167,8 @@ def build_engine(config: EngineConfig) -> Engine:
     arena = Arena.allocate(resolved)
     memory = MemoryManager(resolved, arena)
     runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
-    return Engine(resolved, runner, AdapterLoader(resolved), memory)
+    pace = Pace()
+    return Engine(resolved, runner, AdapterLoader(resolved, pace=pace), memory, pace=pace)
 
 
 def _resident_bytes() -> int:

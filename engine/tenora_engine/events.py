@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tenora_engine.telemetry import TelemetryStats
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 Residency = Literal["device", "host", "shared", "store"]
 
@@ -112,3 +114,4 @@ class EngineStats(msgspec.Struct, frozen=True):
     their deadline), relegations"""
     last_step_ms: float
     resident_bytes: int  # of the engine process
+    telemetry: TelemetryStats = TelemetryStats()  # by class and tenant

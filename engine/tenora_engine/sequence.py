@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tenora_engine.events import Residency
 from tenora_engine.request import GenerationRequest
+from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import BASE_SLOT
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Sequence:
     first_token_s: float | None = None
     adapter_load_ms: float = 0.0
     # The scheduler's and the memory manager's own from here on.
+    meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class
     number: int = 0  # order of arrival in this engine
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens

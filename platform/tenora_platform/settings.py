@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     """How much is logged."""
     lease_s: float = Field(default=30.0, gt=0)
     """Seconds after which a crashed worker's parallel requests are free again."""
+    metrics_tenants: int = Field(default=100, ge=0)
+    """Tenants with metrics of their own, the first that come; all others are one called other."""
     auth_cache_s: int = Field(default=10, ge=0)
     """Seconds for which a key may be believed without asking the database; 0 is never."""
 
@@ -179,5 +181,6 @@ class Settings(BaseSettings):
             scheduling_policy=self.scheduling_policy,
             eviction_policy=self.eviction_policy,
             strict_isolation=self.strict_isolation,
+            metrics_tenants=self.metrics_tenants,
             seed=self.seed,
         )

@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from tenora_bench.adapters import publish_adapters
+from tenora_bench.machine import threads
 from tenora_bench.metrics import RequestRecord
 from tenora_engine.client import EngineClient
 from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats, TokenEvent
+from tenora_engine.memory.budget import plan_memory
+from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.transport.process import ProcessEngineClient
 
 STORE = "store"
 MEMORY_BYTES = 3 * 1024**3
+ARENA_BYTES = 512 * 1024**2
+"""Small, so that its memory has soon been touched: what is written for the first time is slow."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,12 @@ class LiveEngine:
         self.client = client
         self._numbers = count()
 
-    async def play(self, requests: Sequence[LiveRequest]) -> list[RequestRecord]:
+    async def play(
+        self, requests: Sequence[LiveRequest], background: Sequence[LiveRequest] = ()
+    ) -> list[RequestRecord]:
         """Send each at its time and wait for all of them; a record for each, in the same order. A
-        failure is recorded, not raised."""
+        failure is recorded, not raised. `background` is sent as well, without a record; what is
+        left of it when all others have ended is given up."""
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
 
@@ -54,7 +62,22 @@ class LiveEngine:
             await asyncio.sleep(max(0.0, begin_s + request.at_s - loop.time()))
             return await self._complete(request)
 
-        return await asyncio.gather(*(send(request) for request in requests))
+        others = [asyncio.create_task(send(request)) for request in background]
+        try:
+            return await asyncio.gather(*(send(request) for request in requests))
+        finally:
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await self.idle()
+
+    async def idle(self) -> None:
+        """Wait until nothing runs or waits."""
+        while True:
+            stats = await self.client.stats()
+            if not stats.running and not stats.waiting:
+                return
+            await asyncio.sleep(0.01)
 
     async def stats(self) -> EngineStats:
         return await self.client.stats()
@@ -116,7 +139,13 @@ async def live_engine(model: Path, scratch: Path, **settings: Any) -> AsyncItera
         model=str(model),
         served_name=model.name,
         object_store=str(scratch / STORE),
-        **{"memory_bytes": MEMORY_BYTES, "max_context_tokens": 2048, **settings},
+        **{
+            "memory_bytes": MEMORY_BYTES,
+            "arena_bytes": ARENA_BYTES,
+            "max_context_tokens": 2048,
+            "threads": threads(),
+            **settings,
+        },
     )
     with (scratch / "engine.log").open("ab") as log:
         client = ProcessEngineClient(config, log=log)
@@ -125,3 +154,9 @@ async def live_engine(model: Path, scratch: Path, **settings: Any) -> AsyncItera
             yield LiveEngine(client)
         finally:
             await client.stop()
+
+
+def page_bytes(model: Path) -> int:
+    """Of one page of the arena."""
+    config = EngineConfig(model=str(model), served_name=model.name)
+    return plan_memory(config, read_model_info(config)).page_bytes

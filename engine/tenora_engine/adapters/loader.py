@@ -18,6 +18,7 @@ from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef
 from tenora_engine.threads import compute_alone
 
@@ -70,17 +71,19 @@ class _Memo:
 
 
 class AdapterLoader:
-    """Loads adapters in `loader_threads` threads. All methods may be called from the step thread:
-    none of them waits for a network or a disk. Loads in flight are at most the distinct adapters
-    of the bounded queue of waiting sequences."""
+    """Loads adapters in `loader_threads` threads, which keep to `pace`. All methods may be called
+    from the step thread: none of them waits for a network or a disk. Loads in flight are at most
+    the distinct adapters of the bounded queue of waiting sequences."""
 
     def __init__(
         self,
         resolved: ResolvedConfig,
         on_complete: Callable[[], None] | None = None,
         store: ObjectStore | None = None,
+        pace: Pace | None = None,
     ) -> None:
         config = resolved.engine
+        self._pace = pace or Pace()
         self.on_complete = on_complete  # called from a loader thread, or inside `start`: a wake-up
         self._resolved = resolved
         self._host = HostTier(config.host_adapter_bytes)
@@ -92,7 +95,7 @@ class AdapterLoader:
                 config.shared_adapter_bytes,
                 config.shared_adapter_ttl_s,
             )
-        self._store = StoreTier(config.object_store, store)
+        self._store = StoreTier(config.object_store, store, self._pace)
         self._threads = ThreadPoolExecutor(
             config.loader_threads, "tenora-adapter-loader", initializer=compute_alone
         )
@@ -214,6 +217,7 @@ class AdapterLoader:
             resolved.packed_page_elements,
             resolved.packed_dtype,
             resolved.engine.max_rank,
+            self._pace.rest,
         )
 
     def _in_host_memory(self, packed: PackedAdapter) -> PackedAdapter:

@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.memory.adapter_cache import AdapterCache
+from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
 from tenora_engine.memory.costs import CostModel
-from tenora_engine.memory.evictor import Item
 from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.policies.interface import Candidate
-from tenora_engine.memory.prefix import BASE, PrefixNode
+from tenora_engine.memory.prefix import PrefixNode
 
 
 class Appraiser:
-    """`scope` gives under which an adapter of a namespace is kept (see `adapter_cache.Key`)."""
+    """`bears_kv` says whether an adapter has cached KV."""
 
     def __init__(
         self,
@@ -23,21 +22,21 @@ class Appraiser:
         costs: CostModel,
         adapters: AdapterCache,
         host: HostKV,
-        scope: Callable[[str], str],
+        bears_kv: Callable[[ResidentAdapter], bool],
     ) -> None:
         self._page_bytes = config.page_bytes
         self._costs = costs
         self._adapters = adapters
         self._host = host
-        self._scope = scope
+        self._bears_kv = bears_kv
 
-    def is_wanted(self, item: Item) -> bool:
-        """Whether a waiting sequence needs it."""
+    def is_wanted(self, item: PrefixNode | ResidentAdapter) -> bool:
+        """Whether a waiting request needs it."""
         if isinstance(item, PrefixNode):
             return item.wanted > 0
         return self._adapters.is_wanted(item.digest, item.scope)
 
-    def describe(self, item: Item) -> Candidate:
+    def describe(self, item: PrefixNode | ResidentAdapter) -> Candidate:
         if isinstance(item, PrefixNode):
             root = item.root
             return Candidate(
@@ -50,8 +49,7 @@ class Appraiser:
                 fetch_s=self._fetch_s(item),
                 recompute_s=self._costs.block_s(item.depth),
                 weight=root.weight,
-                adapter_resident=root.digest == BASE
-                or self._adapters.get(root.digest, self._scope(root.namespace)) is not None,
+                returns=item.returns,
                 wanted=item.wanted > 0,
             )
         num_bytes = len(item.pages) * self._page_bytes
@@ -62,8 +60,9 @@ class Appraiser:
             last_used_s=item.last_used_s,
             heat=item.heat,
             visits=item.visits,
-            fetch_s=self._costs.adapter_s(num_bytes),
+            fetch_s=self._costs.adapter_again_s(num_bytes),
             weight=item.weight,
+            bears_kv=self._bears_kv(item),
             wanted=self.is_wanted(item),
         )
 

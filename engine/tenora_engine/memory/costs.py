@@ -37,6 +37,9 @@ class CostModel:
         self._byte_s = 1e-9
         self._fetched_byte_s = 1e-9
         self._step_s = 0.0
+        self._host_byte_s = 1e-10
+        self._has_host = config.engine.host_adapter_bytes > 0
+        self._host_loads = 0
 
     @property
     def token_s(self) -> float:
@@ -54,8 +57,12 @@ class CostModel:
         if num_tokens >= _PREFILL_TOKENS * num_sequences:
             self._token_s = _MEMORY * self._token_s + (1 - _MEMORY) * step_s / num_tokens
 
-    def observe_load(self, num_bytes: int, load_s: float) -> None:
+    def observe_load(self, num_bytes: int, load_s: float, from_host: bool = False) -> None:
         self._byte_s = _MEMORY * self._byte_s + (1 - _MEMORY) * load_s / num_bytes
+        if from_host:
+            self._host_loads += 1
+            new = max(1 - _MEMORY, 1 / self._host_loads)  # the first replaces the guess
+            self._host_byte_s += new * (load_s / num_bytes - self._host_byte_s)
 
     def observe_fetch(self, num_bytes: int, fetch_s: float) -> None:
         """KV pages have come from host memory."""
@@ -76,4 +83,10 @@ class CostModel:
         return self._fetched_byte_s * num_bytes
 
     def adapter_s(self, num_bytes: int) -> float:
+        """The load of an adapter, from whichever tier."""
         return self._byte_s * num_bytes
+
+    def adapter_again_s(self, num_bytes: int) -> float:
+        """The load of an adapter that was on the device before: host memory has kept it, as a rule.
+        As any load where there is none."""
+        return (self._host_byte_s if self._has_host else self._byte_s) * num_bytes

@@ -3,6 +3,7 @@ goes next. What evicting one means, its owner knows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
@@ -36,7 +37,7 @@ class Evictor:
         self._pool = pool
         self._describe = describe
         self._clock = clock
-        self._leaves: dict[Key, dict[PrefixNode, None]] = {}  # KV candidates by their adapter
+        self._leaves: Counter[Key] = Counter()  # KV candidates by their adapter
         self._num_adapters = 0
         self._evicting: PrefixNode | None = None  # what `victims` has just given
         self._above: PrefixNode | None = None  # the node above it, which only it kept
@@ -67,8 +68,8 @@ class Evictor:
             return
         partition = self.partition(item)
         if isinstance(item, PrefixNode):
-            if item.root.digest != BASE:
-                self._leaves.setdefault(self._adapter_of(item), {})[item] = None
+            if item.root.digest != BASE and not item.ticket:
+                self._leaves[self._adapter_of(item)] += 1
         elif not item.ticket:
             partition.idle_adapter_pages += len(item.pages)
         self._enqueue(partition, item)
@@ -86,19 +87,21 @@ class Evictor:
             self._forget_leaf(item)
 
     def adapter_came(self, resident: ResidentAdapter) -> None:
-        """It is on the device from now on: the KV it computed is worth more."""
+        """It is on the device from now on."""
         partition = self.partition(resident)
         partition.adapters += 1
         partition.adapter_pages += len(resident.pages)
         self._num_adapters += 1
-        self._value_leaves(resident)
 
     def adapter_went(self, resident: ResidentAdapter, partition: Partition[Item]) -> None:
-        """It was given up: the KV it computed is worth less."""
+        """It was given up."""
         partition.adapters -= 1
         partition.adapter_pages -= len(resident.pages)
         self._num_adapters -= 1
-        self._value_leaves(resident)
+
+    def bears_kv(self, resident: ResidentAdapter) -> bool:
+        """Whether an idle adapter has cached KV."""
+        return (resident.scope, resident.digest) in self._leaves
 
     def victims(
         self,
@@ -180,10 +183,6 @@ class Evictor:
         """Of idle adapters the one to give up for its slot."""
         return min(residents, key=lambda item: self._value(self.partition(item), item))
 
-    def _value_leaves(self, resident: ResidentAdapter) -> None:
-        for node in list(self._leaves.get((resident.scope, resident.digest), ())):
-            self._enqueue(self.partition(node), node)
-
     def _enqueue(self, partition: Partition[Item], item: Item) -> None:
         partition.queues[_kind(item)].offer(item, self._value(partition, item))
         self._pool.note_change(partition)
@@ -239,9 +238,8 @@ class Evictor:
 
     def _forget_leaf(self, node: PrefixNode) -> None:
         key = self._adapter_of(node)
-        leaves = self._leaves[key]
-        del leaves[node]
-        if not leaves:
+        self._leaves[key] -= 1
+        if not self._leaves[key]:
             del self._leaves[key]
 
 

@@ -25,7 +25,7 @@ from tenora_engine.memory.kv_fetches import KVFetches
 from tenora_engine.memory.page_copier import PageCopier, ThreadPageCopier
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import make_policy
-from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind
+from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
@@ -61,13 +61,15 @@ class MemoryManager:
         values = CostModel(config) if config.engine.strict_isolation else self.costs
         self.pool = PagePool(config.num_pages)
         policy = policy or make_policy(config.engine.eviction_policy)
-        evictor = self._evictor = Evictor(config, policy, self.pool, self._describe, clock)
+        evictor = self._evictor = Evictor(
+            config, policy, self.pool, lambda item: self._appraiser.describe(item), clock
+        )
         self.tree = PrefixTree(self.pool, self._block_tokens, evictor.offer, evictor.withdraw, fade)
         self.adapters = AdapterCache(
             config, arena, self.pool, evictor.offer, evictor.withdraw, fade
         )
         self.host = HostKV(config, arena.pool, policy, self.costs, clock)
-        self._appraiser = Appraiser(config, values, self.adapters, self.host, evictor.scope)
+        self._appraiser = Appraiser(config, values, self.adapters, self.host, evictor.bears_kv)
         self.fetches = KVFetches(
             config,
             self.host,
@@ -156,6 +158,7 @@ class MemoryManager:
         digest = BASE if request.adapter is None else request.adapter.digest
         root = sequence.prefix_root = self.tree.enter(namespace, digest)
         root.weight = slo_weight(request.tenant)
+        root.meter = sequence.meter
         needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
         self._evictor.partitions.of(namespace, "kv").enter(needed)
         self.wait(sequence)
@@ -217,6 +220,7 @@ class MemoryManager:
         if resident is not None:
             self.adapters.acquire(resident, now_s)
             resident.weight = slo_weight(request.tenant)
+            resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
         sequence.prefix_nodes = nodes
         pages = self._allocate(needed, "kv", request.tenant.namespace)
@@ -393,6 +397,10 @@ class MemoryManager:
             raise IntegrityError("eviction did not free the pages it promised")
         return pages
 
+    def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
+        for item in self._evictor.victims(partition, count, kind):
+            self._evict(item)
+
     def _allocate_for_fetch(
         self, sequence: Sequence, count: int, nodes: Collection[PrefixNode], ahead: bool
     ) -> list[int]:
@@ -404,23 +412,18 @@ class MemoryManager:
 
         return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
 
-    def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
-        for item in self._evictor.victims(partition, count, kind):
-            self._evict(item)
-
     def _evict(self, item: Item) -> None:
         if isinstance(item, PrefixNode):
             self.host.keep(item)
             self.tree.evict(item)
             self.kv_evictions += 1
+            item.root.meter.kv_evictions += 1
         else:
             self._drop(item)
             self.adapter_evictions += 1
+            item.meter.adapter_evictions += 1
 
     def _drop(self, resident: ResidentAdapter) -> None:
         partition = self._evictor.partition(resident)
         self.adapters.evict(resident)
         self._evictor.adapter_went(resident, partition)
-
-    def _describe(self, item: Item) -> Candidate:
-        return self._appraiser.describe(item)

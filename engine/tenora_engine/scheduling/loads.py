@@ -11,6 +11,7 @@ from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.adapter_cache import AdapterCache
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
+from tenora_engine.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from tenora_engine.adapters.loader import LoadResult
@@ -60,11 +61,13 @@ class AdapterLoads:
         loader: Loader,
         adapters: AdapterCache,
         costs: CostModel,
+        telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
         self._loader = loader
         self._adapters = adapters
         self._costs = costs
+        self._telemetry = telemetry
         self._clock = clock
         self._in_flight: dict[str, AdapterRef] = {}
         self._ready: dict[str, LoadResult] = {}
@@ -127,9 +130,12 @@ class AdapterLoads:
         except ValueError as error:
             raise AdapterLoadError(str(error)) from error
         self.num_loads += 1
+        self._telemetry.loaded(result.residency, result.load_ms / 1000)
         pages = result.packed.pages
         self._costs.observe_load(
-            max(pages.numel() * pages.element_size(), 1), result.load_ms / 1000
+            max(pages.numel() * pages.element_size(), 1),
+            result.load_ms / 1000,
+            from_host=result.residency == "host",
         )
         if self._adapters.is_awaited(result.ref.digest):
             self._ready[result.ref.digest] = result

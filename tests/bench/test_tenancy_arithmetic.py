@@ -1,0 +1,138 @@
+"""What the tenancy experiments make of the times they are given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenora_bench.client import BenchError
+from tenora_bench.metrics import RequestRecord
+from tenora_bench.tenancy import bursts, noisy, ranks, throughput
+from tenora_bench.tenancy.live import tenant_of
+from tenora_bench.tenancy.traffic import Kind, poisson
+from tenora_bench.trace import TraceRequest
+from tenora_engine.request import AdapterRef
+
+
+def record(
+    ttft_ms: float, sent_s: float = 0.0, finished_s: float = 10.0, adapter: str | None = None
+) -> RequestRecord:
+    return RequestRecord(
+        "t",
+        adapter,
+        sent_s,
+        first_token_s=sent_s + ttft_ms / 1e3,
+        finished_s=finished_s,
+        output_tokens=3,
+        chunk_times_s=[sent_s + ttft_ms / 1e3, sent_s + ttft_ms / 1e3 + 0.5, finished_s],
+    )
+
+
+def test_arrivals_are_the_same_whatever_else_is_sent() -> None:
+    kind = Kind(8, 4)
+    ours, again = (poisson(kind, tenant_of("a"), 5.0, 20.0, "seed") for _ in range(2))
+    assert ours == again
+    assert ours != poisson(kind, tenant_of("b"), 5.0, 20.0, "seed")
+    assert all(0 < request.at_s < 20.0 and len(request.prompt) == 8 for request in ours)
+    assert 50 < len(ours) < 160
+    assert len({tuple(request.prompt) for request in ours}) == len(ours)
+
+
+def test_noise_is_judged_by_the_medians_of_the_rounds() -> None:
+    def rounds(*p99s: float) -> list[list[RequestRecord]]:
+        return [[record(1.0), record(p99)] for p99 in p99s]
+
+    found = dict(zip(noisy.RUNS, (rounds(100, 90, 5), rounds(1), rounds(99, 900, 8)), strict=True))
+    outcome = noisy.summarise(found, {})
+    (claim,) = outcome.claims
+    assert claim.figure == pytest.approx(99 / 90)
+    assert claim.held
+    assert outcome.details["runs"]["quiet alone"]["requests"] == 6
+
+
+def test_a_failed_request_has_no_time_to_first_token() -> None:
+    failed = record(5000.0)
+    failed.error = "refused"
+    found = {name: [[record(100.0), failed]] for name in noisy.RUNS}
+    runs = noisy.summarise(found, {}).details["runs"]
+    assert all(run["p99_ttft_ms"] == pytest.approx(100.0) for run in runs.values())
+
+
+def test_distinct_adapters_are_counted_over_the_time_with_any() -> None:
+    """Two requests of one adapter at once are one; a pause counts for nothing."""
+    records = [
+        record(1, 0.0, 4.0, "a"),
+        record(1, 1.0, 3.0, "a"),
+        record(1, 2.0, 4.0, "b"),
+        record(1, 9.0, 10.0, "b"),
+    ]
+    assert ranks.distinct_in_flight(records) == pytest.approx((4 + 2 + 1) / 5)
+    assert ranks.distinct_in_flight([]) == 0.0
+
+
+def test_the_part_of_bytes_is_theirs_in_the_gap_between_tokens() -> None:
+    beside = [record(1, 0.0, 2.0, "x")]
+    slow, quick = [record(130.0)], [record(100.0)]
+    runs = {ranks.SMALL: [ranks.Run(quick, beside)], ranks.LARGE: [ranks.Run(slow, beside)]}
+    outcome = ranks.summarise(runs, {ranks.SMALL: 0.5, ranks.LARGE: 8.0}, {})
+    assert outcome.claims[0].figure == pytest.approx(1.3)
+    assert outcome.details["more"]["bytes_ms"] == pytest.approx(7.5)
+    assert outcome.details["beside"]["128"]["bytes_ms_a_step"] == pytest.approx(8.0)
+
+
+def test_both_orders_get_the_same_mix_of_all_classes() -> None:
+    refs = [AdapterRef(f"sha256:{n}", 16) for n in range(throughput.TENANTS)]
+    mix = throughput.saturated_mix(refs, "s")
+    assert mix == throughput.saturated_mix(refs, "s")
+    assert {request.tenant.tier for request in mix} == set(throughput.CLASSES)
+    assert len({request.tenant.key for request in mix}) == throughput.TENANTS
+    assert {request.at_s for request in mix} == {0.0}
+
+
+def test_throughput_counts_all_tokens_and_refuses_failures() -> None:
+    records = [record(1.0, 2.0, 4.0), record(1.0, 3.0, 8.0)]
+    assert throughput.tokens_per_s(records) == pytest.approx(6 / 6.0)
+    records[0].error = "no"
+    with pytest.raises(BenchError, match="1 of 2"):
+        throughput.tokens_per_s(records)
+    outcome = throughput.summarise({"sla": [99.0, 50.0, 97.0], "fcfs": [100.0, 98.0, 51.0]}, {})
+    assert outcome.claims[0].figure == pytest.approx(97 / 98)
+
+
+@given(st.floats(*bursts.SPEEDS))
+def test_the_highest_load_is_found_within_its_tolerance(limit: float) -> None:
+    found = bursts.highest(lambda speed: 1.0 if speed <= limit else 0.0)
+    assert found is not None
+    assert found <= limit <= found * (1 + bursts.TOLERANCE) or found == bursts.SPEEDS[1]
+
+
+def test_a_load_outside_of_what_is_looked_at() -> None:
+    assert bursts.highest(lambda speed: 0.0) is None
+    assert bursts.highest(lambda speed: 1.0) == bursts.SPEEDS[1]
+
+
+def test_tenants_take_the_classes_in_turn() -> None:
+    asked = TraceRequest(0.0, "", None, 8, 10, 5, (), "interactive")
+    trace = bursts.classed([replace(asked, tenant=name) for name in ("d", "a", "c", "b", "a")])
+    assert [r.sla_class for r in trace] == [bursts.CLASSES[n] for n in (0, 0, 2, 1, 0)]
+
+
+def test_bursts_are_judged_over_the_seeds_that_have_a_load() -> None:
+    def seed(load: float, fcfs: float, sla: float) -> dict[str, object]:
+        return {
+            "speeds": {"fcfs": load, "sla": 3 * load},
+            "fcfs": {"a": fcfs, "noisy": 1.0},
+            "sla": {"a": sla, "noisy": 0.5},
+        }
+
+    nothing = {"speeds": {"fcfs": None, "sla": 1.0}}
+    seeds = [seed(1.0, 0.3, 0.9), nothing, seed(2.0, 0.5, 0.95), seed(4.0, 0.1, 1.0)]
+    outcome = bursts.summarise({"trace": seeds, "none": [nothing]})
+    assert [claim.held for claim in outcome.claims] == [False, False]
+    assert outcome.claims[0].figure == 0.5
+    assert math.isnan(outcome.claims[1].figure)
+    assert outcome.rows[0] == ("trace, 3 seeds", 8.0, 24.0, 0.3, 0.5, 0.95)
