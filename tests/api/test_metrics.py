@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from api_harness import Api
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import QueueFullError
-from tenora_engine.events import EngineStats
+from tenora_engine.events import AdapterResidency, EngineStats
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.telemetry import BOUNDS_S, OTHER, QueueStats, ServiceMeter, TelemetryStats
 from tenora_platform.operations.metrics import Metrics
@@ -151,6 +152,19 @@ def test_counters_are_counters_and_levels_gauges() -> None:
     assert shown["tenora_engine_loader_host_bytes"].type == "gauge"
     assert shown["tenora_service_gap_tokens"].type == "gauge"
     assert shown["tenora_ttft_seconds"].type == "histogram"
+
+
+def test_every_adapter_is_counted_where_it_is() -> None:
+    states: list[Literal["resident", "loading", "host"]] = ["resident", "host", "host", "loading"]
+    *_, stats = busy_engine(metrics_tenants=8)
+    stats = msgspec.structs.replace(
+        stats, adapters=[AdapterResidency(str(i), s, 8, 2, 0, 0.0) for i, s in enumerate(states)]
+    )
+    metrics = Metrics()
+    metrics.record_engine(stats)
+    samples = families(metrics)["tenora_adapters"].samples
+    counted = {sample.labels["tier"]: sample.value for sample in samples}
+    assert counted == {"device": 1, "loading": 1, "host": 2}
 
 
 def test_an_engine_that_does_not_serve_has_no_numbers() -> None:

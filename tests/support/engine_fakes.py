@@ -17,7 +17,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.engine import Engine
 from tenora_engine.errors import AdapterLoadError
-from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.events import AdapterResidency, Event, Residency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.page_copier import PageCopy
@@ -382,10 +382,12 @@ def fix_step_time(rig: Rig, step_s: float) -> None:
     """From now on every step takes so long, as far as the scheduler is told, and costs stay as they
     are: nothing depends on this machine."""
     scheduler = rig.engine._scheduler
-    commit = scheduler.commit
-    scheduler.commit = lambda plan, result, _: commit(  # type: ignore[method-assign]
-        plan, result, step_s
-    )
+    commit, fixed_s = scheduler.commit, step_s
+
+    def commit_fixed(plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
+        return commit(plan, result, fixed_s)
+
+    scheduler.commit = commit_fixed  # type: ignore[method-assign]
     rig.memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
 
 

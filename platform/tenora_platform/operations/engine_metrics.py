@@ -3,6 +3,7 @@ stands, never added up. docs/metrics.md says what each of them means."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
@@ -16,6 +17,7 @@ from tenora_engine.telemetry import BOUNDS_S, Histogram, ServiceMeter, Telemetry
 _SERVICE = ("class", "tenant")
 _BOUNDS = [*map(str, BOUNDS_S), "+Inf"]
 
+_TIERS = {"resident": "device", "loading": "loading", "host": "host"}
 _HISTOGRAMS = {
     "ttft": ("tenora_ttft_seconds", "From arrival to a sequence's first token"),
     "tpot": ("tenora_tpot_seconds", "Mean time between the tokens of a finished sequence"),
@@ -75,6 +77,11 @@ def _engine(stats: EngineStats) -> Iterator[Metric]:
     pages.add_metric(["cached_kv"], pool.cached_kv_pages)
     pages.add_metric(["adapter"], pool.adapter_pages)
     yield pages
+    tiers = Counter(_TIERS[adapter.state] for adapter in stats.adapters)
+    adapters = GaugeMetricFamily("tenora_adapters", "Adapters by where they are", labels=["tier"])
+    for tier in _TIERS.values():
+        adapters.add_metric([tier], tiers[tier])
+    yield adapters
     for name, value in stats.counters.items():
         is_level = name.endswith("_bytes")  # what a tier holds now
         family = GaugeMetricFamily if is_level else CounterMetricFamily
