@@ -10,6 +10,7 @@ from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
 from tenora_engine.scheduling.intake import SLOT_PATIENCE_STEPS
 from tenora_engine.scheduling.loads import MAX_PENDING, MAX_TENANT_PENDING
+from tenora_engine.scheduling.prefetch import PERIOD_S
 
 
 def run(rig: Rig) -> list[Event]:
@@ -401,5 +402,6 @@ def test_adapters_come_up_while_the_batch_is_full() -> None:
         rig.engine.submit(make_request(ref.digest, [1], adapter=ref))
     assert refs[-1].digest not in rig.loader.in_flight
     rig.engine.abort(refs[0].digest)
+    rig.now_s += PERIOD_S
     rig.engine.step()
     assert refs[-1].digest in rig.loader.in_flight

@@ -74,7 +74,7 @@ class Intake:
         passed over; one that finds no pages stops all behind it that compete for them, so that it
         gets them. Returns how many were relegated instead: they may start in the next step."""
         step = _Step()
-        if (room and len(self._running) < self._max_running) or self._prefetch.is_due:
+        if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
@@ -106,7 +106,7 @@ class Intake:
                     short.append(sequence)
                     if not self._memory.is_partitioned:
                         break
-            self._prefetch.look_ahead(chain(passed, scan), bool(short))
+            self._prefetch.look_ahead(chain(passed, scan), bool(short), now_s)
 
     def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
         if self._book.gate.is_hopeless(sequence, now_s):

@@ -3,6 +3,7 @@ cached KV from there to the device. It starts nothing and knows no costs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import islice
 
@@ -12,6 +13,9 @@ from tenora_engine.sequence import Sequence, SequenceState
 
 LOOK_AHEAD = 32
 """Waiting sequences whose turn is near."""
+
+PERIOD_S = 0.02
+"""At most so often: looking along the queue takes longer than a small model's step should wait."""
 
 
 class Prefetch:
@@ -23,20 +27,21 @@ class Prefetch:
         self._book = book
         self._memory = memory
         self._seen: tuple[int, int] | None = None
+        self._looked_s = -math.inf
 
-    @property
-    def is_due(self) -> bool:
-        """Whether anything has changed since the last look ahead."""
-        return self._state() != self._seen
+    def is_due(self, now_s: float) -> bool:
+        """Whether anything has changed since the last look ahead, some time ago."""
+        return not 0 <= now_s - self._looked_s < PERIOD_S and self._state() != self._seen
 
-    def look_ahead(self, sequences: Iterable[Sequence], memory_is_short: bool) -> None:
+    def look_ahead(
+        self, sequences: Iterable[Sequence], memory_is_short: bool, now_s: float
+    ) -> None:
         """`sequences` wait, in the order in which their turns are expected. Where one of them lacks
-        pages, none are taken for those behind it. O(LOOK_AHEAD), and nothing while nothing has
-        changed since the last call."""
+        pages, none are taken for those behind it. O(LOOK_AHEAD), and nothing unless it is due."""
         fetches, loads = self._memory.fetches, self._book.loads
-        if not self.is_due:
+        if not self.is_due(now_s):
             return
-        self._seen = self._state()
+        self._seen, self._looked_s = self._state(), now_s
         near: set[Sequence] = set()
         digests: set[str] = set()
         for sequence in islice(sequences, LOOK_AHEAD):
