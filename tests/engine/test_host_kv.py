@@ -61,7 +61,7 @@ class World:
         return name
 
     def step(self) -> None:
-        self.rig.now_s += PERIOD_S
+        self.rig.now_s += 2 * PERIOD_S
         self._take(self.rig.engine.step())
 
     def run(self) -> None:

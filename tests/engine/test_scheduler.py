@@ -402,6 +402,6 @@ def test_adapters_come_up_while_the_batch_is_full() -> None:
         rig.engine.submit(make_request(ref.digest, [1], adapter=ref))
     assert refs[-1].digest not in rig.loader.in_flight
     rig.engine.abort(refs[0].digest)
-    rig.now_s += PERIOD_S
+    rig.now_s += 2 * PERIOD_S
     rig.engine.step()
     assert refs[-1].digest in rig.loader.in_flight
