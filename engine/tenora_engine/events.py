@@ -101,7 +101,8 @@ class PoolStats(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """A snapshot for dashboards and metrics. Counters only ever rise."""
+    """A snapshot for dashboards and metrics. Counters only ever rise, but for those that end in
+    "_bytes" and say what a tier holds now."""
 
     running: int
     waiting: int

@@ -145,6 +145,7 @@ def test_host_tier_drops_the_least_recently_used() -> None:
     tier.remove(one.digest)
     tier.remove(three.digest)
     assert tier.used_bytes == 0
+    assert tier.evictions == 1
     assert not HostTier(packed_bytes(one) - 1).put(one)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.errors import DeadlineError, QueueFullError
-from tenora_engine.events import Event, FinishEvent, UsageRecord
+from tenora_engine.events import Event, FinishEvent, Residency, UsageRecord
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.scheduling.classes import service_class
 from tenora_engine.scheduling.waiting import ArrivalQueue
@@ -396,7 +396,7 @@ def test_a_preemption_belongs_to_who_was_preempted() -> None:
 
 def test_adapter_loads_are_timed_by_the_tier_they_came_from() -> None:
     rig = rig_of()
-    tiers = iter(("store", "host", "shared"))
+    tiers: Iterator[Residency] = iter(("store", "host", "shared"))
     take = rig.loader.take_completed
 
     def from_tiers() -> list[LoadResult]:

@@ -169,12 +169,13 @@ class AdapterLoader:
 
     def counters(self) -> dict[str, float]:
         """host_hits, shared_hits, shared_misses, shared_errors, shared_corrupt, store_loads,
-        load_errors, cancelled, host_bytes, ...; all but host_bytes only ever rise."""
+        load_errors, cancelled, host_evictions, host_bytes, ...; all but host_bytes only rise."""
         with self._lock:
             counters: dict[str, float] = dict(self._counters)
         if self._shared is not None:
             counters |= self._shared.counters()
-        return counters | {"host_bytes": float(self._host.used_bytes)}
+        host = self._host
+        return counters | {"host_evictions": host.evictions, "host_bytes": host.used_bytes}
 
     def close(self) -> None:
         """Stop the threads. Loads not yet begun are dropped, those under way are finished."""

@@ -52,6 +52,7 @@ class HostTier:
         self._capacity_bytes = capacity_bytes
         self._entries: OrderedDict[str, tuple[PackedAdapter, int, float]] = OrderedDict()
         self._used_bytes = 0
+        self.evictions = 0  # for want of room
         self._lock = threading.Lock()
 
     def __contains__(self, digest: str) -> bool:
@@ -81,6 +82,7 @@ class HostTier:
                 return False
             while self._used_bytes + size > self._capacity_bytes:
                 self._remove(next(iter(self._entries)))
+                self.evictions += 1
             self._entries[packed.digest] = (packed, size, time.time())
             self._used_bytes += size
             return True

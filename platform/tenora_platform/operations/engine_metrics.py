@@ -108,12 +108,12 @@ def _served(meters: list[ServiceMeter]) -> Iterator[Metric]:
     yield from _targets(meters)
     evictions = CounterMetricFamily(
         "tenora_evictions",
-        "KV pages and adapters given up, by who used them last",
-        labels=(*_SERVICE, "kind", "tier"),
+        "KV pages and adapters given up by the device, by who used them last",
+        labels=(*_SERVICE, "kind"),
     )
     for meter in meters:
-        evictions.add_metric([*_labels(meter), "kv", "device"], meter.kv_evictions)
-        evictions.add_metric([*_labels(meter), "adapter", "device"], meter.adapter_evictions)
+        evictions.add_metric([*_labels(meter), "kv"], meter.kv_evictions)
+        evictions.add_metric([*_labels(meter), "adapter"], meter.adapter_evictions)
     yield evictions
 
 

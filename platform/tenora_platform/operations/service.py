@@ -96,7 +96,8 @@ def _pool(pool: PoolStats, owners: dict[str, list[TenantRow]]) -> PoolView:
 
 def _classes(telemetry: TelemetryStats) -> list[ClassService]:
     gaps = telemetry.service_gaps
-    used = [view.service_class for view in (*telemetry.meters, *telemetry.queues)]
+    asked_for = [meter.service_class for meter in telemetry.meters]
+    waited_in = [queue.service_class for queue in telemetry.queues]
     return [
         ClassService(
             **vars(
@@ -108,7 +109,7 @@ def _classes(telemetry: TelemetryStats) -> list[ClassService]:
             ),
             service_gap_tokens=gaps.get(name),
         )
-        for name in dict.fromkeys((*gaps, *used))
+        for name in dict.fromkeys((*gaps, *asked_for, *waited_in))
     ]
 
 
