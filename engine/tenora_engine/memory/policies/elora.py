@@ -21,8 +21,8 @@ class EloraPolicy:
     An adapter with KV is no leaf of its tree and goes after all leaves. The value is the logarithm
     of Eval: `1 - sigmoid(t)` underflows after some minutes. `cost_i` is bytes over the link's
     bandwidth, whose logarithm is common to all and left out; `t_i` is taken in seconds, which the
-    paper does not say. Its loop runs every 100 ms; it fetches nothing ahead below 70% use, since
-    what was evicted once from a full device leaves it full.
+    paper does not say. Its loop runs every 100 ms. Its swap-in below 70% use is left out: a
+    device that was full once stays so, since freed sequences leave their KV cached.
     """
 
     name = "elora"
