@@ -25,12 +25,13 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class AdapterSpec:
-    """One adapter to make: `rank` rows on all seven linears of each layer."""
+    """One adapter to make: `rank` rows on these linears of each layer."""
 
     name: str
     rank: int
     seed: int
     strength: float = 0.02  # of B's entries; from about 0.2 on greedy answers change visibly
+    modules: tuple[str, ...] = ATTENTION + MLP
 
 
 def linear_shapes(model: Path) -> tuple[int, dict[str, tuple[int, int]]]:
@@ -59,7 +60,8 @@ def write_adapter(folder: Path, model: Path, spec: AdapterSpec) -> None:
     draw = torch.Generator().manual_seed(spec.seed)
     tensors = {}
     for layer in range(layers):
-        for module, (fan_in, fan_out) in shapes.items():
+        for module in spec.modules:
+            fan_in, fan_out = shapes[module]
             block = "self_attn" if module in ATTENTION else "mlp"
             path = f"base_model.model.model.layers.{layer}.{block}.{module}"
             a = torch.randn(spec.rank, fan_in, generator=draw) / fan_in**0.5
@@ -74,7 +76,7 @@ def write_adapter(folder: Path, model: Path, spec: AdapterSpec) -> None:
         "base_model_name_or_path": model.name,
         "r": spec.rank,
         "lora_alpha": 2 * spec.rank,
-        "target_modules": list(shapes),
+        "target_modules": list(spec.modules),
         "bias": "none",
         "inference_mode": True,
     }
@@ -96,10 +98,11 @@ def publish_adapters(
 ) -> list[AdapterRef]:
     """Random adapters of `ranks` in turn, in an object store as the platform lays it out. Their
     PEFT folders are left in `folder`."""
-    return [_publish(made, store) for made in write_adapters(folder, model, count, list(ranks))]
+    return [publish(made, store) for made in write_adapters(folder, model, count, list(ranks))]
 
 
-def _publish(folder: Path, store: Path) -> AdapterRef:
+def publish(folder: Path, store: Path) -> AdapterRef:
+    """Put a PEFT folder into an object store."""
     fields = json.loads((folder / "adapter_config.json").read_text())
     config = normalise_config(fields)
     weights = (folder / "adapter_model.safetensors").read_bytes()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenora_bench.machine import machine
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.heat import fade
 from tenora_engine.memory.manager import MemoryManager
@@ -42,11 +42,17 @@ class NeverLoads:
     def start(self, ref: AdapterRef) -> None:
         pass
 
+    def cancel(self, digest: str) -> bool:
+        return False
+
     def take_completed(self) -> list[LoadResult]:
         return []
 
     def residency(self, ref: AdapterRef) -> Residency:
         return "store"
+
+    def residencies(self) -> list[AdapterResidency]:
+        return []
 
     def forget(self, digest: str) -> None:
         pass

@@ -46,6 +46,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_adapters: int = 256  # adapter slots on the device
     max_rank: int = 128
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
+    host_kv_bytes: int = 0  # copies of evicted KV in host memory; none under strict isolation
     shared_adapter_bytes: int = 64 * 1024**2  # the largest packed adapter put into Redis
     shared_adapter_ttl_s: int = 3600
     loader_threads: int = 2
@@ -56,6 +57,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduling_policy: SchedulingPolicy = "sla"  # fcfs = order of arrival, to compare with
     eviction_policy: PolicyName = "joint"  # see memory.policies
     strict_isolation: bool = False  # hard partitions of the arena by tenant
+    metrics_tenants: int = 100  # tenants that telemetry tells apart
     seed: int = 0
 
 

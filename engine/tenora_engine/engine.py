@@ -14,6 +14,7 @@ from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.events import EngineStats, Event, Residency
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -34,7 +35,8 @@ class Runner(Protocol):
 class Engine:
     """One base model, its page arena and its schedule.
 
-    `on_wake` is called, from any thread, when an adapter load ends and `step` may have work again.
+    `on_wake` is called, from any thread, when an adapter load or a fetch of KV ends and `step` may
+    have work again.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class Engine:
         loader: Loader,
         memory: MemoryManager,
         clock: Callable[[], float] = time.time,
+        pace: Pace | None = None,  # of what works beside the steps
     ) -> None:
         self.config = config
+        self._pace = pace or Pace()
         self.on_wake: Callable[[], None] | None = None
         self._runner = runner
         self._loader = loader
@@ -54,6 +58,7 @@ class Engine:
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
         loader.on_complete = self._load_ended
+        memory.fetches.copier.on_complete = self._load_ended
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`.
@@ -100,11 +105,14 @@ class Engine:
         plan = self._scheduler.schedule()
         if not plan.scheduled:
             return self._scheduler.take_events()
+        self._pace.begin_step()
         try:
             result = self._runner.run(self._runner.build_batch(plan))
         except Exception as error:
             _log.exception("a step of %d sequences failed", len(plan.scheduled))
             return self._scheduler.fail(plan, error)
+        finally:
+            self._pace.end_step()
         step_s = time.perf_counter() - started
         self._last_step_ms = step_s * 1000
         return self._scheduler.commit(plan, result, step_s)
@@ -117,10 +125,11 @@ class Engine:
             waiting=book.num_waiting,
             waiting_by_tenant=book.waiting_by_tenant(),
             pool=self._memory.pool_stats(book.running),
-            adapters=self._memory.adapters.residencies() + book.loads.residencies(),
+            adapters=book.loads.residencies(),
             counters=self._scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
+            telemetry=book.telemetry_stats(),
         )
 
     def check_integrity(self) -> None:
@@ -128,8 +137,10 @@ class Engine:
         self._memory.check_integrity(self._book.running)
 
     def close(self) -> None:
-        """Stop the adapter loader. Sequences in flight are dropped without events."""
+        """Stop the adapter loader and the fetches. Sequences in flight are dropped without
+        events."""
         self._loader.close()
+        self._memory.fetches.copier.close()
 
     def _load_ended(self) -> None:
         self._scheduler.note_load_ended()
@@ -156,7 +167,8 @@ def build_engine(config: EngineConfig) -> Engine:
     arena = Arena.allocate(resolved)
     memory = MemoryManager(resolved, arena)
     runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
-    return Engine(resolved, runner, AdapterLoader(resolved), memory)
+    pace = Pace()
+    return Engine(resolved, runner, AdapterLoader(resolved, pace=pace), memory, pace=pace)
 
 
 def _resident_bytes() -> int:

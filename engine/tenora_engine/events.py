@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tenora_engine.telemetry import TelemetryStats
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 Residency = Literal["device", "host", "shared", "store"]
 
@@ -70,12 +72,13 @@ Event = TokenEvent | FinishEvent
 
 
 class AdapterResidency(msgspec.Struct, frozen=True):
-    """One adapter that is on the device or on its way there."""
+    """One adapter that is on the device ("resident"), on its way there, or in the engine's host
+    memory alone. Any other comes from Redis or the object store."""
 
     digest: str
-    state: Literal["loading", "resident"]
+    state: Literal["loading", "resident", "host"]
     rank: int
-    pages: int
+    pages: int  # on the device, or once it is there; 0 while loading
     references: int  # live sequences that hold it
     last_used_s: float
 
@@ -111,3 +114,4 @@ class EngineStats(msgspec.Struct, frozen=True):
     their deadline), relegations"""
     last_step_ms: float
     resident_bytes: int  # of the engine process
+    telemetry: TelemetryStats = TelemetryStats()  # by class and tenant

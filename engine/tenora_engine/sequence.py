@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from tenora_engine.events import Residency
 from tenora_engine.request import GenerationRequest
+from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import BASE_SLOT
 
 if TYPE_CHECKING:
+    from tenora_engine.memory.kv_fetches import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
 
 
@@ -48,12 +50,16 @@ class Sequence:
     first_token_s: float | None = None
     adapter_load_ms: float = 0.0
     # The scheduler's and the memory manager's own from here on.
+    meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class
     number: int = 0  # order of arrival in this engine
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     prefix_root: PrefixRoot | None = None
     prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
     wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
+    fetch: KVFetch | None = None  # for which it waits
+    num_fetches: int = 0  # that have come or were cancelled, since it began to wait
+    looked_ahead: bool = False  # whether a fetch was considered before its turn
     encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
     service_class: str = "default"  # in which it waits and is charged
     token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)

@@ -282,8 +282,15 @@ async def current_admin(request: Request) -> AdminContext:
     )
 
 
+async def admin_if_any(request: Request) -> AdminContext | None:
+    """FastAPI dependency of routes that say more to the operator: None without a key; any other
+    than the admin key is refused."""
+    return await current_admin(request) if "authorization" in request.headers else None
+
+
 CurrentTenant = Annotated[TenantContext, Depends(current_tenant)]
 CurrentAdmin = Annotated[AdminContext, Depends(current_admin)]
+AdminIfAny = Annotated[AdminContext | None, Depends(admin_if_any)]
 
 
 def require_scope(scope: Scope) -> Callable[..., Coroutine[Any, Any, TenantContext]]:

@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     """How much is logged."""
     lease_s: float = Field(default=30.0, gt=0)
     """Seconds after which a crashed worker's parallel requests are free again."""
+    metrics_tenants: int = Field(default=100, ge=0)
+    """Tenants with metrics of their own, the first that come; all others are one called other."""
     auth_cache_s: int = Field(default=10, ge=0)
     """Seconds for which a key may be believed without asking the database; 0 is never."""
 
@@ -114,6 +116,8 @@ class Settings(BaseSettings):
     """Largest rank accepted."""
     host_adapter_memory: Size = 256 * 1024**2
     """Packed adapters kept in host memory."""
+    host_kv_memory: Size = 0
+    """Copies of evicted KV kept in host memory; none under strict isolation."""
     prefix_caching: bool = True
     """Reuse the KV of equal prefixes, within one tenant and adapter."""
     scheduling_policy: SchedulingPolicy = "sla"
@@ -169,6 +173,7 @@ class Settings(BaseSettings):
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             host_adapter_bytes=self.host_adapter_memory,
+            host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,
             object_store=self.object_store_url,
             outbox_dir=str((self.data_dir / "outbox").resolve()),
@@ -176,5 +181,6 @@ class Settings(BaseSettings):
             scheduling_policy=self.scheduling_policy,
             eviction_policy=self.eviction_policy,
             strict_isolation=self.strict_isolation,
+            metrics_tenants=self.metrics_tenants,
             seed=self.seed,
         )

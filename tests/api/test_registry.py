@@ -185,6 +185,27 @@ async def test_aliases(api: Api, tenant: TestTenant) -> None:
     assert answer.status_code == 404
 
 
+async def test_equal_bytes_are_one_adapter_and_a_changed_file_is_another(
+    api: Api, tenant: TestTenant
+) -> None:
+    """The engine keys weights and cached KV by digest, and gives them up when the last version of
+    the tenant's that holds these bytes goes."""
+    first = await pushed(api, tenant.key, "bot", seed=1)
+    again = await pushed(api, tenant.key, "bot", seed=1)
+    assert (again["version"], again["digest"]) == (2, first["digest"])
+    body = {"model": "bot", "messages": [{"role": "user", "content": "x"}]}
+    await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
+    await api.call(tenant.key, "DELETE", "/v1/adapters/bot/versions/1")
+    assert not api.engine.forgotten
+    changed = await pushed(api, tenant.key, "bot", seed=2)
+    await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
+    digests = [run.adapter.digest for run in api.engine.requests if run.adapter is not None]
+    assert digests == [first["digest"], changed["digest"]]
+    assert changed["digest"] != first["digest"]
+    await api.call(tenant.key, "DELETE", "/v1/adapters/bot/versions/2")
+    assert [digest for _, digest in api.engine.forgotten] == [first["digest"]]
+
+
 async def test_deletion_gives_everything_back(api: Api, tenant: TestTenant) -> None:
     other = await api.new_tenant("same content", plan="premium")
     version = await pushed(api, tenant.key, "gone", seed=9)

@@ -72,10 +72,27 @@ def test_peak_loads_are_looked_for(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["loads"]["joint"]["points"]
 
 
+def test_peaks_over_seeds_come_with_the_least_cost_of_misses(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.json"
+    options = ["--policies", "joint,static-lru", "--seeds", "0-1", "--device-shares", "0.9"]
+    code, output = bench(*SMALL, *options, "--json", str(path))
+    assert code == 0, output
+    rows = json.loads(path.read_text())["peaks"]
+    assert [(r["seed"], r["policy"]) for r in rows] == [
+        (seed, policy) for seed in (0, 1) for policy in ("joint", "static-lru")
+    ]
+    for row in rows:
+        assert row["requests_per_s"] > 0
+        assert row["least_miss_cost_s"] <= row["miss_cost_s"] <= 1.5 * row["uncached_cost_s"]
+    assert "joint" in output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--policies", "clairvoyant"],
+        ["--seeds", "1-x"],
+        ["--seeds", "1", "--trace", "missing.jsonl"],
         ["--workload", "mystery"],
         ["--targets", "interactive=fast"],
         ["--trace", "missing.jsonl"],

@@ -169,12 +169,13 @@ def test_a_device_without_a_page_is_refused() -> None:
         simulate(replace(ROOMY, device_bytes=1000), make_policy("joint"), [request()])
 
 
+@pytest.mark.parametrize("near", [1.0, 6.0])
 @pytest.mark.parametrize("limit", [0.02, 0.3, 1.0, 7.3, 40.0])
-def test_the_peak_is_found_within_its_tolerance(limit: float) -> None:
+def test_the_peak_is_found_within_its_tolerance(limit: float, near: float) -> None:
     def at(speed: float) -> dict[str, float]:
         return {"mean_ttft_ms": 500.0 * speed / limit, "failed": 0}
 
-    found = find_peak(at, 500.0)
+    found = find_peak(at, 500.0, near=near, step=1.05)
     assert found["speed"] < limit <= found["speed"] * 1.021
     speeds = [point["speed"] for point in found["points"]]
     assert speeds == sorted(set(speeds))

@@ -137,6 +137,8 @@ def test_host_tier_drops_the_least_recently_used() -> None:
     assert tier.put(three)
     assert two.digest not in tier
     assert one.digest in tier
+    assert [held.digest for held in tier.residencies()] == [one.digest, three.digest]
+    assert {held.state for held in tier.residencies()} == {"host"}
     assert tier.used_bytes == 2 * packed_bytes(one)
     tier.put(three)
     assert tier.used_bytes == 2 * packed_bytes(one)
@@ -339,3 +341,29 @@ def test_start_is_idempotent_while_in_flight(tmp_path: Path) -> None:
     assert loader.take_completed() == []
     loader.start(refs[0])  # closed: nothing happens
     assert loader.take_completed() == []
+
+
+def test_only_a_load_that_has_not_begun_can_be_cancelled(tmp_path: Path) -> None:
+    refs = [published(LocalStore(tmp_path), seed) for seed in range(3)]
+    loader = AdapterLoader(resolved(object_store=str(tmp_path), loader_threads=1))
+    gate, done = threading.Event(), threading.Semaphore(0)
+
+    def completed() -> None:
+        done.release()
+        gate.wait(20)  # holds the only thread, so that the others have not begun
+
+    loader.on_complete = completed
+    loader.start(refs[0])
+    assert done.acquire(timeout=20)
+    loader.start(refs[1])
+    loader.start(refs[2])
+    assert loader.cancel(refs[1].digest)
+    assert not loader.cancel(refs[1].digest)
+    assert not loader.cancel(refs[0].digest)
+    gate.set()
+    assert done.acquire(timeout=20)
+    assert [r.ref.digest for r in loader.take_completed()] == [refs[0].digest, refs[2].digest]
+    loader.start(refs[1])
+    assert done.acquire(timeout=20)
+    loader.close()
+    assert loader.counters()["cancelled"] == 1

@@ -154,3 +154,18 @@ def test_costs_follow_what_was_measured() -> None:
     assert costs.block_s(3) == pytest.approx(before * 0.02 / 1e-3, rel=1e-3)
     assert costs.adapter_s(1000) == pytest.approx(0.5, rel=1e-3)
     assert costs.adapter_s(1000) > decode
+
+
+def test_an_adapter_comes_back_from_host_memory_where_there_is_some() -> None:
+    costs = CostModel(make_config())
+    for _ in range(200):
+        costs.observe_load(num_bytes=1000, load_s=0.5)  # at first all come from the store
+    assert costs.adapter_again_s(1000) < 1e-3
+    costs.observe_load(num_bytes=1000, load_s=0.002, from_host=True)
+    costs.observe_load(num_bytes=1000, load_s=0.004, from_host=True)
+    assert costs.adapter_again_s(1000) == pytest.approx(0.003)
+    config = make_config()
+    engine = msgspec.structs.replace(config.engine, host_adapter_bytes=0)
+    without = CostModel(msgspec.structs.replace(config, engine=engine))
+    without.observe_load(num_bytes=1000, load_s=0.5)
+    assert without.adapter_again_s(1000) == without.adapter_s(1000)

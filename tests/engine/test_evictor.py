@@ -70,14 +70,14 @@ def test_a_wanted_prefix_outlives_what_is_newer() -> None:
     assert rig.engine.stats().counters["cached_tokens"] == 12
 
 
-def test_kv_is_discounted_while_its_adapter_is_away() -> None:
+def test_a_policy_knows_adapters_that_bear_kv() -> None:
     policy = Watcher()
     rig = Rig.build(make_config(max_adapters=1), policy=policy)
-    resident = []
-    for name, adapter in (("a-1", "x"), ("b-1", "y"), ("c-1", "x")):  # y takes the only slot
-        serve(rig, name, [1] * 20, make_ref(adapter))  # two steps
-        resident.append(policy.seen["kv", "ns-a"].adapter_resident)
-    assert resident == [True, False, True]
+    bears = []
+    for name, tokens in (("a-1", [1] * 20), ("b-1", [1, 2])):  # b's fill no block
+        serve(rig, name, tokens, make_ref(name))
+        bears.append(policy.seen["adapter", f"ns-{name[0]}"].bears_kv)
+    assert bears == [True, False]
     assert policy.state is not None
     assert policy.state.resident_adapters == 1
     assert policy.state.expected_adapters > 0

@@ -42,7 +42,7 @@ CANDIDATES = st.builds(
     fetch_s=st.floats(1e-3, 1.0),
     recompute_s=st.floats(1e-3, 1.0),
     weight=st.floats(0.1, 10.0),
-    adapter_resident=st.booleans(),
+    returns=st.floats(0.01, 3.0),
 )
 
 
@@ -82,6 +82,18 @@ def test_elora_still_orders_what_was_used_long_ago() -> None:
     assert -math.inf < policy.value(older, STATE) < policy.value(old, STATE)
 
 
+def test_elora_evicts_no_adapter_before_its_kv() -> None:
+    bearing, bare = (
+        Candidate(
+            kind="adapter", namespace="", num_bytes=1, last_used_s=0.0, heat=0.0, bears_kv=bears
+        )
+        for bears in (True, False)
+    )
+    best = Candidate(kind="kv", namespace="", num_bytes=64_000, last_used_s=NOW_S, heat=9)
+    values = [EloraPolicy().value(candidate, STATE) for candidate in (bare, best, bearing)]
+    assert values == sorted(values)
+
+
 @given(CANDIDATES)
 def test_chameleon_is_its_score(candidate: Candidate) -> None:
     assert ChameleonPolicy().value(candidate, STATE) == pytest.approx(chameleon(candidate))
@@ -102,8 +114,9 @@ def test_joint_orders_by_weighted_loss_per_byte(one: Candidate, other: Candidate
     def loss(candidate: Candidate) -> float:
         rate = candidate.heat * math.exp(-(NOW_S - candidate.last_used_s) / FADE_S)
         cost = min(candidate.fetch_s, candidate.recompute_s)
-        discount = 1.0 if candidate.adapter_resident else 0.5
-        return candidate.weight * rate * cost * discount / candidate.num_bytes
+        if candidate.kind == "kv" and candidate.visits == 1:
+            rate *= min(3 * candidate.returns, 1.0)
+        return candidate.weight * rate * cost / candidate.num_bytes
 
     assume(abs(math.log(loss(one) / loss(other))) > 1e-6)
     policy = JointPolicy()

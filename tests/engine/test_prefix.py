@@ -32,7 +32,13 @@ class Cache:
 
     def add(self, root: PrefixRoot, tokens: list[int], now_s: float = 0.0) -> list[PrefixNode]:
         """Compute all full blocks of `tokens`; the caller holds the path."""
-        nodes: list[PrefixNode] = []
+        return self.extend(root, [], tokens, now_s)
+
+    def extend(
+        self, root: PrefixRoot, known: list[PrefixNode], tokens: list[int], now_s: float = 0.0
+    ) -> list[PrefixNode]:
+        """The same below a known path; returns what comes after it."""
+        nodes = list(known)
         for start in range(0, len(tokens) - SIZE + 1, SIZE):
             pages = self.pool.try_allocate(1, LIVE_KV)
             assert pages is not None
@@ -42,7 +48,7 @@ class Cache:
             if node.page != pages[0]:
                 self.pool.release(pages)
             nodes.append(node)
-        return nodes
+        return nodes[len(known) :]
 
 
 def test_match_leaves_a_token_to_compute() -> None:
@@ -127,6 +133,47 @@ def test_pinning_counts_as_a_use_that_fades() -> None:
     assert node.last_used_s == 1.0
     assert cache.pool.kind(node.page) == LIVE_KV
     assert not cache.offered
+
+
+def test_a_path_is_expected_to_return_as_often_as_others_from_its_fork() -> None:
+    """A system prompt of one block. Tails that nobody repeats return less and less; one that is
+    repeated, also after it was evicted, is no new path."""
+    cache = Cache()
+    root = cache.tree.enter("a", BASE)
+    system = [1] * SIZE
+
+    def use(tail: int) -> PrefixNode:
+        tokens = system + [tail] * 2 * SIZE
+        known = cache.tree.match(root, encode_tokens([*tokens, 0]))
+        cache.tree.pin(known, 0.0)
+        nodes = known + cache.extend(root, known, tokens[len(known) * SIZE :])
+        cache.tree.unpin(nodes, 0.0)
+        assert nodes[-1].fork is nodes[-2].fork  # made by one request
+        return nodes[-1]
+
+    assert use(0).returns == 1.0  # from the root
+    assert [use(tail).returns for tail in (2, 3, 4)] == [
+        pytest.approx(1 / (paths + 1)) for paths in (2, 3, 4)
+    ]
+    for _ in range(2):
+        leaf = use(5)
+        assert leaf.parent is not None
+        cache.tree.evict(leaf)
+        cache.tree.evict(leaf.parent)
+    assert use(5).returns == pytest.approx((2 + 1) / (5 + 1))
+
+
+def test_what_a_fork_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenora_engine.memory.prefix.PATHS_KEPT", 4)
+    cache = Cache(pages=64)
+    root = cache.tree.enter("a", BASE)
+    (fork,) = cache.add(root, [1] * SIZE)
+    cache.tree.pin([fork], 0.0)
+    for tail in range(30):
+        cache.extend(root, [fork], [100 + tail] * SIZE)
+        assert fork.paths is not None
+        assert len(fork.paths) <= 4
+    assert fork.new_paths == 30
 
 
 def test_purge_frees_what_is_unused_now_and_the_rest_when_it_ends() -> None:

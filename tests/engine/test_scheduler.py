@@ -9,7 +9,7 @@ from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueF
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
 from tenora_engine.scheduling.intake import SLOT_PATIENCE_STEPS
-from tenora_engine.scheduling.loads import MAX_PENDING
+from tenora_engine.scheduling.loads import MAX_PENDING, MAX_TENANT_PENDING
 
 
 def run(rig: Rig) -> list[Event]:
@@ -336,3 +336,70 @@ def test_an_id_in_flight_a_rank_too_large_and_a_full_queue_are_refused() -> None
         rig.engine.submit(make_request("s", [1], n=2))
     rig.engine.submit(make_request("s", [1]))
     assert rig.engine.stats().waiting_by_tenant == {"t0": 2}
+
+
+def test_loads_are_bounded_by_tenant_and_begin_in_the_order_of_turns() -> None:
+    rig = Rig.build(make_config(max_waiting=64), instant=False)
+    for i in range(3 * MAX_TENANT_PENDING):
+        rig.engine.submit(make_request(f"r{i}", [1], adapter=make_ref(f"a{i}")))
+    assert len(rig.loader.in_flight) == MAX_TENANT_PENDING
+    other = make_ref("other")
+    rig.engine.submit(make_request("o", [1], adapter=other, tenant=make_tenant("t1")))
+    assert other.digest in rig.loader.in_flight
+    rig.engine.step()
+    for _ in range(3):
+        for digest in list(rig.loader.in_flight):
+            rig.loader.finish(digest)
+        rig.engine.step()
+        assert len(rig.loader.in_flight) <= MAX_TENANT_PENDING
+    own = [digest for digest in rig.loader.started if digest != other.digest]
+    assert own == [f"sha256:a{i}" for i in range(len(own))]
+    assert len(own) > MAX_TENANT_PENDING
+
+
+def test_a_load_that_nobody_waits_for_is_cancelled() -> None:
+    rig = Rig.build(make_config(), instant=False)
+    one, two = make_ref("one"), make_ref("two")
+    rig.loader.begun.add(two.digest)
+    for name, ref in (("a", one), ("b", one), ("c", two)):
+        rig.engine.submit(make_request(name, [1], adapter=ref))
+    rig.engine.abort("a")
+    assert one.digest in rig.loader.in_flight
+    rig.engine.abort("b")
+    assert one.digest not in rig.loader.in_flight
+    rig.engine.abort("c")
+    assert two.digest in rig.loader.in_flight, "it is being read"
+    rig.engine.submit(make_request("d", [1], adapter=two))
+    assert rig.loader.started.count(two.digest) == 1
+    rig.loader.finish(two.digest)
+    assert finishes(run(rig))["d", 0].reason != "abort"
+
+
+def test_a_nearer_load_takes_the_place_of_one_that_has_not_begun() -> None:
+    rig = Rig.build(make_config(max_running=1), instant=False)
+    refs = [make_ref(f"a{i}") for i in range(MAX_TENANT_PENDING)]
+    tenant = make_tenant("t0", ttft_ms=9000.0)
+    for ref in refs:
+        request = make_request(ref.digest, [1], adapter=ref, tenant=tenant, arrival_s=rig.now_s)
+        rig.engine.submit(request)
+    near = make_ref("near")
+    urgent = make_tenant("t0", ttft_ms=10.0)
+    rig.engine.submit(make_request("u", [1], adapter=near, tenant=urgent, arrival_s=rig.now_s))
+    assert near.digest not in rig.loader.in_flight
+    rig.engine.step()
+    assert near.digest in rig.loader.in_flight
+    assert refs[-1].digest not in rig.loader.in_flight
+    assert len(rig.loader.in_flight) == MAX_TENANT_PENDING
+
+
+def test_adapters_come_up_while_the_batch_is_full() -> None:
+    rig = Rig.build(make_config(max_running=1), instant=False)
+    rig.engine.submit(make_request("runs", [1, 2], max_tokens=20, ignore_eos=True))
+    rig.engine.step()
+    refs = [make_ref(f"a{i}") for i in range(MAX_TENANT_PENDING + 1)]
+    for ref in refs:
+        rig.engine.submit(make_request(ref.digest, [1], adapter=ref))
+    assert refs[-1].digest not in rig.loader.in_flight
+    rig.engine.abort(refs[0].digest)
+    rig.engine.step()
+    assert refs[-1].digest in rig.loader.in_flight

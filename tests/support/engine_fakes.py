@@ -17,9 +17,10 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.engine import Engine
 from tenora_engine.errors import AdapterLoadError
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.page_copier import PageCopy
 from tenora_engine.memory.policies.interface import EvictionPolicy
 from tenora_engine.request import (
     AdapterRef,
@@ -83,6 +84,7 @@ def make_config(
     context_tokens: int = 64,
     prefix_caching: bool = True,
     strict_isolation: bool = False,
+    host_pages: int = 0,
 ) -> ResolvedConfig:
     """A model of one layer with pages of `8 * block_tokens` float32 elements."""
     engine = EngineConfig(
@@ -99,6 +101,7 @@ def make_config(
         max_rank=max_rank,
         prefix_caching=prefix_caching,
         strict_isolation=strict_isolation,
+        host_kv_bytes=host_pages * 4 * 8 * block_tokens,
     )
     model = ModelInfo(
         id="fake",
@@ -249,6 +252,7 @@ class FakeLoader:
         self.started: list[str] = []
         self.forgotten: list[str] = []
         self.bad: set[str] = set()  # digests that cannot be loaded
+        self.begun: set[str] = set()  # and those that cannot be cancelled
         self.closed = False
         self._completed: list[LoadResult] = []
 
@@ -268,6 +272,11 @@ class FakeLoader:
         if self.on_complete is not None:
             self.on_complete()
 
+    def cancel(self, digest: str) -> bool:
+        if digest in self.begun:
+            return False
+        return self.in_flight.pop(digest, None) is not None
+
     def take_completed(self) -> list[LoadResult]:
         completed, self._completed = self._completed, []
         return completed
@@ -275,11 +284,52 @@ class FakeLoader:
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.digest in self.started else "store"
 
+    def residencies(self) -> list[AdapterResidency]:
+        return []
+
     def forget(self, digest: str) -> None:
         self.forgotten.append(digest)
 
     def counters(self) -> dict[str, float]:
         return {"starts": float(len(self.started))}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeCopier:
+    """Copies end when the test says so (`finish`), or at once if `instant`; a cancelled one may
+    have written some of its pages."""
+
+    def __init__(self, host_pages: Tensor, device_pages: Tensor, instant: bool = True) -> None:
+        self.instant = instant
+        self.on_complete: Callable[[], None] | None = None
+        self.in_flight: dict[PageCopy, None] = {}
+        self.closed = False
+        self._host = host_pages
+        self._device = device_pages
+        self._completed: list[PageCopy] = []
+
+    def start(self, copy: PageCopy) -> None:
+        self.in_flight[copy] = None
+        if self.instant:
+            self.finish(copy)
+
+    def finish(self, copy: PageCopy) -> None:
+        del self.in_flight[copy]
+        self._device[list(copy.targets)] = self._host[list(copy.sources)]
+        copy.seconds = 1e-6
+        self._completed.append(copy)
+        if self.on_complete is not None:
+            self.on_complete()
+
+    def cancel(self, copy: PageCopy) -> None:
+        if self.in_flight.pop(copy, self) is None:
+            self._device[copy.targets[0]] = self._host[copy.sources[0]]
+
+    def take_completed(self) -> list[PageCopy]:
+        completed, self._completed = self._completed, []
+        return completed
 
     def close(self) -> None:
         self.closed = True
@@ -293,6 +343,7 @@ class Rig:
     engine: Engine
     runner: FakeRunner
     loader: FakeLoader
+    copier: FakeCopier
     memory: MemoryManager
     now_s: float = 1000.0
 
@@ -311,12 +362,28 @@ class Rig:
         def clock() -> float:
             return rig.now_s
 
-        memory = MemoryManager(config, arena, policy, clock)
+        def make_copier(host_pages: Tensor, device_pages: Tensor) -> FakeCopier:
+            return FakeCopier(host_pages, device_pages, instant)
+
+        memory = MemoryManager(config, arena, policy, clock, make_copier)
+        copier = memory.fetches.copier
+        assert isinstance(copier, FakeCopier)
         runner = FakeRunner(config, arena.pool, memory.adapters.table, eos_every)
         loader = FakeLoader(config, instant)
         engine = Engine(config, runner, loader, memory, clock)
-        rig = cls(config, engine, runner, loader, memory)
+        rig = cls(config, engine, runner, loader, copier, memory)
         return rig
+
+
+def fix_step_time(rig: Rig, step_s: float) -> None:
+    """From now on every step takes so long, as far as the scheduler is told, and costs stay as they
+    are: nothing depends on this machine."""
+    scheduler = rig.engine._scheduler
+    commit = scheduler.commit
+    scheduler.commit = lambda plan, result, _: commit(  # type: ignore[method-assign]
+        plan, result, step_s
+    )
+    rig.memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
 
 
 def make_tenant(

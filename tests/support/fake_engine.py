@@ -26,6 +26,7 @@ from tenora_engine.events import (
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.telemetry import TelemetryStats
 from tenora_engine.text.processor import TextProcessor
 
 _CHAT = (
@@ -90,6 +91,7 @@ class FakeEngine:
         self.aborted: list[tuple[str, int | None, AbortReason]] = []
         self.forgotten: list[tuple[str, str]] = []
         self.where: dict[str, Residency] = {}  # digest -> residency; else "store"
+        self.telemetry = TelemetryStats()
         self.outbox: list[UsageRecord] = []
         self._filled = asyncio.Event()
         self._stops: dict[tuple[str, int], tuple[AbortReason, int | None]] = {}
@@ -216,6 +218,7 @@ class FakeEngine:
             counters={"steps": float(len(self.requests))},
             last_step_ms=1.0,
             resident_bytes=1 << 20,
+            telemetry=self.telemetry,
         )
 
     async def unacknowledged_usage(self) -> Sequence[UsageRecord]:

@@ -73,7 +73,8 @@ export interface paths {
         };
         /**
          * Engine
-         * @description Replicas, the page pool by kind and tenant, resident adapters and queues.
+         * @description Replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
+         *     class and tenant.
          */
         get: operations["operations_engine"];
         put?: never;
@@ -278,7 +279,7 @@ export interface paths {
         };
         /**
          * Metrics
-         * @description Prometheus's exposition format.
+         * @description Prometheus's exposition format. Tenants are told apart only with the admin key.
          */
         get: operations["operations_metrics"];
         put?: never;
@@ -1120,6 +1121,27 @@ export interface components {
             top_logprobs: components["schemas"]["TopLogprob"][];
         };
         /**
+         * ClassService
+         * @description Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
+         *     two that wait, null where the scheduler does not go by it.
+         */
+        ClassService: {
+            /** Finished */
+            finished: number;
+            /** Oldest Wait S */
+            oldest_wait_s: number | null;
+            /** Service Class */
+            service_class: string;
+            /** Service Gap Tokens */
+            service_gap_tokens: number | null;
+            /** Tpot Attainment */
+            tpot_attainment: number | null;
+            /** Ttft Attainment */
+            ttft_attainment: number | null;
+            /** Waiting */
+            waiting: number;
+        };
+        /**
          * Completion
          * @description Also the form of a stream's chunks, where `finish_reason` may be null.
          */
@@ -1819,6 +1841,8 @@ export interface components {
         ReplicaView: {
             /** Adapters */
             adapters: components["schemas"]["ResidentAdapter"][];
+            /** Classes */
+            classes: components["schemas"]["ClassService"][];
             /** Counters */
             counters: {
                 [key: string]: number;
@@ -1836,6 +1860,8 @@ export interface components {
             resident_bytes: number;
             /** Running */
             running: number;
+            /** Tenants */
+            tenants: components["schemas"]["TenantService"][];
             /** Waiting */
             waiting: number;
         };
@@ -1963,6 +1989,28 @@ export interface components {
             namespace: string;
             /** Tenant Id */
             tenant_id: string | null;
+        };
+        /**
+         * TenantService
+         * @description Of one tenant; `tenant_id` null stands for all that the metrics do not tell apart.
+         */
+        TenantService: {
+            /** Finished */
+            finished: number;
+            /** Name */
+            name: string | null;
+            /** Oldest Wait S */
+            oldest_wait_s: number | null;
+            /** Service Class */
+            service_class: string;
+            /** Tenant Id */
+            tenant_id: string | null;
+            /** Tpot Attainment */
+            tpot_attainment: number | null;
+            /** Ttft Attainment */
+            ttft_attainment: number | null;
+            /** Waiting */
+            waiting: number;
         };
         /** TextChoice */
         TextChoice: {

@@ -1,5 +1,13 @@
 import { describe, expect, it } from "vitest";
-import { formatAgo, formatBytes, formatMoney, formatMs, formatNorm, shortDigest } from "./format";
+import {
+  formatAgo,
+  formatBytes,
+  formatMoney,
+  formatMs,
+  formatNorm,
+  formatPart,
+  shortDigest,
+} from "./format";
 
 describe("formatMoney", () => {
   it.each([
@@ -41,6 +49,14 @@ describe("the other formatters", () => {
   it("writes norms with four digits", () => {
     expect(formatNorm(6.868535150166051)).toBe("6.869");
     expect(formatNorm(0)).toBe("0");
+  });
+
+  it("writes parts so that only all of them is 100%", () => {
+    expect(formatPart(1)).toBe("100%");
+    expect(formatPart(0.99999)).toBe("99.9%");
+    expect(formatPart(0.5)).toBe("50.0%");
+    expect(formatPart(0)).toBe("0.0%");
+    expect(formatPart(null)).toBe("–");
   });
 
   it("shortens digests with and without the algorithm", () => {

@@ -35,6 +35,12 @@ export function formatMs(milliseconds: number): string {
   return `${(milliseconds / 1000).toFixed(2)} s`;
 }
 
+/** A part of a whole in percent; a dash where there is no whole. Only all of it is 100%. */
+export function formatPart(part: number | null): string {
+  if (part === null) return "–";
+  return part === 1 ? "100%" : `${Math.min(part * 100, 99.9).toFixed(1)}%`;
+}
+
 /** `sha256:0123456789ab…` as `0123456789ab`. */
 export function shortDigest(digest: string, length = 12): string {
   const hex = digest.includes(":") ? digest.slice(digest.indexOf(":") + 1) : digest;

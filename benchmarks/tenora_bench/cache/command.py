@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from tenora_bench.client import BenchError
 if TYPE_CHECKING:
     from tenora_bench.cache.simulator import Setup, Targets
     from tenora_bench.cache.timing import TimingModel
+    from tenora_bench.cache.workloads import Demand
     from tenora_bench.trace import TraceRequest
 
 
@@ -98,6 +100,27 @@ def run(
     return result
 
 
+def run_seeds(
+    setup: Setup, workload: str, demand: Demand, policies: str, shares: str, seeds: str, ttft: float
+) -> dict[str, Any]:
+    """The JSON object of `tenora bench cache --seeds`: peak loads, printed as medians."""
+    import msgspec
+
+    from tenora_bench.cache.seeds import measure_peaks, parse_seeds, print_peaks
+    from tenora_bench.cache.workloads import generate
+
+    rows = measure_peaks(
+        setup,
+        lambda seed: generate(workload, replace(demand, seed=seed)),
+        [name for name in policies.split(",") if name != BOUND],
+        [float(share) for share in shares.split(",")],
+        parse_seeds(seeds),
+        ttft,
+    )
+    print_peaks(f"{workload}, seeds {seeds}, mean TTFT < {ttft:g} ms", rows)
+    return {"demand": asdict(demand), "timing": msgspec.to_builtins(setup.timing), "peaks": rows}
+
+
 def device_bytes_of(
     given: int | None, share: float, trace: list[TraceRequest], block: int, timing: TimingModel
 ) -> int:
@@ -148,6 +171,10 @@ def cache_command(
     device_share: Annotated[
         float, typer.Option(help="Of the working set, unless --device-bytes.")
     ] = 0.25,
+    seeds: Annotated[
+        str, typer.Option(help="As 1-5: peak loads of a workload over seeds, their medians.")
+    ] = "",
+    device_shares: Annotated[str, typer.Option(help="With --seeds.")] = "0.1,0.25,0.5",
     speed: Annotated[float, typer.Option(help="Factor on the arrival rate.")] = 1.0,
     peak: Annotated[bool, typer.Option(help="Look for the peak load of each policy.")] = False,
     ttft_max_ms: Annotated[float, typer.Option(help="Mean TTFT that a peak load keeps.")] = 500.0,
@@ -181,10 +208,10 @@ def cache_command(
         model = choose_timing(timing, calibrate, block_tokens)
         if write_timing_to is not None:
             write_timing(write_timing_to, model)
+        demand = Demand(requests, rate, seed, adapters, tenants, skew, cv)
         if trace is not None:
             taken, title, size = read_trace(trace), trace.name, prefix_block_tokens or 16
         else:
-            demand = Demand(requests, rate, seed, adapters, tenants, skew, cv)
             taken, title = generate(workload, demand), f"{workload}, seed {seed}"
             size = PREFIX_BLOCK_TOKENS[workload]
         if write is not None:
@@ -201,8 +228,14 @@ def cache_command(
             ),
             targets=parse_targets(targets),
         )
-        result = run(setup, policies, taken, speed, peak or plot is not None, ttft_max_ms, title)
-        print_result(result)
+        if seeds:
+            if trace is not None or plot is not None:
+                raise BenchError("--seeds are a workload's, without a trace file or a plot")
+            result = run_seeds(setup, workload, demand, policies, device_shares, seeds, ttft_max_ms)
+        else:
+            searches = peak or plot is not None
+            result = run(setup, policies, taken, speed, searches, ttft_max_ms, title)
+            print_result(result)
         if plot is not None:
             plot_load(plot, result)
     if json_file is not None:

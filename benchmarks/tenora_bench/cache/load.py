@@ -48,9 +48,12 @@ def find_peak(
     ttft_max_ms: float,
     speeds: tuple[float, float] = SPEEDS,
     tolerance: float = TOLERANCE,
+    near: float = 1.0,
+    step: float = 2.0,
 ) -> dict[str, Any]:
     """Bisection over the logarithm of the speed for the highest at which the mean TTFT is below
-    `ttft_max_ms` and nothing is refused. `speed` is None where even the lowest is too fast; the
+    `ttft_max_ms` and nothing is refused, looked for from `near` outwards by `step`, then its
+    square and so on. `speed` is None where even the lowest is too fast; the
     highest holds where it is the answer. Also every point looked at, by rising speed."""
     points: dict[float, dict[str, Any]] = {}
 
@@ -59,7 +62,7 @@ def find_peak(
         ttft_ms = result["mean_ttft_ms"]
         return not result["failed"] and ttft_ms is not None and ttft_ms < ttft_max_ms
 
-    low, high = _bracket(holds, speeds)
+    low, high = _bracket(holds, speeds, near, step)
     while low is not None and high is not None and high / low > 1 + tolerance:
         middle = math.sqrt(low * high)
         if holds(middle):
@@ -73,21 +76,21 @@ def find_peak(
 
 
 def _bracket(
-    holds: Callable[[float], bool], speeds: tuple[float, float]
+    holds: Callable[[float], bool], speeds: tuple[float, float], near: float, step: float
 ) -> tuple[float | None, float | None]:
-    """By doubling from 1 outwards, the fastest speed that holds and the slowest that does not."""
+    """The fastest speed that holds and the slowest that does not, of those looked at."""
     slowest, fastest = speeds
-    speed = min(max(1.0, slowest), fastest)
+    speed = min(max(near, slowest), fastest)
     if holds(speed):
         while speed < fastest:
-            faster = min(2 * speed, fastest)
+            faster = min(step * speed, fastest)
             if not holds(faster):
                 return speed, faster
-            speed = faster
+            speed, step = faster, step * step
         return speed, None
     while speed > slowest:
-        slower = max(speed / 2, slowest)
+        slower = max(speed / step, slowest)
         if holds(slower):
             return slower, speed
-        speed = slower
+        speed, step = slower, step * step
     return None, speed

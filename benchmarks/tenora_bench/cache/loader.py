@@ -17,7 +17,7 @@ from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier
 from tenora_engine.config import LORA_MODULES
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.request import AdapterRef
 
 
@@ -72,6 +72,10 @@ class SimulatedLoader:
         result = LoadResult(ref, packed, None, tier, (end_s - now_s) * 1e3)
         heapq.heappush(self._flights, (end_s, next(self._numbers), result))
 
+    def cancel(self, digest: str) -> bool:
+        """Here every load has its place on the link from the start."""
+        return False
+
     def deliver(self, now_s: float) -> None:
         """Complete the loads that end by `now_s`."""
         while self._flights and self._flights[0][0] <= now_s:
@@ -89,6 +93,9 @@ class SimulatedLoader:
 
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.digest in self._host else "store"
+
+    def residencies(self) -> list[AdapterResidency]:
+        return self._host.residencies()
 
     def forget(self, digest: str) -> None:
         self._host.remove(digest)

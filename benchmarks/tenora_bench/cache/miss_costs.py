@@ -34,6 +34,11 @@ def least_miss_cost_s(setup: Setup, trace: Sequence[TraceRequest]) -> float:
     return least_miss_cost(accesses, setup.device_bytes)
 
 
+def uncached_cost_s(setup: Setup, trace: Sequence[TraceRequest]) -> float:
+    """What the trace costs where nothing is ever kept."""
+    return sum(access.cost_s for access in accesses_of(setup, trace))
+
+
 def accesses_of(setup: Setup, trace: Sequence[TraceRequest]) -> Iterator[Access]:
     """Each request's adapter, then its prompt's blocks; a block is what it is by all before it.
     The last, unfinished block and its tokens are accesses that nothing repeats."""

@@ -82,6 +82,9 @@ def tenancy_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of arrivals, prompts and workloads.")] = 0,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    timing: Annotated[
+        Path | None, typer.Option(help="Of `bench cache --write-timing`; else live-order measures.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """What tenants of one live engine feel of one another, against what is claimed of it."""
@@ -95,7 +98,7 @@ def tenancy_command(
         chosen = choose(experiments)
         base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
         with tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
-            result = measure(chosen, Options(base, Path(folder), rounds, seed))
+            result = measure(chosen, Options(base, Path(folder), rounds, seed, timing))
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

@@ -18,6 +18,7 @@ class Options:
     scratch: Path
     rounds: int | None = None
     seed: int = 0
+    timing: Path | None = None  # a timing model of this machine; None: calibrate where needed
 
 
 @dataclass(frozen=True)

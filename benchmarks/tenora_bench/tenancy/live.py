@@ -19,6 +19,8 @@ from tenora_engine.client import EngineClient
 from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats, TokenEvent
+from tenora_engine.memory.budget import plan_memory
+from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.transport.process import ProcessEngineClient
 
@@ -152,3 +154,9 @@ async def live_engine(model: Path, scratch: Path, **settings: Any) -> AsyncItera
             yield LiveEngine(client)
         finally:
             await client.stop()
+
+
+def page_bytes(model: Path) -> int:
+    """Of one page of the arena."""
+    config = EngineConfig(model=str(model), served_name=model.name)
+    return plan_memory(config, read_model_info(config)).page_bytes

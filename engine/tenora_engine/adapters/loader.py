@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
-from tenora_engine.events import Residency
+from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef
 from tenora_engine.threads import compute_alone
 
@@ -46,6 +47,7 @@ class _Flight:
     ref: AdapterRef
     started_s: float = field(default_factory=time.perf_counter)
     forgotten: threading.Event = field(default_factory=threading.Event)
+    future: Future[None] | None = None
 
 
 class _Memo:
@@ -69,17 +71,19 @@ class _Memo:
 
 
 class AdapterLoader:
-    """Loads adapters in `loader_threads` threads. All methods may be called from the step thread:
-    none of them waits for a network or a disk. Loads in flight are at most the distinct adapters
-    of the bounded queue of waiting sequences."""
+    """Loads adapters in `loader_threads` threads, which keep to `pace`. All methods may be called
+    from the step thread: none of them waits for a network or a disk. Loads in flight are at most
+    the distinct adapters of the bounded queue of waiting sequences."""
 
     def __init__(
         self,
         resolved: ResolvedConfig,
         on_complete: Callable[[], None] | None = None,
         store: ObjectStore | None = None,
+        pace: Pace | None = None,
     ) -> None:
         config = resolved.engine
+        self._pace = pace or Pace()
         self.on_complete = on_complete  # called from a loader thread, or inside `start`: a wake-up
         self._resolved = resolved
         self._host = HostTier(config.host_adapter_bytes)
@@ -91,7 +95,7 @@ class AdapterLoader:
                 config.shared_adapter_bytes,
                 config.shared_adapter_ttl_s,
             )
-        self._store = StoreTier(config.object_store, store)
+        self._store = StoreTier(config.object_store, store, self._pace)
         self._threads = ThreadPoolExecutor(
             config.loader_threads, "tenora-adapter-loader", initializer=compute_alone
         )
@@ -116,7 +120,17 @@ class AdapterLoader:
         if packed is not None:
             self._finish(flight, packed, None, "host")
         else:
-            self._threads.submit(self._load, flight)
+            flight.future = self._threads.submit(self._load, flight)
+
+    def cancel(self, digest: str) -> bool:
+        """Drop a load that no thread has begun; whether there was one. Nothing comes of it."""
+        with self._lock:
+            flight = self._flights.get(digest)
+            if flight is None or flight.future is None or not flight.future.cancel():
+                return False
+            del self._flights[digest]
+            self._counters["cancelled"] += 1
+        return True
 
     def take_completed(self) -> list[LoadResult]:
         """Every result since the last call, oldest first; never waits."""
@@ -137,6 +151,10 @@ class AdapterLoader:
             self._ask_shared(ref.digest)
         return "shared" if held else "store"
 
+    def residencies(self) -> list[AdapterResidency]:
+        """The adapters in host memory."""
+        return self._host.residencies()
+
     def forget(self, digest: str) -> None:
         """Drop the host copy now and the shared copy soon."""
         with self._lock:
@@ -151,7 +169,7 @@ class AdapterLoader:
 
     def counters(self) -> dict[str, float]:
         """host_hits, shared_hits, shared_misses, shared_errors, shared_corrupt, store_loads,
-        load_errors, host_bytes, ...; all but host_bytes only ever rise."""
+        load_errors, cancelled, host_bytes, ...; all but host_bytes only ever rise."""
         with self._lock:
             counters: dict[str, float] = dict(self._counters)
         if self._shared is not None:
@@ -199,6 +217,7 @@ class AdapterLoader:
             resolved.packed_page_elements,
             resolved.packed_dtype,
             resolved.engine.max_rank,
+            self._pace.rest,
         )
 
     def _in_host_memory(self, packed: PackedAdapter) -> PackedAdapter:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
@@ -92,9 +93,11 @@ def pack_adapter(
     page_elements: int,
     dtype: PackedDType,
     max_rank: int,
+    rest: Callable[[], None] = lambda: None,
 ) -> PackedAdapter:
     """Lay the adapter's rows into pages of `page_elements` elements of `dtype`; int8 rows are
-    rounded to multiples of their largest weight / 127, which lies before them.
+    rounded to multiples of their largest weight / 127, which lies before them. `rest` is called
+    after each piece of the work.
 
     Raises AdapterFormatError when tensors and config do not fit together or the model, and
     AdapterLoadError when a granule is larger than a page or a value is not finite.
@@ -109,7 +112,7 @@ def pack_adapter(
     problems = check_tensors(effective, infos, model, max_rank)
     if problems:
         raise AdapterFormatError(problems)
-    return _Packer(effective, model, page_elements, dtype).pack(digest, tensors)
+    return _Packer(effective, model, page_elements, dtype).pack(digest, tensors, rest)
 
 
 def packed_pages(
@@ -208,24 +211,23 @@ class _Packer:
         self._before_row = _before_row(dtype)
         self._layout_key = layout_key(model, page_elements, dtype)
 
-    def pack(self, digest: str, tensors: Mapping[str, Tensor]) -> PackedAdapter:
+    def pack(
+        self, digest: str, tensors: Mapping[str, Tensor], rest: Callable[[], None]
+    ) -> PackedAdapter:
         bands = _bands(self._effective, self._model, self._before_row)
         max_rank = max(band.last for band in bands)
         num_pages = _count_pages(bands, self._page_elements)
-        pages = torch.zeros(num_pages, self._page_elements, dtype=self._dtype)
+        pages = _zeros((num_pages, self._page_elements), self._dtype)
         granule_page = torch.full((self._model.num_layers, max_rank), -1, dtype=torch.int32)
         granule_start = granule_page.clone()
-        rows, of_band = torch.empty(0), None
         for run in _runs(bands, self._page_elements):
-            band = run.band
-            if band is not of_band:
-                rows, of_band = self._rows(band, tensors), band
-            taken = rows[run.row - band.first :][: run.count]
-            end = run.start + run.count * band.length
-            pages[run.page, run.start : end].view(run.count, band.length).copy_(taken)
-            place = (band.layer, slice(run.row, run.row + run.count))
+            end = run.start + run.count * run.band.length
+            granules = pages[run.page, run.start : end].view(run.count, run.band.length)
+            self._write_rows(granules, run, tensors)
+            place = (run.band.layer, slice(run.row, run.row + run.count))
             granule_page[place] = run.page
-            granule_start[place] = torch.arange(run.start, end, band.length, dtype=torch.int32)
+            granule_start[place] = torch.arange(run.start, end, run.band.length, dtype=torch.int32)
+            rest()
         rank, a_offset, b_offset, scale = self._tables()
         return PackedAdapter(
             digest=digest,
@@ -239,39 +241,56 @@ class _Packer:
             scale=scale,
         )
 
-    def _rows(self, band: _Band, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The band's granules `[rows, length]` in the pages' dtype."""
-        parts = []
-        for row in band.rows:
-            tensor = tensors[tensor_name(band.layer, row.module, row.side)]
+    def _write_rows(
+        self,
+        granules: Tensor,  # [run.count, run.band.length], in the pages' dtype
+        run: _Run,
+        tensors: Mapping[str, Tensor],
+    ) -> None:
+        start = 0
+        for row in run.band.rows:
+            tensor = tensors[tensor_name(run.band.layer, row.module, row.side)]
             by_rank = tensor if row.side == "A" else tensor.t()  # [rank, in], [out, rank]
-            parts.append(by_rank[band.first : band.last])
-        if self._dtype == torch.int8:
-            return torch.cat([_quantised(part) for part in parts], dim=1)
-        rows = torch.cat([part.to(self._dtype) for part in parts], dim=1)
-        _require_finite(rows)
-        return rows
+            part = by_rank[run.row : run.row + run.count]
+            if self._dtype == torch.int8:
+                part = _quantised(part)
+            end = start + part.shape[1]
+            granules[:, start:end].copy_(part)
+            start = end
+        if self._dtype != torch.int8:
+            _require_finite(granules)
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """rank, a_offset, b_offset (int32) and scale (float32), each `[layers, modules]`."""
-        shape = (self._model.num_layers, len(LORA_MODULES))
-        rank = torch.zeros(shape, dtype=torch.int32)
-        a_offset, b_offset = rank.clone(), rank.clone()
-        scale = torch.zeros(shape, dtype=torch.float32)
-        for layer in range(self._model.num_layers):
+        modules, layers = range(len(LORA_MODULES)), range(self._model.num_layers)
+        rank, a_offset, b_offset = ([[0 for _ in modules] for _ in layers] for _ in range(3))
+        scale = [[0.0 for _ in modules] for _ in layers]
+        for layer in layers:
             offset = 0
             for row in _granule(self._effective, layer):
-                place = (layer, LORA_MODULES.index(row.module))
+                module = LORA_MODULES.index(row.module)
                 lora = self._effective[layer, row.module]
-                rank[place], scale[place] = lora.rank, lora.scale
+                rank[layer][module], scale[layer][module] = lora.rank, lora.scale
                 offset += self._before_row
-                (a_offset if row.side == "A" else b_offset)[place] = offset
+                (a_offset if row.side == "A" else b_offset)[layer][module] = offset
                 offset += row.features(self._model)
-        return rank, a_offset, b_offset, scale
+        return (
+            torch.tensor(rank, dtype=torch.int32),
+            torch.tensor(a_offset, dtype=torch.int32),
+            torch.tensor(b_offset, dtype=torch.int32),
+            torch.tensor(scale, dtype=torch.float32),
+        )
+
+
+def _zeros(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Zeros whose memory is taken as it is written (calloc), so piece by piece."""
+    raw = np.zeros(shape[0] * shape[1] * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 def _require_finite(values: Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
+    least, most = values.aminmax()  # NaN if any value is; in one pass, unlike isfinite
+    if not (bool(least.isfinite()) and bool(most.isfinite())):
         raise AdapterLoadError(f"the weights hold values that {values.dtype} cannot: NaN or Inf")
 
 

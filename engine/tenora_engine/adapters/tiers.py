@@ -14,15 +14,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from tenora_engine.adapters.identity import adapter_digest, config_key, weights_key
 from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
+from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
+from tenora_engine.events import AdapterResidency
+from tenora_engine.pace import Pace
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -49,7 +50,7 @@ class HostTier:
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
-        self._entries: OrderedDict[str, tuple[PackedAdapter, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[PackedAdapter, int, float]] = OrderedDict()
         self._used_bytes = 0
         self._lock = threading.Lock()
 
@@ -67,6 +68,7 @@ class HostTier:
             entry = self._entries.get(digest)
             if entry is None:
                 return None
+            self._entries[digest] = (*entry[:2], time.time())
             self._entries.move_to_end(digest)
             return entry[0]
 
@@ -79,16 +81,24 @@ class HostTier:
                 return False
             while self._used_bytes + size > self._capacity_bytes:
                 self._remove(next(iter(self._entries)))
-            self._entries[packed.digest] = (packed, size)
+            self._entries[packed.digest] = (packed, size, time.time())
             self._used_bytes += size
             return True
+
+    def residencies(self) -> list[AdapterResidency]:
+        """What it holds, the least recently used first."""
+        with self._lock:
+            return [
+                AdapterResidency(digest, "host", packed.max_rank, packed.num_pages, 0, used_s)
+                for digest, (packed, _, used_s) in self._entries.items()
+            ]
 
     def remove(self, digest: str) -> None:
         with self._lock:
             self._remove(digest)
 
     def _remove(self, digest: str) -> None:
-        _, size = self._entries.pop(digest, (None, 0))
+        _, size, _ = self._entries.pop(digest, (None, 0, 0.0))
         self._used_bytes -= size
 
 
@@ -228,30 +238,35 @@ class StoreTier:
     """Adapters as they were uploaded, by digest, in the object store. What is read is checked
     against the digest, so a damaged or exchanged object is found. Safe in threads."""
 
-    def __init__(self, url: str | None, store: ObjectStore | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        store: ObjectStore | None = None,
+        pace: Pace | None = None,
+    ) -> None:
         self._url = url
         self._store = store
+        self._pace = pace or Pace()
 
     def read(self, digest: str) -> tuple[LoraConfig, dict[str, Tensor]]:
         """The config and the tensors by PEFT's names. Raises AdapterLoadError when the store cannot
         be reached, holds no such adapter, or holds something else under its name."""
-        config = self._get(config_key(digest))
-        weights = self._get(weights_key(digest))
-        if adapter_digest(config, hashlib.sha256(weights).hexdigest()) != digest:
+        config = bytes(self._get(config_key(digest))[0].numpy())
+        weights, weights_sha256 = self._get(weights_key(digest))
+        if adapter_digest(config, weights_sha256) != digest:
             raise AdapterLoadError(
                 f"the object store's copy of {digest} does not match its digest; upload it again"
             )
         try:
             fields = json.loads(config)
-            tensors = safetensors.torch.load(weights)
-        except (ValueError, SafetensorError) as error:
+            tensors = tensors_of(weights)
+        except ValueError as error:
             raise AdapterLoadError(f"adapter {digest} cannot be read: {error}") from error
         if not isinstance(fields, Mapping):
             raise AdapterLoadError(f"adapter {digest}: its config is not a JSON object")
         return parse_adapter_config(fields), tensors
 
-    def _get(self, key: str) -> bytes:
-        from obstore import get
+    def _get(self, key: str) -> tuple[Tensor, str]:
         from obstore.exceptions import BaseError
 
         if self._store is None:
@@ -262,7 +277,7 @@ class StoreTier:
             except (BaseError, ValueError, OSError) as error:
                 raise AdapterLoadError(f"the object store {self._url}: {error}") from error
         try:
-            return bytes(get(self._store, key).bytes())
+            return read_object(self._store, key, self._pace)
         except FileNotFoundError as error:
             raise AdapterLoadError(f"the object store has no {key}; upload it again") from error
         except (BaseError, OSError) as error:

@@ -14,6 +14,7 @@ from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.events import AdapterResidency
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.pool import IntegrityError, PagePool
+from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import AdapterTable, common_alignment
 
 
@@ -30,6 +31,7 @@ class ResidentAdapter:
     namespace: str = ""  # of the tenant that had it loaded
     scope: str = ""
     weight: float = 1.0  # SLO weight of the tenant that used it last
+    meter: ServiceMeter = field(default_factory=ServiceMeter)  # of who used it last
     heat: float = 1.0
     visits: int = 1
     references: int = 0

@@ -3,6 +3,7 @@ goes next. What evicting one means, its owner knows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
@@ -36,7 +37,7 @@ class Evictor:
         self._pool = pool
         self._describe = describe
         self._clock = clock
-        self._leaves: dict[Key, dict[PrefixNode, None]] = {}  # KV candidates by their adapter
+        self._leaves: Counter[Key] = Counter()  # KV candidates by their adapter
         self._num_adapters = 0
         self._evicting: PrefixNode | None = None  # what `victims` has just given
         self._above: PrefixNode | None = None  # the node above it, which only it kept
@@ -67,8 +68,8 @@ class Evictor:
             return
         partition = self.partition(item)
         if isinstance(item, PrefixNode):
-            if item.root.digest != BASE:
-                self._leaves.setdefault(self._adapter_of(item), {})[item] = None
+            if item.root.digest != BASE and not item.ticket:
+                self._leaves[self._adapter_of(item)] += 1
         elif not item.ticket:
             partition.idle_adapter_pages += len(item.pages)
         self._enqueue(partition, item)
@@ -86,39 +87,53 @@ class Evictor:
             self._forget_leaf(item)
 
     def adapter_came(self, resident: ResidentAdapter) -> None:
-        """It is on the device from now on: the KV it computed is worth more."""
+        """It is on the device from now on."""
         partition = self.partition(resident)
         partition.adapters += 1
         partition.adapter_pages += len(resident.pages)
         self._num_adapters += 1
-        self._value_leaves(resident)
 
     def adapter_went(self, resident: ResidentAdapter, partition: Partition[Item]) -> None:
-        """It was given up: the KV it computed is worth less."""
+        """It was given up."""
         partition.adapters -= 1
         partition.adapter_pages -= len(resident.pages)
         self._num_adapters -= 1
-        self._value_leaves(resident)
 
-    def victims(self, partition: Partition[Item], count: int, demand: Kind) -> Iterator[Item]:
+    def bears_kv(self, resident: ResidentAdapter) -> bool:
+        """Whether an idle adapter has cached KV."""
+        return (resident.scope, resident.digest) in self._leaves
+
+    def victims(
+        self,
+        partition: Partition[Item],
+        count: int,
+        demand: Kind,
+        is_spared: Callable[[Item], bool] = lambda item: False,
+    ) -> Iterator[Item]:
         """What to give up, one after another, until `count` pages of `partition` can be allocated;
         the caller evicts each before it asks for the next. O(what has changed since the last call),
-        and for each victim the logarithm of the partitions. Raises IntegrityError when there is
-        nothing."""
+        and for each victim the logarithm of the partitions. Ends where the next one is spared.
+        Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
         while self.partitions.lacks(partition, count):
             if not ranks:
                 self._revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self._ranks(demand, self._state(partition))
             item = self._next(partition, count, ranks)
+            if is_spared(item):
+                return
             if isinstance(item, ResidentAdapter):
                 yield item
                 ranks = []
             else:
-                yield from self._branch(item, partition, count)
+                yield from self._branch(item, partition, count, is_spared)
 
     def _branch(
-        self, leaf: PrefixNode, partition: Partition[Item], count: int
+        self,
+        leaf: PrefixNode,
+        partition: Partition[Item],
+        count: int,
+        is_spared: Callable[[Item], bool],
     ) -> Iterator[PrefixNode]:
         """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
         they cost less to compute again, so nothing is worth less than they."""
@@ -130,8 +145,10 @@ class Evictor:
             if node is None:
                 return
             source = self.partition(node)
-            if not self.partitions.lacks(partition, count) or not self.partitions.may_give(
-                source, partition, count
+            if (
+                is_spared(node)
+                or not self.partitions.lacks(partition, count)
+                or not self.partitions.may_give(source, partition, count)
             ):
                 self.offer(node)
                 return
@@ -165,10 +182,6 @@ class Evictor:
     def least(self, residents: Iterable[ResidentAdapter]) -> ResidentAdapter:
         """Of idle adapters the one to give up for its slot."""
         return min(residents, key=lambda item: self._value(self.partition(item), item))
-
-    def _value_leaves(self, resident: ResidentAdapter) -> None:
-        for node in list(self._leaves.get((resident.scope, resident.digest), ())):
-            self._enqueue(self.partition(node), node)
 
     def _enqueue(self, partition: Partition[Item], item: Item) -> None:
         partition.queues[_kind(item)].offer(item, self._value(partition, item))
@@ -225,9 +238,8 @@ class Evictor:
 
     def _forget_leaf(self, node: PrefixNode) -> None:
         key = self._adapter_of(node)
-        leaves = self._leaves[key]
-        del leaves[node]
-        if not leaves:
+        self._leaves[key] -= 1
+        if not self._leaves[key]:
             del self._leaves[key]
 
 

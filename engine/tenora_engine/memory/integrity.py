@@ -4,9 +4,10 @@ engine that is idle."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from tenora_engine.memory.adapter_cache import AdapterCache
+from tenora_engine.memory.kv_fetches import KVFetch
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.prefix import PrefixNode, PrefixTree, walk
 from tenora_engine.sequence import Sequence
@@ -14,13 +15,18 @@ from tenora_kernels.segments import BASE_SLOT
 
 
 def check_ownership(
-    pool: PagePool, tree: PrefixTree, adapters: AdapterCache, running: Collection[Sequence]
+    pool: PagePool,
+    tree: PrefixTree,
+    adapters: AdapterCache,
+    fetches: Iterable[KVFetch],
+    running: Collection[Sequence],
 ) -> None:
     """Raises IntegrityError when a page has two owners, none, or the wrong kind, or when a count
     of references is wrong. `running`: the sequences that hold pages. O(pages)."""
     owners: dict[int, str] = {}
     _claim_cache(pool, tree, owners, running)
     _claim_sequences(pool, owners, running)
+    _claim_fetches(pool, owners, fetches)
     _claim_adapters(pool, adapters, owners, running)
     if len(owners) + pool.num_free != pool.total:
         lost = [p for p in range(pool.total) if pool.kind(p) != FREE and p not in owners]
@@ -68,6 +74,16 @@ def _claim_sequences(pool: PagePool, owners: dict[int, str], running: Collection
             raise IntegrityError(f"{name} does not point at its cached blocks")
         for page in sequence.block_table[shared:]:
             _claim(pool, owners, page, LIVE_KV, name)
+
+
+def _claim_fetches(pool: PagePool, owners: dict[int, str], fetches: Iterable[KVFetch]) -> None:
+    for fetch in fetches:
+        for page in fetch.pages:
+            _claim(pool, owners, page, LIVE_KV, f"fetch for {fetch.root.namespace}")
+        if not fetch.waiters or any(sequence.fetch is not fetch for sequence in fetch.waiters):
+            raise IntegrityError("a fetch is under way for nobody")
+        if any(block.fetch is not fetch for block in fetch.blocks):
+            raise IntegrityError("a block under way could be evicted from the host")
 
 
 def _claim_adapters(

@@ -8,20 +8,28 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from torch import Tensor
+
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
+from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.heat import fade
+from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.integrity import check_ownership
+from tenora_engine.memory.kv_fetches import KVFetches
+from tenora_engine.memory.page_copier import PageCopier, ThreadPageCopier
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import make_policy
-from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind
-from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
+from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
+from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
+from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
@@ -40,21 +48,38 @@ class MemoryManager:
         arena: Arena,
         policy: EvictionPolicy | None = None,
         clock: Callable[[], float] = time.time,
+        copier: Callable[[Tensor, Tensor], PageCopier] = ThreadPageCopier,
     ) -> None:
-        """Raises ValueError for an eviction policy that does not exist, or not strictly."""
+        """`copier` makes what copies host pages to those of the arena. Raises ValueError for an
+        eviction policy that does not exist, or not strictly."""
         self._config = config
         self._block_tokens = config.engine.block_tokens
         self._clock = clock
         self.costs = CostModel(config)
         # What eviction goes by: in strict mode it never learns, so that no tenant's load shows in
         # what another's pages are worth.
-        self._values = CostModel(config) if config.engine.strict_isolation else self.costs
+        values = CostModel(config) if config.engine.strict_isolation else self.costs
         self.pool = PagePool(config.num_pages)
         policy = policy or make_policy(config.engine.eviction_policy)
-        evictor = self._evictor = Evictor(config, policy, self.pool, self._describe, clock)
+        evictor = self._evictor = Evictor(
+            config, policy, self.pool, lambda item: self._appraiser.describe(item), clock
+        )
         self.tree = PrefixTree(self.pool, self._block_tokens, evictor.offer, evictor.withdraw, fade)
         self.adapters = AdapterCache(
             config, arena, self.pool, evictor.offer, evictor.withdraw, fade
+        )
+        self.host = HostKV(config, arena.pool, policy, self.costs, clock)
+        self._appraiser = Appraiser(config, values, self.adapters, self.host, evictor.bears_kv)
+        self.fetches = KVFetches(
+            config,
+            self.host,
+            copier(self.host.pages, arena.pool),
+            self.tree,
+            self.pool,
+            self.costs,
+            clock,
+            self._match,
+            self._allocate_for_fetch,
         )
         self.kv_evictions = 0
         self.adapter_evictions = 0
@@ -133,6 +158,7 @@ class MemoryManager:
         digest = BASE if request.adapter is None else request.adapter.digest
         root = sequence.prefix_root = self.tree.enter(namespace, digest)
         root.weight = slo_weight(request.tenant)
+        root.meter = sequence.meter
         needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
         self._evictor.partitions.of(namespace, "kv").enter(needed)
         self.wait(sequence)
@@ -145,9 +171,12 @@ class MemoryManager:
             self.adapters.want(request.adapter.digest, scope)
         sequence.wanted_nodes = self._match(sequence)
         self.tree.want(sequence.wanted_nodes)
+        sequence.num_fetches = 0
+        sequence.looked_ahead = False
 
     def stop_waiting(self, sequence: Sequence) -> None:
         """It runs, or has ended."""
+        self.fetches.leave(sequence)
         request = sequence.request
         if request.adapter is not None:
             scope = self._evictor.scope(request.tenant.namespace)
@@ -191,6 +220,7 @@ class MemoryManager:
         if resident is not None:
             self.adapters.acquire(resident, now_s)
             resident.weight = slo_weight(request.tenant)
+            resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
         sequence.prefix_nodes = nodes
         pages = self._allocate(needed, "kv", request.tenant.namespace)
@@ -245,6 +275,8 @@ class MemoryManager:
             if node.page != page:  # another sequence was first with this block: share its page
                 self.pool.release((page,))
                 sequence.block_table[number] = node.page
+            elif not node.chain:
+                self.host.name(node)
             nodes.append(node)
 
     def release(self, sequence: Sequence) -> None:
@@ -267,6 +299,13 @@ class MemoryManager:
             self.adapters.release(resident, now_s)
             sequence.adapter_slot = BASE_SLOT
 
+    def purge(self, namespace: str, digest: str) -> None:
+        """Free what is cached of one (namespace, digest), on the device and on the host, now; what
+        live sequences hold follows when they end."""
+        self.fetches.cancel(lambda f: (f.root.namespace, f.root.digest) == (namespace, digest))
+        self.tree.purge(namespace, digest)
+        self.host.purge(namespace, digest)
+
     def drop_adapter(self, digest: str) -> None:
         """Evict an adapter that nobody uses, wherever it is resident."""
         for resident in self.adapters.copies(digest):
@@ -274,35 +313,15 @@ class MemoryManager:
 
     def pool_stats(self, running: Collection[Sequence]) -> PoolStats:
         """`running`: the sequences that hold pages."""
-        live: Counter[str] = Counter()
-        cached: Counter[str] = Counter()
-        for root in self.tree.roots():
-            live[root.namespace] += root.live_pages
-            cached[root.namespace] += root.cached_pages
-        for sequence in running:
-            own = len(sequence.block_table) - len(sequence.prefix_nodes)
-            live[sequence.request.tenant.namespace] += own
-        pool = self.pool
-        return PoolStats(
-            total_pages=pool.total,
-            page_bytes=self._config.page_bytes,
-            free_pages=pool.count(FREE),
-            live_kv_pages=pool.count(LIVE_KV),
-            cached_kv_pages=pool.count(CACHED_KV),
-            adapter_pages=pool.count(ADAPTER),
-            tenants={
-                name: {"live_kv": live[name], "cached_kv": cached[name]}
-                for name in sorted({*live, *cached})
-            },
-            page_map=pool.page_map(),
-        )
+        return pool_stats(self.pool, self._config.page_bytes, self.tree, self.fetches, running)
 
     def check_integrity(self, running: Collection[Sequence]) -> None:
         """Raises IntegrityError unless free + live_kv + cached_kv + adapter == total and each used
         page has exactly one owner. O(pages)."""
         self.pool.check()
         self.adapters.check()
-        check_ownership(self.pool, self.tree, self.adapters, running)
+        check_ownership(self.pool, self.tree, self.adapters, self.fetches, running)
+        self.host.check()
         self._evictor.partitions.check()
         candidates = sum(1 for item in self.adapters.residents() if not item.references)
         candidates += sum(1 for root in self.tree.roots() for _ in root.evictable())
@@ -382,45 +401,29 @@ class MemoryManager:
         for item in self._evictor.victims(partition, count, kind):
             self._evict(item)
 
+    def _allocate_for_fetch(
+        self, sequence: Sequence, count: int, nodes: Collection[PrefixNode], ahead: bool
+    ) -> list[int]:
+        """See `KVFetches`."""
+        kept, namespace = set(nodes), sequence.request.tenant.namespace
+
+        def is_spared(item: Item) -> bool:
+            return item in kept or (ahead and self._appraiser.is_wanted(item))
+
+        return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
+
     def _evict(self, item: Item) -> None:
         if isinstance(item, PrefixNode):
+            self.host.keep(item)
             self.tree.evict(item)
             self.kv_evictions += 1
+            item.root.meter.kv_evictions += 1
         else:
             self._drop(item)
             self.adapter_evictions += 1
+            item.meter.adapter_evictions += 1
 
     def _drop(self, resident: ResidentAdapter) -> None:
         partition = self._evictor.partition(resident)
         self.adapters.evict(resident)
         self._evictor.adapter_went(resident, partition)
-
-    def _describe(self, item: Item) -> Candidate:
-        if isinstance(item, PrefixNode):
-            root = item.root
-            scope = self._evictor.scope(root.namespace)
-            return Candidate(
-                kind="kv",
-                namespace=root.namespace,
-                num_bytes=self._config.page_bytes,
-                last_used_s=item.last_used_s,
-                heat=item.heat,
-                visits=item.visits,
-                recompute_s=self._values.block_s(item.depth),
-                weight=root.weight,
-                adapter_resident=root.digest == BASE
-                or self.adapters.get(root.digest, scope) is not None,
-                wanted=item.wanted > 0,
-            )
-        num_bytes = len(item.pages) * self._config.page_bytes
-        return Candidate(
-            kind="adapter",
-            namespace=item.namespace,
-            num_bytes=num_bytes,
-            last_used_s=item.last_used_s,
-            heat=item.heat,
-            visits=item.visits,
-            fetch_s=self._values.adapter_s(num_bytes),
-            weight=item.weight,
-            wanted=self.adapters.is_wanted(item.digest, item.scope),
-        )

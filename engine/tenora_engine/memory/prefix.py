@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tenora_engine.memory.pool import CACHED_KV, LIVE_KV, IntegrityError, PagePool
+from tenora_engine.telemetry import ServiceMeter
 
 BASE = "BASE"
 """The digest under which KV of the base model alone is kept."""
@@ -22,13 +23,17 @@ def encode_tokens(token_ids: Sequence[int]) -> bytes:
     return array("i", token_ids).tobytes()
 
 
+PATHS_KEPT = 1024
+"""Paths that a node remembers to have parted from it."""
+
+
 class PrefixNode:
     """One cached block. `references` counts the live sequences that use it; a node without
     references and children may be evicted."""
 
     __slots__ = (
-        "children", "depth", "heat", "key", "last_used_s", "page", "parent", "references", "root",
-        "ticket", "visits", "wanted",
+        "chain", "children", "depth", "fork", "heat", "key", "last_used_s", "new_paths", "page",
+        "parent", "paths", "references", "root", "ticket", "visits", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +42,7 @@ class PrefixNode:
         self.root = root
         self.parent = parent
         self.key = key
+        self.chain = b""  # its name in the HostKV, if there is one
         self.page = page
         self.depth: int = 0 if parent is None else parent.depth + 1  # blocks before it
         self.children: dict[bytes, PrefixNode] = {}
@@ -46,13 +52,39 @@ class PrefixNode:
         self.last_used_s = now_s
         self.wanted = 0  # waiting sequences that begin with it
         self.ticket = 0  # its place among the candidates for eviction; 0 = none
+        self.fork: PrefixNode | None = None  # where its path parted from what was there before
+        self.new_paths = 0  # that have parted here
+        self.paths: set[int] | None = None  # the latest of them, cached or not, by their first key
+
+    @property
+    def returns(self) -> float:
+        """How often a path that parts where this one did is used again, by those that did so far;
+        one use of one path is supposed. 1 for a path from the root."""
+        fork = self.fork
+        if fork is None:
+            return 1.0
+        again = fork.visits - 1 - fork.new_paths  # the first use made the first path
+        return (again + 1) / (fork.new_paths + 2)
+
+    def part(self, key: bytes) -> None:
+        """A path that is not cached goes on from here. One that was here before and has been
+        evicted is no new one."""
+        if self.paths is None:
+            self.paths = set()
+        name = hash(key)
+        if name in self.paths:
+            return
+        self.new_paths += 1
+        if len(self.paths) >= PATHS_KEPT:
+            self.paths.clear()
+        self.paths.add(name)
 
 
 class PrefixRoot:
     """The tree of one (namespace, digest). `users` counts sequences that have not finished."""
 
     __slots__ = (
-        "cached_pages", "children", "digest", "live_pages", "namespace", "purged", "users",
+        "cached_pages", "children", "digest", "live_pages", "meter", "namespace", "purged", "users",
         "weight",
     )  # fmt: skip
 
@@ -62,6 +94,7 @@ class PrefixRoot:
         self.children: dict[bytes, PrefixNode] = {}
         self.users = 0
         self.weight = 1.0  # SLO weight of the tenant that used it last
+        self.meter = ServiceMeter()  # of who used it last
         self.live_pages = 0
         self.cached_pages = 0
         self.purged = False
@@ -185,7 +218,14 @@ class PrefixTree:
         if node is not None:
             self.pin((node,), now_s)
             return node
+        if parent is not None and parent.ticket:  # it came from the host: nobody uses its prefix
+            self._withdraw(parent)
         node = PrefixNode(root, parent, key, page, now_s)
+        if parent is not None and parent.visits == 1:  # of the same sequence
+            node.fork = parent.fork
+        elif parent is not None:
+            parent.part(key)
+            node.fork = parent
         siblings[key] = node
         root.live_pages += 1
         return node

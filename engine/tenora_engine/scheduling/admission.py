@@ -10,6 +10,7 @@ from tenora_engine.events import Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.sequence import Sequence
+from tenora_engine.telemetry import ServiceMeter
 
 
 def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
@@ -68,6 +69,7 @@ def make_sequences(
     request: GenerationRequest,
     first_number: int,
     residency: Residency | None,
+    meter: ServiceMeter,
     now_s: float,
 ) -> list[Sequence]:
     """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
@@ -82,6 +84,7 @@ def make_sequences(
             token_ids=list(request.prompt_token_ids),
             num_prompt=len(request.prompt_token_ids),
             residency=residency,
+            meter=meter,
             number=first_number + index,
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,

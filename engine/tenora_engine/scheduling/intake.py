@@ -7,14 +7,20 @@ import enum
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.request import AdapterRef
+from tenora_engine.scheduling.prefetch import Prefetch
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from tenora_engine.adapters.loader import LoadResult
 
 SCAN_LIMIT = 256
 """Waiting sequences looked at in one step."""
@@ -54,6 +60,7 @@ class Intake:
         self._running = book.running
         self._memory = memory
         self._max_running = max_running
+        self._prefetch = Prefetch(book, memory)
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
 
     @property
@@ -67,7 +74,7 @@ class Intake:
         passed over; one that finds no pages stops all behind it that compete for them, so that it
         gets them. Returns how many were relegated instead: they may start in the next step."""
         step = _Step()
-        if room and len(self._running) < self._max_running:
+        if (room and len(self._running) < self._max_running) or self._prefetch.is_due:
             self._walk(step, room, now_s, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
@@ -82,19 +89,24 @@ class Intake:
         started: Callable[[Sequence], None],
     ) -> None:
         short: list[Sequence] = []
+        passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
-            for sequence in islice(candidates, SCAN_LIMIT):
+            scan = islice(candidates, SCAN_LIMIT)
+            while room and len(self._running) < self._max_running:
+                sequence = next(scan, None)
+                if sequence is None:
+                    break
+                passed.append(sequence)
                 if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
                     continue
                 outcome = self._try_start(sequence, step, now_s)
-                if outcome is _Start.SHORT:
+                if outcome is _Start.STARTED:
+                    started(sequence)
+                elif outcome is _Start.SHORT:
+                    short.append(sequence)
                     if not self._memory.is_partitioned:
                         break
-                    short.append(sequence)
-                elif outcome is _Start.STARTED:
-                    started(sequence)
-                    if not room or len(self._running) >= self._max_running:
-                        break
+            self._prefetch.look_ahead(chain(passed, scan), bool(short))
 
     def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
         if self._book.gate.is_hopeless(sequence, now_s):
@@ -105,16 +117,16 @@ class Intake:
         resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:
             step.seen.add(adapter.digest)
+        lacks_adapter = adapter is not None and resident is None
         if adapter is not None and resident is None:
-            loaded = self._book.loads.request(adapter, keep=step.seen)
-            if loaded is None:
-                self._book.take_loads()  # a host hit is complete at once
-                loaded = self._book.loads.ready(adapter.digest)
-            if loaded is None or step.cold_adapters >= MAX_COLD_ADAPTERS:
-                return _Start.BLOCKED
-            if not self._memory.can_have_slot(sequence):
-                sequence.slot_waits += 1
-                return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
+            loaded = self._loaded(sequence, adapter, step)
+        is_ahead = lacks_adapter and loaded is None
+        fetches = self._memory.fetches.bring(sequence, ahead=is_ahead, busy=bool(self._running))
+        if is_ahead or fetches:
+            return _Start.BLOCKED
+        if lacks_adapter and not self._memory.can_have_slot(sequence):
+            sequence.slot_waits += 1
+            return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
         rivals = self._memory.rivals(sequence, self._running)
@@ -127,10 +139,19 @@ class Intake:
                 step.cold_adapters += 1
                 self._book.charge_load(sequence, packed)
             return _Start.STARTED
-        if rivals:
+        if rivals or len(self._memory.fetches):
             return _Start.SHORT
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
+
+    def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
+        """The adapter, if it can be installed in this step; else it is on its way."""
+        loads = self._book.loads
+        loaded = loads.request(adapter, sequence.request.tenant.key, step.seen)
+        if loaded is None:
+            self._book.take_loads()  # a host hit is complete at once
+            loaded = loads.ready(adapter.digest)
+        return loaded if step.cold_adapters < MAX_COLD_ADAPTERS else None
 
     def _too_large(
         self,

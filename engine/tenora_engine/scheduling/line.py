@@ -73,9 +73,9 @@ class TenantLine:
         return ahead[0] if ahead else None
 
     @property
-    def oldest_s(self) -> float | None:
-        """When the first of those that wait came."""
-        return next((waiting.entered_s for waiting in self._waiting.values()), None)
+    def oldest_s(self) -> float:
+        """When the first of those that wait came; there must be one."""
+        return next(iter(self._waiting.values())).entered_s
 
     def push(self, sequence: Sequence, now_s: float) -> None:
         due_s = min(sequence.due_s, now_s + AGE_S)

@@ -11,12 +11,16 @@ from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.adapter_cache import AdapterCache
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
+from tenora_engine.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from tenora_engine.adapters.loader import LoadResult
 
 MAX_PENDING = 16
 """Adapters that may be loading or loaded but not installed at one time."""
+
+MAX_TENANT_PENDING = 8
+"""Of them, for one tenant."""
 
 
 class Loader(Protocol):
@@ -30,9 +34,15 @@ class Loader(Protocol):
 
     def start(self, ref: AdapterRef) -> None: ...
 
+    def cancel(self, digest: str) -> bool:
+        """Whether a load had not begun, and will not now."""
+        ...
+
     def take_completed(self) -> list[LoadResult]: ...
 
     def residency(self, ref: AdapterRef) -> Residency: ...
+
+    def residencies(self) -> list[AdapterResidency]: ...
 
     def forget(self, digest: str) -> None: ...
 
@@ -43,33 +53,43 @@ class Loader(Protocol):
 
 class AdapterLoads:
     """Loads in flight and results not yet installed, together at most MAX_PENDING. A result that
-    no waiting sequence wants is dropped; the loader's host tier still has it."""
+    no waiting sequence wants is dropped (the loader's host tier still has it), and so is a load
+    that has not begun."""
 
     def __init__(
         self,
         loader: Loader,
         adapters: AdapterCache,
         costs: CostModel,
+        telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
         self._loader = loader
         self._adapters = adapters
         self._costs = costs
+        self._telemetry = telemetry
         self._clock = clock
         self._in_flight: dict[str, AdapterRef] = {}
         self._ready: dict[str, LoadResult] = {}
+        self._tenants: dict[str, str] = {}  # who asked first for each of them
         self.num_loads = 0
 
-    def request(self, ref: AdapterRef, keep: Collection[str] | None = None) -> LoadResult | None:
+    def request(
+        self, ref: AdapterRef, tenant_key: str, keep: Collection[str] | None = None
+    ) -> LoadResult | None:
         """The loaded adapter if it is ready; else see to it that it is loading, as far as there is
-        room. To make room a ready adapter that is not in `keep` is dropped; None keeps all."""
+        room. To make room one that is not in `keep` is given up; None keeps all."""
         result = self._ready.get(ref.digest)
         if result is not None or ref.digest in self._in_flight:
             return result
-        full = len(self._in_flight) + len(self._ready) >= MAX_PENDING
-        if full and (keep is None or not self._drop_one(keep)):
-            return None
+        own = [digest for digest, key in self._tenants.items() if key == tenant_key]
+        full = own if len(own) >= MAX_TENANT_PENDING else list(self._tenants)
+        if len(own) >= MAX_TENANT_PENDING or len(self._tenants) >= MAX_PENDING:
+            spare = (d for d in reversed(full) if d not in (keep or ()) and self._give_up(d))
+            if keep is None or next(spare, None) is None:
+                return None
         self._in_flight[ref.digest] = ref
+        self._tenants[ref.digest] = tenant_key
         self._loader.start(ref)
         return None
 
@@ -88,11 +108,19 @@ class AdapterLoads:
                 self._take_in(result)
             except AdapterLoadError as error:
                 failed.append((digest, error))
+            if digest not in self._ready:
+                self._tenants.pop(digest, None)
         return failed
 
     def discard(self, digest: str) -> None:
-        """A ready adapter has been installed, or nobody wants it any more."""
-        self._ready.pop(digest, None)
+        """A ready adapter has been installed, or must not be."""
+        if self._ready.pop(digest, None) is not None:
+            del self._tenants[digest]
+
+    def forgo(self, digest: str) -> None:
+        """A sequence that needed the adapter has ended: perhaps nobody waits for it any more."""
+        if digest in self._tenants and not self._adapters.is_awaited(digest):
+            self._give_up(digest)
 
     def _take_in(self, result: LoadResult) -> None:
         if result.packed is None:
@@ -102,21 +130,31 @@ class AdapterLoads:
         except ValueError as error:
             raise AdapterLoadError(str(error)) from error
         self.num_loads += 1
+        self._telemetry.loaded(result.residency, result.load_ms / 1000)
         pages = result.packed.pages
         self._costs.observe_load(
-            max(pages.numel() * pages.element_size(), 1), result.load_ms / 1000
+            max(pages.numel() * pages.element_size(), 1),
+            result.load_ms / 1000,
+            from_host=result.residency == "host",
         )
         if self._adapters.is_awaited(result.ref.digest):
             self._ready[result.ref.digest] = result
 
-    def _drop_one(self, keep: Collection[str]) -> bool:
-        spare = next((digest for digest in reversed(self._ready) if digest not in keep), None)
-        if spare is None:
-            return False
-        del self._ready[spare]
+    def _give_up(self, digest: str) -> bool:
+        """Whether it could be: what is being read right now comes to its end."""
+        if digest in self._in_flight:
+            if not self._loader.cancel(digest):
+                return False
+            del self._in_flight[digest]
+        self._ready.pop(digest, None)
+        del self._tenants[digest]
         return True
 
     def residencies(self) -> list[AdapterResidency]:
+        """Every adapter on the device, on its way there or on the host, once."""
         now_s = self._clock()
         refs = [*self._in_flight.values(), *(result.ref for result in self._ready.values())]
-        return [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
+        loading = [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
+        above = self._adapters.residencies() + loading
+        known = {adapter.digest for adapter in above}
+        return above + [a for a in self._loader.residencies() if a.digest not in known]

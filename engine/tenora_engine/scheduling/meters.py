@@ -1,5 +1,5 @@
-"""The meters of the engine: the usage record of a finished sequence, and counters that only rise.
-What is billed is decided here and nowhere else."""
+"""The meters of the engine: the usage record of a finished sequence, what telemetry is told of one,
+and counters that only rise. What is billed is decided here and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,18 +11,44 @@ from tenora_engine.sequence import Sequence
 
 @dataclass
 class Counters:
-    """See `EngineStats.counters`."""
+    """Those of `EngineStats.counters` that telemetry does not keep by class and tenant."""
 
     steps: int = 0
     step_failures: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
     output_tokens: int = 0
-    preemptions: int = 0
-    relegations: int = 0  # of sequences that waited; at submission they are not counted
-    requests_refused: int = 0  # for their deadline
     requests_finished: int = 0
     requests_aborted: int = 0
+
+
+def meter_start(sequence: Sequence, now_s: float) -> None:
+    """It runs for the first time, with `cached_tokens` and `adapter_load_ms` known."""
+    meter = sequence.meter
+    meter.queue.observe(now_s - sequence.arrival_s)
+    if sequence.residency is not None:
+        meter.start_adapter(sequence.residency, sequence.adapter_load_ms / 1000)
+    if sequence.index == 0:
+        meter.prompt_tokens += sequence.num_prompt
+        meter.cached_tokens += sequence.cached_tokens
+
+
+def meter_first_token(sequence: Sequence, now_s: float) -> None:
+    target_ms = sequence.request.tenant.ttft_ms
+    target_s = None if target_ms is None else target_ms / 1000
+    sequence.meter.first_token(now_s - sequence.arrival_s, target_s)
+
+
+def meter_end(sequence: Sequence, reason: FinishReason, now_s: float) -> None:
+    """Whoever leaves before the first token was due leaves the target neither met nor missed."""
+    meter, target_ms = sequence.meter, sequence.request.tenant.ttft_ms
+    meter.finish(reason)
+    if sequence.first_token_s is not None:
+        if sequence.num_output > 1:
+            decode_s = now_s - sequence.first_token_s
+            meter.last_token(decode_s / (sequence.num_output - 1), sequence.tpot_s)
+    elif target_ms is not None:
+        is_late = now_s - sequence.arrival_s > target_ms / 1000
+        if is_late or reason != "abort":
+            meter.no_first_token()
 
 
 def usage_record(

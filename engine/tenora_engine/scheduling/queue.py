@@ -10,6 +10,7 @@ from itertools import count
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
 from tenora_engine.scheduling.line import TenantLine
 from tenora_engine.sequence import Sequence
+from tenora_engine.telemetry import QueueStats
 
 _TENANTS_KEPT = 4096
 
@@ -137,6 +138,11 @@ class ClassQueue:
         )
         return own + others
 
+    def service_gap(self) -> float:
+        """The largest difference between the counters of two tenants that wait."""
+        counters = [line.counter for line in self.waiting.values()]
+        return max(counters) - min(counters) if counters else 0.0
+
     def _forget_the_idle(self) -> None:
         """Tenants who would be lifted anyway when they return need not be remembered."""
         if len(self._lines) < _TENANTS_KEPT:
@@ -258,6 +264,17 @@ class FairQueue:
     def waiting_of(self, tenant_key: str) -> int:
         queues = self._classes.values()
         return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
+
+    def stats(self, now_s: float) -> Iterator[QueueStats]:
+        """What waits, by class and tenant."""
+        for name, queue in self._classes.items():
+            for key, line in queue.waiting.items():
+                if line.oldest_s is not None:
+                    yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
+
+    def service_gaps(self) -> dict[str, float]:
+        """By class, see `ClassQueue.service_gap`."""
+        return {name: queue.service_gap() for name, queue in self._classes.items()}
 
     def waiting_by_tenant(self) -> dict[str, int]:
         tenants = {key for queue in self._classes.values() for key in queue.waiting}

@@ -9,19 +9,26 @@ from collections.abc import Callable
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.errors import AdapterLoadError, DeadlineError, InvalidRequestError
+from tenora_engine.errors import (
+    AdapterLoadError,
+    DeadlineError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.events import Event, FinishReason, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
+from tenora_engine.scheduling.classes import service_class
 from tenora_engine.scheduling.flights import Flight, finish_event
 from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
-from tenora_engine.scheduling.meters import Counters
+from tenora_engine.scheduling.meters import Counters, meter_end, meter_start
 from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
+from tenora_engine.telemetry import Telemetry, TelemetryStats
 
 
 def make_queue(config: ResolvedConfig) -> WaitingQueue:
@@ -52,13 +59,15 @@ class RequestBook:
         self._num_sequences = 0
         # By tenant: siblings that wait for their first sequence's prefill.
         self._held: Counter[str] = Counter()
-        self.loads = AdapterLoads(loader, memory.adapters, memory.costs, clock)
+        self.telemetry = Telemetry(config.engine.metrics_tenants)
+        self.loads = AdapterLoads(loader, memory.adapters, memory.costs, self.telemetry, clock)
         self.charges = Charges(config, memory.costs)
         self.queue = make_queue(config)
         self.gate = Gate(config, memory, self.queue, self.charges)
         self.running: dict[Sequence, None] = {}
         self.events: list[Event] = []
         self.counters = Counters()
+        self.changes = 0  # of what waits and what has been loaded
 
     @property
     def has_several_tenants(self) -> bool:
@@ -72,6 +81,9 @@ class RequestBook:
     def waiting_by_tenant(self) -> dict[str, int]:
         return dict(Counter(self.queue.waiting_by_tenant()) + self._held)
 
+    def telemetry_stats(self) -> TelemetryStats:
+        return self.telemetry.snapshot(self.queue.stats(self._clock()), self.queue.service_gaps())
+
     def residency(self, ref: AdapterRef) -> Residency:
         if self._memory.adapters.copies(ref.digest):
             return "device"
@@ -79,6 +91,7 @@ class RequestBook:
 
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
+        self.changes += 1
         check_request(self._config, request)
         self._memory.register(request.tenant)
         check_share(self._config, request, self._memory)
@@ -87,13 +100,20 @@ class RequestBook:
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
         key = request.tenant.key
-        self.gate.check_room(
-            request.tenant, request.sampling.n, self._held.total(), self._held[key]
-        )
+        meter = self.telemetry.meter(service_class(request.tenant.tier), key)
+        try:
+            self.gate.check_room(
+                request.tenant, request.sampling.n, self._held.total(), self._held[key]
+            )
+        except QueueFullError:
+            meter.refuse("queue_full")
+            raise
         adapter = request.adapter
         residency = None if adapter is None else self._residency_for(request, adapter)
         now_s = self._clock()
-        sequences = make_sequences(self._config, request, self._num_sequences, residency, now_s)
+        sequences = make_sequences(
+            self._config, request, self._num_sequences, residency, meter, now_s
+        )
         self._enter(sequences, residency, now_s)
         self._num_sequences += len(sequences)
         held = sequences[1:] if self._config.engine.prefix_caching else []
@@ -104,7 +124,7 @@ class RequestBook:
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
         if adapter is not None and residency != "device":
-            self.loads.request(adapter)
+            self.loads.request(adapter, request.tenant.key)
 
     def abort(
         self,
@@ -124,13 +144,14 @@ class RequestBook:
 
     def forget_adapter(self, namespace: str, digest: str) -> None:
         """See `Engine.forget_adapter`."""
-        self._memory.tree.purge(namespace, digest)
+        self._memory.purge(namespace, digest)
         self._doomed.add(digest)
         self._bury(digest)
 
     def started(self, sequence: Sequence) -> None:
         """A waiting sequence has been given its pages and runs from now on."""
         request = sequence.request
+        self.changes += 1
         self.queue.start(sequence)
         self.running[sequence] = None
         sequence.state = SequenceState.RUNNING
@@ -147,16 +168,18 @@ class RequestBook:
     def charge_load(self, sequence: Sequence, packed: PackedAdapter) -> None:
         """The sequence has made its adapter resident."""
         pages = packed.pages
-        self.queue.charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
+        self._charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
         whenever it has filled a block, and when it stops."""
         length, price = len(sequence.token_ids), self.charges.kv_price
-        decoded = DECODE_COST * sequence.token_cost * (length - sequence.settled_length)
+        generated = length - sequence.settled_length
+        sequence.meter.output_tokens += generated
+        decoded = DECODE_COST * sequence.token_cost * generated
         held = (price - sequence.settled_kv) * len(sequence.block_table)
         sequence.settled_length, sequence.settled_kv = length, price
-        self.queue.charge(sequence, decoded + held)
+        self._charge(sequence, decoded + held)
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
@@ -165,14 +188,15 @@ class RequestBook:
         sequence.state = SequenceState.WAITING
         self._memory.wait(sequence)
         self.queue.push_front(sequence, self._clock())
-        self.counters.preemptions += 1
+        self.changes += 1
+        sequence.meter.preemptions += 1
 
     def relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
         self.queue.remove(sequence)
         self.gate.relegate(sequence)
         self.queue.push(sequence, self._clock())
-        self.counters.relegations += 1
+        sequence.meter.relegations += 1
 
     def finish(
         self,
@@ -185,15 +209,18 @@ class RequestBook:
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event."""
         flight = self._flights[sequence.request.request_id]
+        self.changes += 1
+        now_s = self._clock()
         self._take_out(flight, sequence)
         sequence.state = SequenceState.FINISHED
+        meter_end(sequence, reason, now_s)
         self._memory.leave(sequence)
         self.events.append(
             finish_event(
                 flight,
                 sequence,
                 reason,
-                self._clock(),
+                now_s,
                 output_tokens=output_tokens,
                 error=error,
                 stop_token_id=stop_token_id,
@@ -208,6 +235,7 @@ class RequestBook:
             self.counters.requests_finished += 1
             self.counters.requests_aborted += reason == "abort"
         if sequence.request.adapter is not None:
+            self.loads.forgo(sequence.request.adapter.digest)
             self._bury(sequence.request.adapter.digest)
 
     def prompt_computed(self, sequence: Sequence) -> None:
@@ -225,20 +253,25 @@ class RequestBook:
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
         changed but that a refused one's adapter is on its way to the host, for the next try."""
-        adapter = sequences[0].request.adapter
+        request = sequences[0].request
+        adapter, tenant_key = request.adapter, request.tenant.key
         for sequence in sequences:
             self._memory.enter(sequence)
         try:
             for sequence in sequences:
                 self.gate.appraise(sequence, residency, now_s)
         except DeadlineError:
-            self.counters.requests_refused += 1
+            sequences[0].meter.refuse("deadline")
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
             if adapter is not None and residency != "device":
-                self.loads.request(adapter)
+                self.loads.request(adapter, tenant_key)
             raise
+
+    def _charge(self, sequence: Sequence, cost: float) -> None:
+        sequence.meter.service += cost
+        self.queue.charge(sequence, cost)
 
     def _take_out(self, flight: Flight, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:
@@ -260,14 +293,13 @@ class RequestBook:
         request = sequence.request
         sequence.admitted_s = self._clock()
         self._flights[request.request_id].ran = True
-        self.queue.charge(sequence, sequence.token_cost * sequence.num_uncomputed)
+        self._charge(sequence, sequence.token_cost * sequence.num_uncomputed)
         if request.adapter is not None and sequence.residency != "device":
             resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
         if sequence.index == 0:
             sequence.cached_tokens = sequence.num_computed
-            self.counters.prompt_tokens += sequence.num_prompt
-            self.counters.cached_tokens += sequence.cached_tokens
+        meter_start(sequence, sequence.admitted_s)
 
     def _residency_for(self, request: GenerationRequest, adapter: AdapterRef) -> Residency:
         """As the tenant sees it: strict isolation keeps a copy for each."""

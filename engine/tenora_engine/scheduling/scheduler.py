@@ -17,6 +17,7 @@ from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
+from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
@@ -70,9 +71,11 @@ class Scheduler:
         return {
             **{f"loader_{name}": value for name, value in self._loader.counters().items()},
             **vars(self._book.counters),
+            **self._book.telemetry.totals(),
             "adapter_loads": self._book.loads.num_loads,
             "adapter_evictions": self._memory.adapter_evictions,
             "kv_evictions": self._memory.kv_evictions,
+            **self._memory.fetches.counters(),
         }
 
     def note_load_ended(self) -> None:
@@ -91,6 +94,7 @@ class Scheduler:
         is room for new sequences."""
         self._load_ended = False
         self._book.take_loads()
+        self._memory.fetches.take_completed()
         self._grow()
         now_s = self._clock()
         items: list[ScheduledSequence] = []
@@ -179,6 +183,8 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
+                if self._memory.fetches.cancel():  # what runs comes before what is to run
+                    continue
                 rivals = self._memory.rivals(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
@@ -195,6 +201,7 @@ class Scheduler:
         """New tokens of a sequence, up to the one that ends it; returns how many."""
         if sequence.first_token_s is None:
             sequence.first_token_s = sequence.next_due_s = now_s
+            meter_first_token(sequence, now_s)
             self._book.prompt_computed(sequence)
         tokens, stop, added = sequence.token_ids, None, 0
         for token_id in token_ids:

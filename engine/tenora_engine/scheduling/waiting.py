@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tenora_engine.scheduling.queue import Turn
 from tenora_engine.sequence import Sequence
+from tenora_engine.telemetry import QueueStats
 
 
 class WaitingQueue(Protocol):
@@ -30,14 +31,17 @@ class WaitingQueue(Protocol):
     def sequences(self) -> Iterator[Sequence]: ...
     def waiting_of(self, tenant_key: str) -> int: ...
     def waiting_by_tenant(self) -> dict[str, int]: ...
+    def stats(self, now_s: float) -> Iterator[QueueStats]: ...
+    def service_gaps(self) -> dict[str, float]: ...
 
 
 class ArrivalQueue:
     """First come, first served, whoever asks: the order that others are measured against."""
 
     def __init__(self) -> None:
-        self._line: dict[Sequence, None] = {}
-        self._again: dict[Sequence, None] = {}  # goes before the line, the latest first
+        # When each came to wait.
+        self._line: dict[Sequence, float] = {}
+        self._again: dict[Sequence, float] = {}  # goes before the line, the latest first
         self._tenants: Counter[str] = Counter()
         self._work = 0.0
 
@@ -48,11 +52,11 @@ class ArrivalQueue:
         return sequence in self._line or sequence in self._again
 
     def push(self, sequence: Sequence, now_s: float) -> None:
-        self._line[sequence] = None
+        self._line[sequence] = now_s
         self._entered(sequence)
 
     def push_front(self, sequence: Sequence, now_s: float) -> None:
-        self._again[sequence] = None
+        self._again[sequence] = now_s
         self._entered(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -100,6 +104,15 @@ class ArrivalQueue:
 
     def waiting_by_tenant(self) -> dict[str, int]:
         return dict(sorted(self._tenants.items()))
+
+    def stats(self, now_s: float) -> Iterator[QueueStats]:
+        for sequence, came_s in (*self._again.items(), *self._line.items()):
+            key = sequence.request.tenant.key
+            yield QueueStats(sequence.service_class, key, 1, max(now_s - came_s, 0.0))
+
+    def service_gaps(self) -> dict[str, float]:
+        """None: nobody counts."""
+        return {}
 
     def _entered(self, sequence: Sequence) -> None:
         self._work += sequence.work

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter, Response
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
-from tenora_platform.auth import CurrentAdmin
+from tenora_platform.auth import AdminIfAny, CurrentAdmin
 from tenora_platform.operations.schemas import EngineView, Health, Readiness
 from tenora_platform.operations.service import engine_view
 from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
@@ -36,15 +37,19 @@ async def readiness(state: State, response: Response) -> Readiness:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(state: State) -> Response:
-    """Prometheus's exposition format."""
-    state.metrics.record_engine(await _stats(state))
+async def metrics(state: State, admin: AdminIfAny) -> Response:
+    """Prometheus's exposition format. Tenants are told apart only with the admin key."""
+    stats = await _stats(state)
+    if stats is not None and admin is None:
+        stats = replace(stats, telemetry=stats.telemetry.without_tenants())
+    state.metrics.record_engine(stats)
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/admin/v1/engine", tags=["admin"])
 async def engine(state: State, engine: ReadyEngine, admin: CurrentAdmin) -> EngineView:
-    """Replicas, the page pool by kind and tenant, resident adapters and queues."""
+    """Replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
+    class and tenant."""
     stats = await engine.stats()
     async with state.db.admin_session() as session:
         return await engine_view(session, state, stats)

@@ -68,6 +68,33 @@ class QueueView(BaseModel):
     waiting: int
 
 
+class ServiceView(BaseModel):
+    """How the sequences of a class have been served since the engine started. Attainment is the
+    part of those with a target that met it, null while there is none. They count in the class that
+    was asked for, and wait where they wait now, which a relegated one does in the lowest class."""
+
+    service_class: str
+    finished: int
+    ttft_attainment: float | None
+    tpot_attainment: float | None
+    waiting: int
+    oldest_wait_s: float | None
+
+
+class ClassService(ServiceView):
+    """Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
+    two that wait, null where the scheduler does not go by it."""
+
+    service_gap_tokens: float | None
+
+
+class TenantService(ServiceView):
+    """Of one tenant; `tenant_id` null stands for all that the metrics do not tell apart."""
+
+    tenant_id: str | None
+    name: str | None
+
+
 class ReplicaView(BaseModel):
     id: str
     ready: bool
@@ -78,6 +105,8 @@ class ReplicaView(BaseModel):
     pool: PoolView
     adapters: list[ResidentAdapter]
     queues: list[QueueView]
+    classes: list[ClassService]
+    tenants: list[TenantService]
     counters: dict[str, float]
 
 

@@ -10,15 +10,19 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.events import EngineStats, PoolStats
+from tenora_engine.telemetry import OTHER, QueueStats, ServiceMeter, TelemetryStats
 from tenora_platform.auth import tenant_namespace
 from tenora_platform.operations.schemas import (
+    ClassService,
     EngineView,
     ModelView,
     PoolView,
     QueueView,
     ReplicaView,
     ResidentAdapter,
+    ServiceView,
     TenantPages,
+    TenantService,
 )
 from tenora_platform.state import AppState
 from tenora_platform.tenants.tables import TenantRow
@@ -50,6 +54,8 @@ async def engine_view(session: AsyncSession, state: AppState, stats: EngineStats
             QueueView(tenant_id=key, waiting=waiting)
             for key, waiting in sorted(stats.waiting_by_tenant.items())
         ],
+        classes=_classes(stats.telemetry),
+        tenants=_tenants(stats.telemetry, owners),
         counters=stats.counters,
     )
     return EngineView(model=_model(state.engine.model), replicas=[replica])
@@ -86,6 +92,62 @@ def _pool(pool: PoolStats, owners: dict[str, list[TenantRow]]) -> PoolView:
         tenants=tenants,
         page_map=pool.page_map,
     )
+
+
+def _classes(telemetry: TelemetryStats) -> list[ClassService]:
+    gaps = telemetry.service_gaps
+    used = [view.service_class for view in (*telemetry.meters, *telemetry.queues)]
+    return [
+        ClassService(
+            **vars(
+                _served(
+                    name,
+                    [meter for meter in telemetry.meters if meter.service_class == name],
+                    [queue for queue in telemetry.queues if queue.service_class == name],
+                )
+            ),
+            service_gap_tokens=gaps.get(name),
+        )
+        for name in dict.fromkeys((*gaps, *used))
+    ]
+
+
+def _tenants(telemetry: TelemetryStats, owners: dict[str, list[TenantRow]]) -> list[TenantService]:
+    """By tenant and class, the rest last."""
+    names = {row.id: row.name for rows in owners.values() for row in rows}
+    meters: dict[tuple[str, str], list[ServiceMeter]] = defaultdict(list)
+    queues: dict[tuple[str, str], list[QueueStats]] = defaultdict(list)
+    for meter in telemetry.meters:
+        meters[meter.tenant, meter.service_class].append(meter)
+    for queue in telemetry.queues:
+        queues[queue.tenant, queue.service_class].append(queue)
+    keys = sorted({*meters, *queues}, key=lambda key: (key[0] == OTHER, key))
+    return [
+        TenantService(
+            **vars(_served(name, meters[tenant, name], queues[tenant, name])),
+            tenant_id=None if tenant == OTHER else tenant,
+            name=names.get(tenant),
+        )
+        for tenant, name in keys
+    ]
+
+
+def _served(name: str, meters: list[ServiceMeter], queues: list[QueueStats]) -> ServiceView:
+    def total(field: str) -> int:
+        return sum(getattr(meter, field) for meter in meters)
+
+    return ServiceView(
+        service_class=name,
+        finished=sum(sum(meter.finished.values()) for meter in meters),
+        ttft_attainment=_part(total("ttft_met"), total("ttft_promised")),
+        tpot_attainment=_part(total("tpot_met"), total("tpot_promised")),
+        waiting=sum(queue.waiting for queue in queues),
+        oldest_wait_s=max((queue.oldest_wait_s for queue in queues), default=None),
+    )
+
+
+def _part(met: int, promised: int) -> float | None:
+    return met / promised if promised else None
 
 
 def _model(model: ModelInfo) -> ModelView:

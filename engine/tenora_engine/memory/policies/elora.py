@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 
-from tenora_engine.memory.policies.interface import Candidate, Kind, MemoryState, Partitioning
+from tenora_engine.memory.policies.interface import (
+    WANTED,
+    Candidate,
+    Kind,
+    MemoryState,
+    Partitioning,
+)
 
 
 class EloraPolicy:
@@ -12,9 +18,11 @@ class EloraPolicy:
     `LoRA_Eval = min(1, Now_lora / Low_lora)` and
     `Retain_Eval_i = cost_i * visit_i * (1 - sigmoid(t_i))`.
 
-    The value is the logarithm of Eval: `1 - sigmoid(t)` underflows after some minutes. `cost_i` is
-    bytes over the link's bandwidth, whose logarithm is common to all and left out; `t_i` is taken
-    in seconds, which the paper does not say. Its loop runs every 100 ms.
+    An adapter with KV is no leaf of its tree and goes after all leaves. The value is the logarithm
+    of Eval: `1 - sigmoid(t)` underflows after some minutes. `cost_i` is bytes over the link's
+    bandwidth, whose logarithm is common to all and left out; `t_i` is taken in seconds, which the
+    paper does not say. Its loop runs every 100 ms; it fetches nothing ahead below 70% use, since
+    what was evicted once from a full device leaves it full.
     """
 
     name = "elora"
@@ -26,7 +34,8 @@ class EloraPolicy:
         lora_eval = min(1.0, max(state.resident_adapters, 1) / low) if low > 0 else 1.0
         since_s = state.now_s - candidate.last_used_s
         log_retain = math.log(candidate.num_bytes * candidate.visits) + _log_unlike(since_s)
-        return math.log(lora_eval) + log_retain
+        value = math.log(lora_eval) + log_retain
+        return value + WANTED if candidate.bears_kv else value
 
     def defers(self, kind: Kind, demand: Kind, state: MemoryState) -> bool:
         return False

@@ -30,7 +30,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fetch_s: float = math.inf  # to copy it from the next tier; inf: no tier has it
     recompute_s: float = math.inf  # to compute it anew; inf: an adapter
     weight: float = 1.0  # SLO weight of its tenant
-    adapter_resident: bool = True  # of KV: whether the adapter that computed it is on the device
+    bears_kv: bool = False  # of an adapter: whether KV that it computed is cached
+    returns: float = 1.0  # of KV: further uses of a path that parted where this one did
     wanted: bool = False  # a waiting request needs it
 
     @property
@@ -56,9 +57,9 @@ class MemoryState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class EvictionPolicy(Protocol):
     """Values candidates; the lowest goes first.
 
-    A candidate is valued when it becomes one, when the queue starts or stops to want it, and when
-    the adapter of its KV comes or goes. `revalue_s` says how often all must be valued anew beside
-    that; None: time does not change the *order* of two values.
+    A candidate is valued when it becomes one, and when the queue starts or stops to want it.
+    `revalue_s` says how often all must be valued anew beside that; None: time does not change the
+    *order* of two values.
     """
 
     @property

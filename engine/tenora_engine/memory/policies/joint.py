@@ -13,9 +13,9 @@ from tenora_engine.memory.policies.interface import (
     Partitioning,
 )
 
-ORPHAN_DISCOUNT = 0.5
-"""What KV is worth while its adapter is away: it is useless until the adapter comes back, and less
-likely to be used, but dearer to compute than the adapter is to fetch."""
+OFTEN = 1 / 3
+"""Of the paths that part at a fork: the share that returns from which one of them is worth as much
+as any KV."""
 
 
 class JointPolicy:
@@ -25,7 +25,9 @@ class JointPolicy:
     `heat * exp(-(now - last_used) / FADE_S)` is the rate of use; so the logarithm of the loss less
     the `now / FADE_S` that is common to all is a value whose order time does not change. A KV
     block's cost is its recomputation, which grows with its depth, or its copy from a tier below if
-    that takes less; an adapter's is its load. What the queue needs goes last. Tenants keep to
+    that takes less; an adapter's is its load. KV that was used once has no rate of its own yet: it
+    is taken to be used again as seldom as other paths that parted where it did, so what every
+    request adds to a system prompt goes first. What the queue needs goes last. Tenants keep to
     their shares; and while no more adapters are on the device than a batch is expected to need
     (ELORA's `Low_lora`) and one sigma, KV is not fed with adapters.
     """
@@ -36,8 +38,8 @@ class JointPolicy:
 
     def value(self, candidate: Candidate, state: MemoryState) -> float:
         loss = candidate.weight * candidate.heat * candidate.reload_s / candidate.num_bytes
-        if not candidate.adapter_resident:
-            loss *= ORPHAN_DISCOUNT
+        if candidate.kind == "kv" and candidate.visits == 1:
+            loss *= min(candidate.returns / OFTEN, 1.0)
         value = math.log(max(loss, 1e-300)) + candidate.last_used_s / FADE_S
         return value + WANTED if candidate.wanted else value
 

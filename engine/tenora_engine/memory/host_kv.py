@@ -1,0 +1,254 @@
+"""HostKV: copies of evicted KV pages in host memory, by what they were computed from. It owns the
+host's pages; when one is fetched, and for whom, it does not know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.eviction_queue import EvictionQueue
+from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, MemoryState
+from tenora_engine.memory.pool import IntegrityError
+from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot
+
+if TYPE_CHECKING:
+    from tenora_engine.memory.kv_fetches import KVFetch
+
+
+class HostBlock:
+    """The copy of one block. `chain` names it: SHA-256 over its namespace, its adapter's digest and
+    all tokens up to its end; `before` names the block before it."""
+
+    __slots__ = (
+        "before", "chain", "depth", "fetch", "heat", "last_used_s", "page", "root", "ticket",
+        "visits", "weight",
+    )  # fmt: skip
+
+    def __init__(self, node: PrefixNode, before: bytes, page: int) -> None:
+        self.root = (node.root.namespace, node.root.digest)
+        self.chain = node.chain
+        self.before = before
+        self.depth = node.depth
+        self.page = page
+        self.weight = 1.0
+        self.heat = 0.0
+        self.visits = 0
+        self.last_used_s = 0.0
+        self.fetch: KVFetch | None = None  # by which it is being copied to the device
+        self.ticket = 0  # its place among the candidates for eviction; 0 = none
+
+
+class HostKV:
+    """At most `config.engine.host_kv_bytes` of KV pages; none under strict isolation, where one
+    tenant could see by a miss that another fills the tier.
+
+    A page is written when the device evicts it (`keep`), if fetching it would take less than
+    computing it and it is worth more than the least that lies here; it stays when it is fetched.
+    What nothing here builds upon may be evicted, the least by the policy's value first, as the
+    device's KV is.
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        device_pages: Tensor,  # [num_pages, page_elements]
+        policy: EvictionPolicy,
+        costs: CostModel,
+        clock: Callable[[], float],
+    ) -> None:
+        engine = config.engine
+        self.total = 0 if engine.strict_isolation else engine.host_kv_bytes // config.page_bytes
+        shape = (self.total, device_pages.shape[1])
+        self.pages = torch.empty(  # the CPU's memory is taken page by page, when first written
+            shape,
+            dtype=device_pages.dtype,
+            device="meta" if device_pages.is_meta else "cpu",
+            pin_memory=device_pages.is_cuda and self.total > 0,
+        )
+        self._device_pages = device_pages
+        self._block_bytes = engine.block_tokens * TOKEN_BYTES
+        self._page_bytes = config.page_bytes
+        self._policy = policy
+        self._costs = costs
+        self._clock = clock
+        self._free = list(range(self.total - 1, -1, -1))
+        self._blocks: dict[bytes, HostBlock] = {}
+        self._roots: dict[tuple[str, str], dict[HostBlock, None]] = {}
+        self._children: Counter[bytes] = Counter()  # blocks by `before`
+        self._queue: EvictionQueue[HostBlock] = EvictionQueue()
+        self._most_visits = 1
+        self._valued_s = 0.0
+        self.pages_written = 0
+        self.evictions = 0
+
+    def __contains__(self, node: PrefixNode) -> bool:
+        return node.chain in self._blocks
+
+    @property
+    def used(self) -> int:
+        return len(self._blocks)
+
+    def name(self, node: PrefixNode) -> None:
+        """A new node of the prefix tree, the one before it named already."""
+        if self.total:
+            node.chain = _chain(_before(node.root, node.parent), node.key)
+
+    def keep(self, node: PrefixNode) -> None:
+        """A node of the prefix tree is about to be evicted: copy its page, if that is worth it."""
+        if not self.total:
+            return
+        block = self._blocks.get(node.chain)
+        if block is None:
+            fetch_s = self._costs.fetch_s(self._page_bytes)
+            if fetch_s >= self._costs.block_s(node.depth):
+                return
+            block = HostBlock(node, _before(node.root, node.parent), -1)
+        block.heat, block.visits = node.heat, node.visits
+        block.last_used_s, block.weight = node.last_used_s, node.root.weight
+        if block.page < 0:
+            page = self._take_page(self._value(block))
+            if page is None:
+                return
+            block.page = page
+            self._add(block)
+            self.pages[page].copy_(self._device_pages[node.page], non_blocking=True)
+            self.pages_written += 1
+        self._offer(block)
+
+    def match(
+        self, root: PrefixRoot, last: PrefixNode | None, encoded: bytes, start: int
+    ) -> list[HostBlock]:
+        """The blocks that go on from `last`, the `start`-th of a path of `root`, along the tokens
+        of `encoded` (see `prefix.encode_tokens`). As in the tree, the last token is never part of
+        it."""
+        blocks: list[HostBlock] = []
+        if not self._blocks or root.purged:
+            return blocks
+        step, chain = self._block_bytes, _before(root, last)
+        for at in range(start * step, len(encoded) - step, step):
+            chain = _chain(chain, encoded[at : at + step])
+            block = self._blocks.get(chain)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def pin(self, blocks: Iterable[HostBlock], fetch: KVFetch) -> None:
+        """They are being copied to the device, each by one fetch at a time."""
+        for block in blocks:
+            block.fetch = fetch
+            self._queue.withdraw(block)
+
+    def unpin(self, blocks: Iterable[HostBlock]) -> None:
+        for block in blocks:
+            block.fetch = None
+            self._offer(block)
+
+    def purge(self, namespace: str, digest: str) -> int:
+        """Free all pages of one (namespace, digest), none of which is being copied. Returns how
+        many they were."""
+        blocks = self._roots.pop((namespace, digest), {})
+        for block in list(blocks):
+            self._remove(block)
+        return len(blocks)
+
+    def check(self) -> None:
+        """Raises IntegrityError when a page is lost or counted twice. O(pages)."""
+        pages = [*self._free, *(block.page for block in self._blocks.values())]
+        if sorted(pages) != list(range(self.total)):
+            raise IntegrityError("a page of the host's KV is lost or counted twice")
+        if Counter(block.before for block in self._blocks.values()) != self._children:
+            raise IntegrityError("the host's KV does not know what builds on what")
+        if sum(len(blocks) for blocks in self._roots.values()) != len(self._blocks):
+            raise IntegrityError("a block of the host's KV has no root")
+        if sum(map(self._is_candidate, self._blocks.values())) != len(self._queue):
+            raise IntegrityError("wrong candidates for eviction from the host's KV")
+
+    def _add(self, block: HostBlock) -> None:
+        self._blocks[block.chain] = block
+        self._roots.setdefault(block.root, {})[block] = None
+        self._children[block.before] += 1
+        before = self._blocks.get(block.before)
+        if before is not None:
+            self._queue.withdraw(before)
+
+    def _remove(self, block: HostBlock) -> None:
+        del self._blocks[block.chain]
+        self._queue.withdraw(block)
+        self._free.append(block.page)
+        siblings = self._roots.get(block.root)
+        if siblings is not None:
+            del siblings[block]
+            if not siblings:
+                del self._roots[block.root]
+        self._children[block.before] -= 1
+        if not self._children[block.before]:
+            del self._children[block.before]
+        before = self._blocks.get(block.before)
+        if before is not None:
+            self._offer(before)
+
+    def _take_page(self, value: float) -> int | None:
+        """A free page, or that of what is worth less than `value`."""
+        if not self._free:
+            self._revalue()
+            if not len(self._queue) or self._queue.least()[0] >= value:
+                return None
+            self._remove(self._queue.least()[1])
+            self.evictions += 1
+        return self._free.pop()
+
+    def _is_candidate(self, block: HostBlock) -> bool:
+        return block.fetch is None and block.chain not in self._children
+
+    def _offer(self, block: HostBlock) -> None:
+        if self._is_candidate(block):
+            self._queue.offer(block, self._value(block))
+
+    def _revalue(self) -> None:
+        every_s, now_s = self._policy.revalue_s, self._clock()
+        if every_s is not None and now_s - self._valued_s >= every_s:
+            self._valued_s = now_s
+            for block in self._queue.items():
+                self._queue.offer(block, self._value(block))
+
+    def _value(self, block: HostBlock) -> float:
+        """What is lost with it is computed anew."""
+        self._most_visits = max(self._most_visits, block.visits)
+        candidate = Candidate(
+            kind="kv",
+            namespace=block.root[0],
+            num_bytes=self._page_bytes,
+            last_used_s=block.last_used_s,
+            heat=block.heat,
+            visits=block.visits,
+            recompute_s=self._costs.block_s(block.depth),
+            weight=block.weight,
+        )
+        state = MemoryState(
+            now_s=self._clock(),
+            capacity_bytes=self.total * self._page_bytes,
+            kv_bytes=self.used * self._page_bytes,
+            most_visits=self._most_visits,
+            most_bytes=self._page_bytes,
+        )
+        return self._policy.value(candidate, state)
+
+
+def _before(root: PrefixRoot, node: PrefixNode | None) -> bytes:
+    """The name of a node of the tree, or of its root."""
+    if node is not None:
+        return node.chain
+    namespace = root.namespace.encode()
+    return sha256(b"%d:%b%b" % (len(namespace), namespace, root.digest.encode())).digest()
+
+
+def _chain(before: bytes, key: bytes) -> bytes:
+    return sha256(before + key).digest()

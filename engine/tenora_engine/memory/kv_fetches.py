@@ -1,0 +1,255 @@
+"""KVFetches: which cached prefixes are on their way from the host to the device, and whether one
+should be. It holds their pages until they are in the prefix tree; what to evict for them, and
+whose turn it is, others decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.heat import fade
+from tenora_engine.memory.host_kv import HostBlock, HostKV
+from tenora_engine.memory.page_copier import PageCopier, PageCopy
+from tenora_engine.memory.pool import PagePool
+from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, PrefixTree
+
+if TYPE_CHECKING:
+    from tenora_engine.sequence import Sequence
+
+MAX_FETCHES = 8
+"""In flight at one time."""
+
+MAX_TENANT_FETCHES = 4
+"""Of them, of one tenant."""
+
+AHEAD_FRACTION = 4
+"""Of the arena, one over this is what fetches ahead of their turn may hold together."""
+
+_TRIES = 3  # fetches for one sequence, come or cancelled, before what is missing is computed
+
+
+@dataclass(eq=False)
+class KVFetch:
+    """`blocks` of the host on their way to `pages`: those of the path of `root` along `encoded`
+    from the `start`-th on."""
+
+    root: PrefixRoot
+    encoded: bytes
+    start: int
+    blocks: list[HostBlock]
+    pages: list[int]
+    tenant_key: str
+    copy: PageCopy
+    waiters: dict[Sequence, None] = field(default_factory=dict)
+
+
+class KVFetches:
+    """Fetches in flight, at most MAX_FETCHES; a waiting sequence waits for at most one.
+
+    `match` gives the nodes that a sequence finds in the tree; `allocate(sequence, count, nodes,
+    ahead)` at most `count` pages for it, none of them at the cost of `nodes` or, `ahead` of its
+    turn, of what any waiting sequence needs.
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        host: HostKV,
+        copier: PageCopier,
+        tree: PrefixTree,
+        pool: PagePool,
+        costs: CostModel,
+        clock: Callable[[], float],
+        match: Callable[[Sequence], list[PrefixNode]],
+        allocate: Callable[[Sequence, int, Collection[PrefixNode], bool], list[int]],
+    ) -> None:
+        self.copier = copier
+        self._host = host
+        self._tree = tree
+        self._pool = pool
+        self._costs = costs
+        self._clock = clock
+        self._match = match
+        self._allocate = allocate
+        self._block_bytes = config.engine.block_tokens * TOKEN_BYTES
+        self._page_bytes = config.page_bytes
+        self._max_ahead = config.num_pages // AHEAD_FRACTION
+        self._flights: dict[PageCopy, KVFetch] = {}
+        self._started = self._cancelled = self._pages_fetched = 0
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def __iter__(self) -> Iterator[KVFetch]:
+        yield from self._flights.values()
+
+    @property
+    def num_ended(self) -> int:
+        """Fetches that have come or were cancelled."""
+        return self._started - len(self._flights)
+
+    def counters(self) -> dict[str, float]:
+        """Of the KV on the host: its bytes now, and the pages and fetches that came and went."""
+        return {
+            "host_kv_bytes": self._host.used * self._page_bytes,
+            "host_kv_writes": self._host.pages_written,
+            "host_kv_evictions": self._host.evictions,
+            "kv_fetches": self._started,
+            "kv_fetches_cancelled": self._cancelled,
+            "kv_pages_fetched": self._pages_fetched,
+        }
+
+    def bring(self, sequence: Sequence, *, ahead: bool, busy: bool = False) -> bool:
+        """Fetch what the host has of a waiting sequence's prefix and the device has not, if that
+        takes less than computing it. Returns whether the sequence is to wait for a fetch.
+
+        At its turn, what is fetched beside a step (`busy`) is there after the step at the
+        earliest. `ahead` of its turn nothing is evicted that a waiting sequence needs.
+        """
+        if sequence.fetch is not None:
+            return True
+        if not self._host.used or (ahead and sequence.looked_ahead):
+            return False
+        nodes, blocks = self._find(sequence)
+        if blocks and blocks[0].fetch is not None:
+            self._join(sequence, blocks[0].fetch)
+            return True
+        least_s = self._costs.step_s if busy and not ahead else 0.0
+        if not blocks or not self._pays(len(nodes), len(blocks), least_s):
+            sequence.looked_ahead = True
+            return False
+        if self._is_full(sequence.request.tenant.key):
+            return not ahead  # one of those in flight will end
+        if ahead:
+            del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
+        return self._start(sequence, nodes, blocks, ahead)
+
+    def take_completed(self) -> bool:
+        """Hand what has come to the prefix tree. Returns whether anything had."""
+        if not self._flights:
+            return False
+        landed = False
+        for copy in self.copier.take_completed():
+            fetch = self._flights.pop(copy, None)
+            if fetch is not None:
+                self._costs.observe_fetch(len(fetch.pages) * self._page_bytes, copy.seconds)
+                self._land(fetch)
+                landed = True
+        return landed
+
+    def leave(self, sequence: Sequence) -> None:
+        """The sequence does not wait any more, wherever it goes. What nobody waits for is
+        cancelled."""
+        fetch = sequence.fetch
+        if fetch is None:
+            return
+        sequence.fetch = None
+        del fetch.waiters[sequence]
+        if not fetch.waiters:
+            self._cancel(fetch)
+
+    def cancel(self, should: Callable[[KVFetch], bool] = lambda fetch: True) -> bool:
+        """Cancel some of those in flight, at once; their pages are free then. Returns whether
+        there were any."""
+        doomed = [fetch for fetch in self._flights.values() if should(fetch)]
+        for fetch in doomed:
+            self._cancel(fetch)
+        return bool(doomed)
+
+    def _find(self, sequence: Sequence) -> tuple[list[PrefixNode], list[HostBlock]]:
+        """What the device has of its prefix, and the host from there on: up to what another fetch
+        brings, unless that comes first."""
+        root = sequence.prefix_root
+        if root is None or sequence.num_fetches >= _TRIES:
+            return [], []
+        nodes = self._match(sequence)
+        last = nodes[-1] if nodes else None
+        blocks = self._host.match(root, last, sequence.encoded, len(nodes))
+        under_way = (number for number, block in enumerate(blocks) if number and block.fetch)
+        return nodes, blocks[: next(under_way, len(blocks))]
+
+    def _join(self, sequence: Sequence, fetch: KVFetch) -> None:
+        sequence.fetch = fetch
+        fetch.waiters[sequence] = None
+
+    def _pays(self, start: int, count: int, least_s: float) -> bool:
+        queued = self._pages_in_flight() + count
+        fetch_s = max(self._costs.fetch_s(queued * self._page_bytes), least_s)
+        return fetch_s < self._costs.blocks_s(start, count)
+
+    def _is_full(self, tenant_key: str) -> bool:
+        own = sum(fetch.tenant_key == tenant_key for fetch in self._flights.values())
+        return own >= MAX_TENANT_FETCHES or len(self._flights) >= MAX_FETCHES
+
+    def _pages_in_flight(self) -> int:
+        return sum(len(fetch.pages) for fetch in self._flights.values())
+
+    def _start(
+        self,
+        sequence: Sequence,
+        nodes: list[PrefixNode],
+        blocks: list[HostBlock],
+        ahead: bool,
+    ) -> bool:
+        """Fetch as many of `blocks` as there are pages for; returns whether there were any."""
+        root, tenant_key = sequence.prefix_root, sequence.request.tenant.key
+        assert root is not None
+        fetch = KVFetch(root, b"", len(nodes), blocks, [], tenant_key, PageCopy([], []))
+        self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
+        fetch.pages = self._allocate(sequence, len(blocks), nodes, ahead)
+        fetch.blocks = blocks[: len(fetch.pages)]
+        self._host.unpin(blocks[len(fetch.pages) :])
+        if not fetch.pages:
+            return False
+        end = (fetch.start + len(fetch.pages)) * self._block_bytes
+        fetch.encoded = sequence.encoded[: end + TOKEN_BYTES]  # `match` leaves a token
+        fetch.copy = PageCopy([block.page for block in fetch.blocks], fetch.pages)
+        self._flights[fetch.copy] = fetch
+        self._join(sequence, fetch)
+        self._started += 1
+        self.copier.start(fetch.copy)
+        return True
+
+    def _land(self, fetch: KVFetch) -> None:
+        """Its pages become cached KV of the tree, but for those of blocks that are there already
+        or whose prefix is gone."""
+        now_s, step, size = self._clock(), self._block_bytes, len(fetch.pages)
+        nodes = self._tree.match(fetch.root, fetch.encoded)
+        come = max(len(nodes) - fetch.start, 0) if len(nodes) >= fetch.start else size
+        self._pool.release(fetch.pages[:come])
+        new: list[PrefixNode] = []
+        for block, page in zip(fetch.blocks[come:], fetch.pages[come:], strict=True):
+            at = block.depth * step
+            key = fetch.encoded[at : at + step]
+            node = self._tree.insert(fetch.root, nodes[-1] if nodes else None, key, page, now_s)
+            node.chain = block.chain
+            node.heat = block.heat * fade(max(now_s - block.last_used_s, 0.0))
+            node.visits = block.visits
+            nodes.append(node)
+            new.append(node)
+        self._tree.unpin(new, now_s)
+        self._host.unpin(fetch.blocks)
+        self._pages_fetched += len(new)
+        for sequence in fetch.waiters:
+            sequence.fetch = None
+            sequence.num_fetches += 1
+            sequence.looked_ahead = False
+            self._tree.unwant(sequence.wanted_nodes)
+            sequence.wanted_nodes = self._match(sequence)
+            self._tree.want(sequence.wanted_nodes)
+
+    def _cancel(self, fetch: KVFetch) -> None:
+        del self._flights[fetch.copy]
+        self.copier.cancel(fetch.copy)
+        self._pool.release(fetch.pages)
+        self._host.unpin(fetch.blocks)
+        for sequence in fetch.waiters:
+            sequence.fetch = None
+            sequence.num_fetches += 1
+            sequence.looked_ahead = False
+        self._cancelled += 1
+        if fetch.waiters and self.copier.on_complete is not None:
+            self.copier.on_complete()

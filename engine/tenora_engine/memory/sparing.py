@@ -1,0 +1,28 @@
+"""Pages for what can do without: as many as there are until something has to go that is spared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tenora_engine.memory.evictor import Evictor, Item
+from tenora_engine.memory.pool import LIVE_KV, PagePool
+
+
+def allocate_sparing(
+    evictor: Evictor,
+    pool: PagePool,
+    evict: Callable[[Item], None],
+    namespace: str,
+    count: int,
+    is_spared: Callable[[Item], bool],
+) -> list[int]:
+    """At most `count` live KV pages for a namespace: free ones, and those of what is worth least
+    until that is spared."""
+    partitions = evictor.partitions
+    partition = partitions.of(namespace, "kv")
+    count = min(count, partitions.available(partition, count, {}))
+    for item in evictor.victims(partition, count, "kv", is_spared):
+        evict(item)
+    while count > 0 and partitions.lacks(partition, count):
+        count -= 1
+    return pool.try_allocate(count, LIVE_KV, partition) or []

@@ -1,0 +1,163 @@
+"""The engine's snapshot as metric families: what is counted in another process is read here as it
+stands, never added up. docs/metrics.md says what each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from tenora_engine.events import EngineStats
+from tenora_engine.telemetry import BOUNDS_S, Histogram, ServiceMeter, TelemetryStats
+
+_SERVICE = ("class", "tenant")
+_BOUNDS = [floatToGoString(bound) for bound in (*BOUNDS_S, float("inf"))]
+
+_HISTOGRAMS = {
+    "ttft": ("tenora_ttft_seconds", "From arrival to a sequence's first token"),
+    "tpot": ("tenora_tpot_seconds", "Mean time between the tokens of a finished sequence"),
+    "queue": ("tenora_queue_seconds", "From arrival to the first step of a sequence"),
+}
+_COUNTERS = {
+    "prompt_tokens": ("tenora_prompt_tokens", "Prompt tokens of sequences that started"),
+    "cached_tokens": ("tenora_cached_tokens", "Prompt tokens found in the prefix cache"),
+    "output_tokens": ("tenora_output_tokens", "Tokens generated"),
+    "preemptions": ("tenora_preemptions", "Running sequences put back for want of pages"),
+    "relegations": ("tenora_relegations", "Waiting sequences put into the lowest class"),
+    "service": ("tenora_service_tokens", "Service charged, in prefilled tokens of the base model"),
+    "adapter_load_s": ("tenora_adapter_wait_seconds", "Adapter loads that sequences waited for"),
+}
+_COUNTERS_BY_LABEL = {
+    "finished": ("tenora_sequences_finished", "Sequences that ended", "reason"),
+    "refused": ("tenora_requests_refused", "Requests the engine did not take", "reason"),
+    "adapter_starts": (
+        "tenora_adapter_starts",
+        "Sequences started, by where the adapter was when the request came",
+        "residency",
+    ),
+}
+
+
+class EngineCollector(Collector):
+    """Gives what `stats` says at the moment; without it only that the engine does not serve."""
+
+    def __init__(self) -> None:
+        self.stats: EngineStats | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self.stats
+        ready = 0 if stats is None else 1
+        yield GaugeMetricFamily("tenora_engine_ready", "1 while the engine serves", ready)
+        if stats is None:
+            return
+        yield from _engine(stats)
+        yield from _served(stats.telemetry.meters)
+        yield from _queues(stats.telemetry)
+        yield _loads(stats.telemetry.adapter_loads)
+
+
+def _engine(stats: EngineStats) -> Iterator[Metric]:
+    pool = stats.pool
+    for name, text, value in (
+        ("tenora_engine_running", "Sequences in the batch", stats.running),
+        ("tenora_engine_waiting", "Sequences in the queue", stats.waiting),
+        ("tenora_engine_last_step_ms", "Length of the last step", stats.last_step_ms),
+        ("tenora_engine_resident_bytes", "Memory of the engine process", stats.resident_bytes),
+        ("tenora_pool_page_bytes", "Size of one page", pool.page_bytes),
+    ):
+        yield GaugeMetricFamily(name, text, value)
+    pages = GaugeMetricFamily("tenora_pool_pages", "Pages of the arena by use", labels=["kind"])
+    pages.add_metric(["free"], pool.free_pages)
+    pages.add_metric(["live_kv"], pool.live_kv_pages)
+    pages.add_metric(["cached_kv"], pool.cached_kv_pages)
+    pages.add_metric(["adapter"], pool.adapter_pages)
+    yield pages
+    for name, value in stats.counters.items():
+        is_level = name.endswith("_bytes")  # what a tier holds now
+        family = GaugeMetricFamily if is_level else CounterMetricFamily
+        yield family(f"tenora_engine_{name}", f"Of the engine: {name}", value)
+
+
+def _served(meters: list[ServiceMeter]) -> Iterator[Metric]:
+    for attribute, (name, text) in _HISTOGRAMS.items():
+        histogram = HistogramMetricFamily(name, text, labels=_SERVICE)
+        for meter in meters:
+            _add(histogram, _labels(meter), getattr(meter, attribute))
+        yield histogram
+    for attribute, (name, text) in _COUNTERS.items():
+        counter = CounterMetricFamily(name, text, labels=_SERVICE)
+        for meter in meters:
+            counter.add_metric(_labels(meter), getattr(meter, attribute))
+        yield counter
+    for attribute, (name, text, label) in _COUNTERS_BY_LABEL.items():
+        counter = CounterMetricFamily(name, text, labels=(*_SERVICE, label))
+        for meter in meters:
+            for value, count in getattr(meter, attribute).items():
+                counter.add_metric([*_labels(meter), value], count)
+        yield counter
+    yield from _targets(meters)
+    evictions = CounterMetricFamily(
+        "tenora_evictions",
+        "KV pages and adapters given up, by who used them last",
+        labels=(*_SERVICE, "kind", "tier"),
+    )
+    for meter in meters:
+        evictions.add_metric([*_labels(meter), "kv", "device"], meter.kv_evictions)
+        evictions.add_metric([*_labels(meter), "adapter", "device"], meter.adapter_evictions)
+    yield evictions
+
+
+def _targets(meters: list[ServiceMeter]) -> Iterator[Metric]:
+    labels = (*_SERVICE, "target")
+    promised = CounterMetricFamily(
+        "tenora_slo_promised", "Sequences of plans with a target", labels=labels
+    )
+    met = CounterMetricFamily(
+        "tenora_slo_met", "Sequences of plans with a target that met it", labels=labels
+    )
+    for meter in meters:
+        promised.add_metric([*_labels(meter), "ttft"], meter.ttft_promised)
+        promised.add_metric([*_labels(meter), "tpot"], meter.tpot_promised)
+        met.add_metric([*_labels(meter), "ttft"], meter.ttft_met)
+        met.add_metric([*_labels(meter), "tpot"], meter.tpot_met)
+    return iter((promised, met))
+
+
+def _queues(telemetry: TelemetryStats) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily("tenora_queue_waiting", "Sequences that wait", labels=_SERVICE)
+    oldest = GaugeMetricFamily(
+        "tenora_queue_oldest_seconds", "How long the first of those that wait has", labels=_SERVICE
+    )
+    for queue in telemetry.queues:
+        waiting.add_metric([queue.service_class, queue.tenant], queue.waiting)
+        oldest.add_metric([queue.service_class, queue.tenant], queue.oldest_wait_s)
+    gaps = GaugeMetricFamily(
+        "tenora_service_gap_tokens",
+        "Largest difference of service over weight between tenants that wait",
+        labels=["class"],
+    )
+    for name, gap in telemetry.service_gaps.items():
+        gaps.add_metric([name], gap)
+    return iter((waiting, oldest, gaps))
+
+
+def _loads(loads: dict[str, Histogram]) -> Metric:
+    histogram = HistogramMetricFamily(
+        "tenora_adapter_load_seconds", "Adapters brought up, by where they lay", labels=["tier"]
+    )
+    for tier, times in loads.items():
+        _add(histogram, [tier], times)
+    return histogram
+
+
+def _labels(meter: ServiceMeter) -> list[str]:
+    return [meter.service_class, meter.tenant]
+
+
+def _add(family: HistogramMetricFamily, labels: Iterable[str], times: Histogram) -> None:
+    buckets = list(zip(_BOUNDS, accumulate(times.counts), strict=True))
+    family.add_metric(list(labels), buckets, times.sum_s)

@@ -1,0 +1,288 @@
+"""The whole engine under random submit, abort, load, forget and failure: pages are conserved after
+every step, outputs are those of each sequence run alone, and every sequence ends exactly once."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import msgspec
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from engine_fakes import (
+    FakeRunner,
+    Rig,
+    expected_output,
+    make_config,
+    make_ref,
+    make_request,
+    make_tenant,
+)
+from tenora_engine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    InvalidRequestError,
+    QueueFullError,
+)
+from tenora_engine.events import Event, FinishEvent, TokenEvent
+from tenora_engine.memory.policies import POLICIES, make_policy
+from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
+
+REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
+BROKEN = make_ref("broken", 4)
+TENANTS = [
+    make_tenant("t0"),
+    make_tenant("t1", weight=3.0, tpot_ms=50.0),
+    make_tenant("t2", tpot_ms=200.0),
+    make_tenant("refuse", tier="priority", ttft_ms=2000.0, tpot_ms=400.0, late="refuse"),
+    make_tenant("relegate", tier="priority", weight=2.0, ttft_ms=1500.0, late="relegate"),
+    make_tenant("flex", tier="flex", ttft_ms=1000.0),
+]
+PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    rig: Rig
+    share: float  # of the arena, guaranteed to each tenant
+    policy: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: dict[str, GenerationRequest] = {}
+        self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.finished: dict[tuple[str, int], FinishEvent] = {}
+        self.aborted: dict[tuple[str, int], int | None] = {}
+
+    @initialize(
+        num_pages=st.integers(6, 48),
+        chunk=st.integers(1, 7),
+        budget=st.integers(1, 16),
+        slots=st.integers(1, 4),
+        caching=st.booleans(),
+        instant=st.booleans(),
+        policy=st.sampled_from(list(POLICIES)),
+        block_tokens=st.sampled_from((2, 4)),
+        sharing=st.sampled_from(("none", "shares", "strict")),
+    )
+    def start(
+        self,
+        num_pages: int,
+        chunk: int,
+        budget: int,
+        slots: int,
+        caching: bool,
+        instant: bool,
+        policy: str,
+        block_tokens: int,
+        sharing: str,
+    ) -> None:
+        strict = sharing == "strict" and policy != "static-lru"
+        # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
+        self.share = {"none": 0.0, "shares": 0.15, "strict": 0.3}[sharing]
+        config = make_config(
+            num_pages=num_pages,
+            block_tokens=block_tokens,
+            max_prefill_chunk=chunk,
+            max_step_tokens=budget,
+            max_running=5,
+            max_adapters=slots,
+            max_waiting=24,
+            context_tokens=40,
+            prefix_caching=caching,
+            strict_isolation=strict,
+        )
+        self.policy = policy
+        self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
+        self.rig.loader.bad.add(BROKEN.digest)
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES),
+        shared=st.integers(0, 20),
+        own=st.lists(st.lists(st.integers(0, 95), min_size=1, max_size=6), min_size=1, max_size=4),
+        tenant=st.sampled_from(TENANTS),
+        adapter=st.sampled_from([None, None, *REFS, BROKEN]),
+        max_tokens=st.integers(1, 14),
+        n=st.sampled_from((1, 1, 1, 2, 3)),
+        stop=st.sampled_from(((), (), (3,), (10, 20, 30))),
+        ignore_eos=st.booleans(),
+    )
+    def submit(
+        self,
+        prefix: list[int],
+        shared: int,
+        own: list[list[int]],
+        tenant: Tenant,
+        adapter: AdapterRef | None,
+        max_tokens: int,
+        n: int,
+        stop: tuple[int, ...],
+        ignore_eos: bool,
+    ) -> None:
+        for tail in own:
+            self._submit(
+                make_request(
+                    f"r{len(self.requests)}",
+                    prefix[:shared] + tail,
+                    tenant=msgspec.structs.replace(
+                        tenant,
+                        min_memory_share=self.share,
+                        max_memory_share=self.share * 2 or 1.0,
+                    ),
+                    adapter=adapter,
+                    max_tokens=max_tokens,
+                    n=n,
+                    stop_token_ids=stop,
+                    ignore_eos=ignore_eos,
+                    arrival_s=self.rig.now_s,
+                )
+            )
+
+    def _submit(self, request: GenerationRequest) -> None:
+        engine, config = self.rig.engine, self.rig.config
+        context = min(self._least_pages() * config.engine.block_tokens, 40)
+        total = len(request.prompt_token_ids) + request.sampling.max_tokens
+        try:
+            engine.submit(request)
+        except ContextLengthError:
+            assert total > context
+            return
+        except DeadlineError:
+            assert request.tenant.late == "refuse"
+            engine.check_integrity()
+            return
+        except QueueFullError:
+            assert engine.stats().waiting + request.sampling.n > config.engine.max_waiting
+            return
+        except InvalidRequestError:
+            assert self.share, "no partition or no adapter slot for it"
+            return
+        assert total <= context or self.share
+        self.requests[request.request_id] = request
+
+    @rule()
+    def step(self) -> None:
+        self.rig.now_s += 0.5
+        self._take(self.rig.engine.step())
+
+    @rule(count=st.integers(2, 12))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 1000), index=st.none() | st.integers(0, 2), stop=st.booleans())
+    def abort(self, pick: int, index: int | None, stop: bool) -> None:
+        request = list(self.requests.values())[pick % len(self.requests)]
+        indices = range(request.sampling.n) if index is None else (index,)
+        metered = 1 if stop else None
+        for i in indices:
+            key = (request.request_id, i)
+            if i < request.sampling.n and key not in self.finished:
+                self.aborted[key] = metered
+        self.rig.engine.abort(request.request_id, index, "stop" if stop else "client_gone", metered)
+        self._take(self.rig.engine.step())
+        assert all(key in self.finished for key in self.aborted), "ended within one step"
+
+    @precondition(lambda self: self.rig.loader.in_flight)
+    @rule(pick=st.integers(0, 1000))
+    def finish_load(self, pick: int) -> None:
+        digests = list(self.rig.loader.in_flight)
+        self.rig.loader.finish(digests[pick % len(digests)])
+
+    @precondition(lambda self: len(self.finished) > 4)
+    @rule(tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(REFS))
+    def forget(self, tenant: Tenant, adapter: AdapterRef) -> None:
+        self.rig.engine.forget_adapter(tenant.namespace, adapter.digest)
+        self.rig.engine.check_integrity()
+
+    @precondition(lambda self: len(self.finished) > 4)
+    @rule()
+    def fail_a_step(self) -> None:
+        self.rig.runner.fail_next = RuntimeError("out of luck")
+        events = self.rig.engine.step()
+        self.rig.runner.fail_next = None
+        self._take(events)
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            key = (event.request_id, event.index)
+            assert key not in self.finished, "an event after the last one"
+            if isinstance(event, TokenEvent):
+                assert event.token_ids
+                self.tokens.setdefault(key, []).extend(event.token_ids)
+            else:
+                self.finished[key] = event
+                self._check_finish(key, event)
+        self.rig.engine.check_integrity()
+        pool = self.rig.engine.stats().pool
+        assert pool.total_pages == (
+            pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages
+        )
+
+    def _check_finish(self, key: tuple[str, int], event: FinishEvent) -> None:
+        request = self.requests[key[0]]
+        tokens = self.tokens.get(key, [])
+        context = self.rig.config.model.context_tokens
+        eos_every = self.rig.runner.eos_every
+        output, reason = expected_output(request, key[1], context, eos_every)
+        usage = event.usage
+        assert tokens == output[: len(tokens)]
+        if key in self.aborted:
+            metered = self.aborted[key]
+            assert event.reason == ("abort" if metered is None else "stop")
+            assert usage.output_tokens == min(len(tokens), 1000 if metered is None else metered)
+        elif event.reason == "error":
+            assert event.error is not None
+            assert any(word in event.error for word in ("broken", "out of luck", "more than the"))
+            assert usage.output_tokens == len(tokens)
+        elif event.reason == "length" and len(tokens) < len(output):
+            self._check_out_of_pages(request, len(tokens))
+        else:
+            assert (event.reason, usage.output_tokens) == (reason, len(output))
+            shown = output[:-1] if reason == "stop" else output
+            assert tokens == shown
+            assert event.stop_token_id == (output[-1] if reason == "stop" else None)
+        assert usage.cached_tokens <= usage.prompt_tokens
+        if key[1] > 0:
+            assert usage.prompt_tokens == usage.cached_tokens == 0
+
+    def _check_out_of_pages(self, request: GenerationRequest, num_output: int) -> None:
+        """Only beside its adapter can a sequence that was accepted fill the arena."""
+        assert request.adapter is not None
+        config = self.rig.config
+        tokens = len(request.prompt_token_ids) + num_output
+        blocks = -(-tokens // config.engine.block_tokens)
+        assert blocks + -(-request.adapter.rank // 5) > self._least_pages()
+
+    def _least_pages(self) -> int:
+        """What a sequence can have for certain: its share, or what the others' shares leave."""
+        pages = self.rig.config.num_pages
+        minimum = int(self.share * pages)
+        if self.rig.config.engine.strict_isolation:
+            return minimum
+        if self.policy == "static-lru":
+            return pages - min(max(int(pages * 0.2), 1), pages - 1)
+        if not self.share:
+            return pages
+        return min(int(2 * self.share * pages), pages - (len(TENANTS) - 1) * minimum)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "rig"):
+            return
+        rig = self.rig
+        for _ in range(4000):
+            for digest in list(rig.loader.in_flight):
+                rig.loader.finish(digest)
+            for copy in list(rig.copier.in_flight):
+                rig.copier.finish(copy)
+            if not (rig.engine.has_work or rig.loader.in_flight or rig.copier.in_flight):
+                break
+            self.step()
+        due = {(r.request_id, i) for r in self.requests.values() for i in range(r.sampling.n)}
+        assert set(self.finished) == due, "every sequence ends exactly once"
+        stats = rig.engine.stats()
+        assert (stats.running, stats.waiting, stats.pool.live_kv_pages) == (0, 0, 0)
+        assert stats.pool.free_pages + stats.pool.cached_kv_pages + stats.pool.adapter_pages == (
+            stats.pool.total_pages
+        )
+        assert all(item.references == 0 for item in stats.adapters)
+        assert stats.counters["requests_finished"] == len(self.requests)
+        assert isinstance(rig.runner, FakeRunner)
