@@ -121,6 +121,7 @@ class Settings(BaseSettings):
     prefix_caching: bool = True
     """Reuse the KV of equal prefixes, within one tenant and adapter."""
     scheduling_policy: SchedulingPolicy = "sla"
+    """Whose turn it is: by class, share and deadline, or (to compare with) by order of arrival."""
     eviction_policy: PolicyName = "joint"
     """What leaves the arena first when pages are needed."""
     strict_isolation: bool = False

@@ -136,14 +136,14 @@ def test_attainment_on_a_trace_that_one_order_serves_and_the_other_does_not() ->
 
 
 def test_bursts_are_judged_over_the_seeds_that_have_a_load() -> None:
-    def seed(load: float, fcfs: float, sla: float) -> dict[str, object]:
+    def seed(load: float, fcfs: float, sla: float) -> dict[str, Any]:
         return {
             "speeds": {"fcfs": load, "sla": 3 * load},
             "fcfs": {"a": fcfs, "noisy": 1.0},
             "sla": {"a": sla, "noisy": 0.5},
         }
 
-    nothing = {"speeds": {"fcfs": None, "sla": 1.0}}
+    nothing: dict[str, Any] = {"speeds": {"fcfs": None, "sla": 1.0}}
     seeds = [seed(1.0, 0.3, 0.9), nothing, seed(2.0, 0.5, 0.95), seed(4.0, 0.1, 1.0)]
     outcome = bursts.summarise({"trace": seeds, "none": [nothing]})
     assert [claim.held for claim in outcome.claims] == [False, False]

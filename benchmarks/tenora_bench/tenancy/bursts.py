@@ -68,10 +68,11 @@ def run(options: Options) -> Outcome:
 def one_seed(trace: Sequence[TraceRequest], targets: dict[str, Targets]) -> dict[str, Any]:
     """The highest speed at which either order serves every tenant, and what each tenant attains
     at twice that of order of arrival."""
-    speeds = {
-        policy: highest(lambda speed, policy=policy: least(attained(trace, targets, policy, speed)))
-        for policy in ("fcfs", "sla")
-    }
+
+    def least_at(policy: str) -> Callable[[float], float]:
+        return lambda speed: least(attained(trace, targets, policy, speed))
+
+    speeds = {policy: highest(least_at(policy)) for policy in ("fcfs", "sla")}
     base = speeds["fcfs"]
     result: dict[str, Any] = {"speeds": speeds, "rate": RATE}
     if base is not None:
