@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenora_bench.cache.simulator import Targets
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
 from tenora_bench.tenancy import bursts, noisy, ranks, throughput
@@ -119,6 +120,19 @@ def test_tenants_take_the_classes_in_turn() -> None:
     asked = TraceRequest(0.0, "", None, 8, 10, 5, (), "interactive")
     trace = bursts.classed([replace(asked, tenant=name) for name in ("d", "a", "c", "b", "a")])
     assert [r.sla_class for r in trace] == [bursts.CLASSES[n] for n in (0, 0, 2, 1, 0)]
+
+
+def test_attainment_on_a_trace_that_one_order_serves_and_the_other_does_not() -> None:
+    """Batch work of many tenants before interactive requests that cannot wait for it."""
+    batch = TraceRequest(0.0, "b0", None, 8, 30_000, 2, (), "batch")
+    flood = [replace(batch, t_s=n / 100, tenant=f"b{n % 3}") for n in range(12)]
+    urgent = replace(batch, t_s=0.2, tenant="i", prompt_tokens=100, sla_class="interactive")
+    targets = {"interactive": Targets(1000.0, 1000.0), "batch": Targets(60_000.0, 5000.0)}
+    fcfs, sla = (
+        bursts.attained([*flood, urgent], targets, policy, 1.0) for policy in ("fcfs", "sla")
+    )
+    assert fcfs == {"b0": 1.0, "b1": 1.0, "b2": 1.0, "i": 0.0}
+    assert sla == {"b0": 1.0, "b1": 1.0, "b2": 1.0, "i": 1.0}
 
 
 def test_bursts_are_judged_over_the_seeds_that_have_a_load() -> None:

@@ -15,7 +15,13 @@ from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
-from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
+from tenora_engine.scheduling.chunks import (
+    ARRIVAL_PART,
+    MARGIN,
+    MIN_PREFILL_PART,
+    PROMISE_MEMORY_S,
+    ChunkSizer,
+)
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.feasibility import Feasibility
 from tenora_engine.scheduling.intake import MAX_COLD_ADAPTERS
@@ -307,3 +313,45 @@ def test_nobody_waits_past_the_ageing_bound(
             served += sequence.work
         now_s += 0.1
     assert sequence is patient, f"still waiting after {served} of {bound}"
+
+
+def test_a_half_computed_prompt_lets_pass_whose_turn_it_is() -> None:
+    """A tenant that has had its rounds is in the middle of a long prompt when another comes: the
+    step's room goes to the other first, and the long prompt gets what is left."""
+    config = make_config(
+        num_pages=256, max_step_tokens=16, max_prefill_chunk=16, context_tokens=200
+    )
+    rig = Rig.build(config)
+    rig.engine.submit(make_request("long", [1] * 150, tenant=make_tenant("noisy"), max_tokens=1))
+    for _ in range(3):
+        rig.engine.step()
+    rig.engine.submit(make_request("short", [2] * 10, tenant=make_tenant("quiet"), max_tokens=1))
+    rig.engine.step()
+    planned = {i.sequence.request.request_id: i.num_tokens for i in rig.runner.plans[-1].scheduled}
+    assert planned == {"short": 10, "long": 6}
+    done = [e.request_id for e in run(rig) if isinstance(e, FinishEvent)]
+    assert done[-1] == "long"
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1e5), st.floats(0, 100)), max_size=10),
+    st.floats(0, 0.1),
+    st.integers(8, 4096),
+)
+def test_no_step_takes_longer_than_a_part_of_what_was_lately_promised(
+    promises: list[tuple[float, float]], decode_s: float, most: int
+) -> None:
+    costs = CostModel(make_config())
+    sizer = ChunkSizer(costs)
+    sizer.observe_decode(decode_s)
+    for ttft_ms, ago_s in sorted(promises, key=lambda promise: -promise[1]):
+        sizer.observe_promise(make_tenant(ttft_ms=ttft_ms), NOW_S - ago_s)
+    sizer.observe_promise(make_tenant(), NOW_S)
+    chunk = sizer.prefill_tokens([], NOW_S, most)
+    least = math.ceil(most / MIN_PREFILL_PART)
+    lately = [ttft_ms / 1000 for ttft_ms, ago_s in promises if ago_s < PROMISE_MEMORY_S]
+    assert least <= chunk <= most
+    if not lately:
+        assert chunk == most
+    elif chunk > least:
+        assert MARGIN * (decode_s + chunk * costs.token_s) <= min(lately) / ARRIVAL_PART + 1e-6

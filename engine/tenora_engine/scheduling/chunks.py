@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 
 from tenora_engine.memory.costs import CostModel
+from tenora_engine.request import Tenant
 from tenora_engine.sequence import Sequence
 
 MARGIN = 1.2
@@ -15,6 +16,12 @@ MARGIN = 1.2
 MIN_PREFILL_PART = 8
 """Prefill always goes on by this part of what a step could hold: where the promises cannot be kept
 with any step, what waits must not be lost as well."""
+
+ARRIVAL_PART = 8
+"""A step takes at most this part of a promised time to first token: who arrives waits for it."""
+
+PROMISE_MEMORY_S = 60.0
+"""How long a promise counts after the last request that came with it."""
 
 _MEMORY = 0.9  # weight of the past in the moving average
 
@@ -26,12 +33,20 @@ class ChunkSizer:
     A step is predicted to take what one that only decodes takes, and the time of a prefilled token
     for each token of prefill. A sequence's n-th token is due at its first plus n times its TPOT
     target: one that is ahead lends its time to prefills. One that is late is not made later, but
-    nobody else waits for it to catch up.
+    nobody else waits for it to catch up. Nor does a step take more than a part of the least time to
+    first token that was lately promised to anybody: what comes meanwhile has to wait for its end.
     """
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
         self._decode_s = 0.0
+        self._promises: dict[float, float] = {}  # seconds to the first token: when last asked for
+
+    def observe_promise(self, tenant: Tenant, now_s: float) -> None:
+        """A request came with the tenant's time to first token. There are as many promises as
+        plans."""
+        if tenant.ttft_ms is not None:
+            self._promises[tenant.ttft_ms / 1000] = now_s
 
     def observe_decode(self, step_s: float) -> None:
         """A step in which every sequence decoded one token."""
@@ -42,7 +57,7 @@ class ChunkSizer:
 
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
-        slack_s = math.inf
+        slack_s = self._least_promise_s(now_s) / ARRIVAL_PART
         for sequence in decoding:
             if sequence.tpot_s < slack_s:
                 slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.tpot_s))
@@ -50,3 +65,8 @@ class ChunkSizer:
             return most
         tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
         return min(max(tokens, -(-most // MIN_PREFILL_PART)), most)
+
+    def _least_promise_s(self, now_s: float) -> float:
+        old_s = now_s - PROMISE_MEMORY_S
+        self._promises = {ttft_s: at_s for ttft_s, at_s in self._promises.items() if at_s > old_s}
+        return min(self._promises, default=math.inf)

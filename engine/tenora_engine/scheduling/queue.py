@@ -14,6 +14,9 @@ from tenora_engine.telemetry import QueueStats
 
 _TENANTS_KEPT = 4096
 
+Turn = tuple[bool, float, int]
+"""Of a class and of a tenant in it; the least goes first."""
+
 _Entry = tuple[int, float, int, int, TenantLine]  # round, due_s, turn, a number; least first
 
 
@@ -63,6 +66,10 @@ class ClassQueue:
     def first_due_s(self) -> float:
         """When its next sequence is due. There must be one."""
         return self._heap[0][1]
+
+    def round_of(self, tenant_key: str) -> int:
+        line = self._lines.get(tenant_key)
+        return self._round if line is None else line.round
 
     def place(self, line: TenantLine) -> None:
         """Put a tenant that waits where it belongs; to be called when anything that the order goes
@@ -219,6 +226,22 @@ class FairQueue:
             for queue, line in walked:
                 line.end_walk()
                 queue.place(line)
+
+    def turn(self, sequence: Sequence) -> Turn:
+        """Of the tenant of a sequence that runs. Of classes that are all owed, or none of them, the
+        heaviest goes first here."""
+        name = sequence.service_class
+        number = self._classes[name].round_of(sequence.request.tenant.key)
+        return (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], number)
+
+    def first_turn(self) -> Turn | None:
+        """The least of all that waits; None when nothing does."""
+        turns = [
+            (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], queue.first.round)
+            for name, queue in self._classes.items()
+            if queue.first is not None
+        ]
+        return min(turns, default=None)
 
     def work(self) -> float:
         """Of everything that waits (see `Sequence.work`)."""

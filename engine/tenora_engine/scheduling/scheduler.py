@@ -5,6 +5,7 @@ order. It knows tokens and pages by number, never tensors."""
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
 
@@ -41,8 +42,10 @@ class Scheduler:
         self._clock = clock
         self._block_tokens = engine.block_tokens
         self._max_step_tokens = engine.max_step_tokens
-        is_fair = engine.scheduling_policy == "sla"
-        self._max_chunk = engine.max_prefill_chunk if is_fair else engine.max_step_tokens
+        self._keeps_promises = engine.scheduling_policy == "sla"
+        self._max_chunk = (
+            engine.max_prefill_chunk if self._keeps_promises else engine.max_step_tokens
+        )
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
@@ -82,6 +85,8 @@ class Scheduler:
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
         self._book.submit(request)
+        if self._keeps_promises:
+            self._chunks.observe_promise(request.tenant, self._clock())
         self._stalled = False
 
     def schedule(self) -> StepPlan:
@@ -93,8 +98,17 @@ class Scheduler:
         self._grow()
         now_s = self._clock()
         items: list[ScheduledSequence] = []
-        room = self._plan_running(items, now_s)
-        relegated = self._intake.admit(room, now_s, lambda new: _plan_chunk(items, new, room))
+        room, passed = self._plan_running(items, now_s)
+
+        def plan_new(sequence: Sequence) -> None:
+            turn = self._queue.turn(sequence)
+            while passed and self._queue.turn(passed[0]) <= turn:
+                _plan_chunk(items, passed.popleft(), room)
+            _plan_chunk(items, sequence, room)
+
+        relegated = self._intake.admit(room, now_s, plan_new)
+        for sequence in passed:
+            _plan_chunk(items, sequence, room)
         items.sort(key=_SLOT)
         self._stalled = not (items or relegated or self._book.events)
         return StepPlan(tuple(items))
@@ -137,8 +151,11 @@ class Scheduler:
         self._book.events.clear()
         return events
 
-    def _plan_running(self, items: list[ScheduledSequence], now_s: float) -> PrefillRoom:
-        """Plan the running sequences into `items`; returns the room left for new ones."""
+    def _plan_running(
+        self, items: list[ScheduledSequence], now_s: float
+    ) -> tuple[PrefillRoom, deque[Sequence]]:
+        """Plan the running sequences into `items`, prefills in fair order. Returns the room left
+        for new ones, and the prefills that stand behind some of what waits, in order."""
         prefills: list[Sequence] = []
         decoding: list[Sequence] = []
         for sequence in self._running:
@@ -149,9 +166,12 @@ class Scheduler:
         if prefills or self._intake.is_open:
             tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
         room = PrefillRoom(tokens, self._max_chunk if self._book.has_several_tenants else tokens)
-        for sequence in prefills:
-            _plan_chunk(items, sequence, room)
-        return room
+        prefills.sort(key=self._queue.turn)
+        left = deque(prefills)
+        first = self._queue.first_turn() if self._intake.is_open else None
+        while left and (first is None or self._queue.turn(left[0]) <= first):
+            _plan_chunk(items, left.popleft(), room)
+        return room, left
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""

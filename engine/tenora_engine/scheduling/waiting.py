@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Protocol
 
+from tenora_engine.scheduling.queue import Turn
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -23,6 +24,8 @@ class WaitingQueue(Protocol):
     def charge(self, sequence: Sequence, cost: float) -> None: ...
     def counter(self, tenant_key: str, tier: str) -> float: ...
     def candidates(self) -> Generator[Sequence, None, None]: ...
+    def turn(self, sequence: Sequence) -> Turn: ...
+    def first_turn(self) -> Turn | None: ...
     def work(self) -> float: ...
     def work_before(self, sequence: Sequence) -> float: ...
     def sequences(self) -> Iterator[Sequence]: ...
@@ -78,6 +81,13 @@ class ArrivalQueue:
         for sequence in [*reversed(self._again), *self._line]:
             if sequence in self:
                 yield sequence
+
+    def turn(self, sequence: Sequence) -> Turn:
+        """The same for all: what runs came first."""
+        return (False, 0.0, 0)
+
+    def first_turn(self) -> Turn | None:
+        return (False, 0.0, 0) if len(self) else None
 
     def work(self) -> float:
         return self._work
