@@ -37,7 +37,7 @@ async def _run(options: Options) -> Outcome:
         for turn in range(2):
             per_s = await capacity(engine, kinds, NOISY, 100, f"{options.seed}/capacity{turn}")
         for number in range(options.rounds or ROUNDS):
-            for name, noise in RUNS.items():
+            for name, noise in list(RUNS.items())[:: -1 if number % 2 else 1]:
                 records = await one_run(engine, kinds, per_s, noise, f"{options.seed}/{number}")
                 found[name].append(records)
                 refused += sum(r.error is not None for r in records)
