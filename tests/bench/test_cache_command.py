@@ -74,7 +74,7 @@ def test_peak_loads_are_looked_for(tmp_path: Path) -> None:
 
 def test_peaks_over_seeds_come_with_the_least_cost_of_misses(tmp_path: Path) -> None:
     path = tmp_path / "peaks.json"
-    options = ["--policies", "joint,static-lru", "--seeds", "0-1", "--device-shares", "0.9"]
+    options = ["--policies", "joint,static-lru", "--seeds", "0-1", "--device-shares", "40"]
     code, output = bench(*SMALL, *options, "--json", str(path))
     assert code == 0, output
     rows = json.loads(path.read_text())["peaks"]
