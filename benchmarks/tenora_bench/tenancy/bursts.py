@@ -69,10 +69,10 @@ def one_seed(trace: Sequence[TraceRequest], targets: dict[str, Targets]) -> dict
     """The highest speed at which either order serves every tenant, and what each tenant attains
     at twice that of order of arrival."""
 
-    def least_at(policy: str) -> Callable[[float], float]:
+    def least_at(policy: SchedulingPolicy) -> Callable[[float], float]:
         return lambda speed: least(attained(trace, targets, policy, speed))
 
-    speeds = {policy: highest(least_at(policy)) for policy in ("fcfs", "sla")}
+    speeds = {"fcfs": highest(least_at("fcfs")), "sla": highest(least_at("sla"))}
     base = speeds["fcfs"]
     result: dict[str, Any] = {"speeds": speeds, "rate": RATE}
     if base is not None:

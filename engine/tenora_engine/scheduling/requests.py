@@ -30,12 +30,16 @@ from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.telemetry import Telemetry, TelemetryStats
 
+ROUNDS_A_STEP = 8
+"""A tenant's turn is this part of a step: whoever comes to the queue waits for no more of it than
+that, however much of it is overdue."""
+
 
 def make_queue(config: ResolvedConfig) -> WaitingQueue:
     engine = config.engine
     if engine.scheduling_policy == "fcfs":
         return ArrivalQueue()
-    return FairQueue(quantum=engine.max_step_tokens)
+    return FairQueue(quantum=max(engine.max_step_tokens / ROUNDS_A_STEP, 1.0))
 
 
 class RequestBook:
