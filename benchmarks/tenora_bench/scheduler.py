@@ -152,6 +152,8 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
     arena = Arena.allocate(config)
     memory = MemoryManager(config, arena, make_policy(policy), clock=lambda: now_s)
     scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s)
+    for _ in range(200):  # an engine that has run for a while knows what a token takes
+        memory.costs.observe_step(config.engine.max_step_tokens, 1, STEP_S)
     schedule_ms: list[float] = []
     commit_ms: list[float] = []
     while len(schedule_ms) < steps:
