@@ -19,6 +19,7 @@ import torch
 import zmq
 
 from tenora_bench.adapters import publish_adapters
+from tenora_bench.client import BenchError
 from tenora_bench.machine import machine
 from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.engine import Engine, build_engine
@@ -250,14 +251,18 @@ def requests(
 
 
 def start_decoding(engine: Engine, submitted: Sequence[GenerationRequest]) -> None:
-    """Submit, and step until every sequence decodes and the caches have seen a few steps."""
+    """Submit, and step until every sequence decodes and the caches have seen a few steps. Raises
+    BenchError when one has ended before all decode."""
     for request in submitted:
         engine.submit(request)
-    running = engine._book.running
+    book = engine._book
+    running = book.running
     while len(running) < len(submitted) or any(not s.num_output for s in running):
         engine.step()
-        if not engine.has_work:
-            time.sleep(0.001)  # adapters are being loaded
+        if len(running) + book.num_waiting < len(submitted):
+            raise BenchError("a sequence has ended before all of them were decoding")
+        if book.num_waiting:
+            time.sleep(0.005)  # adapters are being loaded, by a thread that needs the interpreter
     for _ in range(WARM_UP_STEPS):
         engine.step()
 
