@@ -63,7 +63,8 @@ async def one_run(
 
 def summarise(found: dict[str, list[list[RequestRecord]]], details: dict[str, Any]) -> Outcome:
     """`found` has the quiet tenants' records by run and round. The claim compares medians over the
-    rounds; beside them stand the percentiles of all rounds together."""
+    rounds, with the quicker of the runs without noise: alone, a few slow requests make the P99.
+    Beside them stand the percentiles of all rounds together."""
     runs: dict[str, dict[str, Any]] = {}
     for name, rounds in found.items():
         p99s = [quantile(ttfts_ms(records), 0.99) for records in rounds]
@@ -75,13 +76,16 @@ def summarise(found: dict[str, list[list[RequestRecord]]], details: dict[str, An
             "pooled_p99_ttft_ms": quantile(pooled, 0.99),
             "p99_ttft_ms_by_round": p99s,
         }
-    alone, *_, noisy = (runs[name]["p99_ttft_ms"] for name in RUNS)
+    *calm, noisy = (runs[name]["p99_ttft_ms"] for name in RUNS)
     columns = ("run", "quiet requests", "TTFT p50 ms", "p99 ms", "p99 of all rounds ms")
     keys = ("requests", "p50_ttft_ms", "p99_ttft_ms", "pooled_p99_ttft_ms")
     return Outcome(
         claims=[
             Claim(
-                "P99 TTFT of the others, with the noisy over without", noisy / alone, "below", MOST
+                "P99 TTFT of the others, with the noisy over without",
+                noisy / min(calm),
+                "below",
+                MOST,
             )
         ],
         columns=columns,

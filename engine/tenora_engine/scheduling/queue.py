@@ -269,8 +269,7 @@ class FairQueue:
         """What waits, by class and tenant."""
         for name, queue in self._classes.items():
             for key, line in queue.waiting.items():
-                if line.oldest_s is not None:
-                    yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
+                yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
 
     def service_gaps(self) -> dict[str, float]:
         """By class, see `ClassQueue.service_gap`."""
