@@ -21,6 +21,7 @@ from tenora_engine.request import AdapterRef
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
+LINEARS = ATTENTION + MLP
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class AdapterSpec:
     rank: int
     seed: int
     strength: float = 0.02  # of B's entries; from about 0.2 on greedy answers change visibly
-    modules: tuple[str, ...] = ATTENTION + MLP
+    modules: tuple[str, ...] = LINEARS
 
 
 def linear_shapes(model: Path) -> tuple[int, dict[str, tuple[int, int]]]:
@@ -83,22 +84,41 @@ def write_adapter(folder: Path, model: Path, spec: AdapterSpec) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2))
 
 
-def write_adapters(root: Path, model: Path, count: int, ranks: list[int]) -> list[Path]:
+def adapter_bytes(model: Path, rank: int, modules: Sequence[str] = LINEARS) -> int:
+    """Of one adapter in bfloat16: what a step reads of it."""
+    layers, shapes = linear_shapes(model)
+    return layers * rank * sum(sum(shapes[module]) for module in modules) * 2
+
+
+def write_adapters(
+    root: Path,
+    model: Path,
+    count: int,
+    ranks: list[int],
+    modules: tuple[str, ...] = LINEARS,
+) -> list[Path]:
     """`count` adapters under `root`, their ranks taken from `ranks` in turn."""
     folders = []
     for number in range(count):
-        spec = AdapterSpec(f"bench-{number}", ranks[number % len(ranks)], seed=1000 + number)
+        rank = ranks[number % len(ranks)]
+        spec = AdapterSpec(f"bench-{number}", rank, seed=1000 + number, modules=modules)
         write_adapter(root / spec.name, model, spec)
         folders.append(root / spec.name)
     return folders
 
 
 def publish_adapters(
-    folder: Path, store: Path, model: Path, count: int, ranks: Sequence[int]
+    folder: Path,
+    store: Path,
+    model: Path,
+    count: int,
+    ranks: Sequence[int],
+    modules: tuple[str, ...] = LINEARS,
 ) -> list[AdapterRef]:
     """Random adapters of `ranks` in turn, in an object store as the platform lays it out. Their
     PEFT folders are left in `folder`."""
-    return [publish(made, store) for made in write_adapters(folder, model, count, list(ranks))]
+    folders = write_adapters(folder, model, count, list(ranks), modules)
+    return [publish(made, store) for made in folders]
 
 
 def publish(folder: Path, store: Path) -> AdapterRef:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
+from tenora_bench.adapters import ATTENTION, LINEARS, AdapterSpec, adapter_bytes, write_adapter
 from tenora_bench.cache.simulator import Targets
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
@@ -153,3 +157,13 @@ def test_bursts_are_judged_over_the_seeds_that_have_a_load() -> None:
     assert outcome.claims[0].figure == 0.5
     assert math.isnan(outcome.claims[1].figure)
     assert outcome.rows[0] == ("trace, 3 seeds", 8.0, 24.0, 0.3, 0.5, 0.95)
+
+
+def test_an_adapter_is_as_large_as_its_weights(tmp_path: Path) -> None:
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    for modules in (LINEARS, ATTENTION):
+        write_adapter(tmp_path / "made", tmp_path, AdapterSpec("a", 5, 0, modules=modules))
+        tensors = load_file(tmp_path / "made" / "adapter_model.safetensors").values()
+        assert adapter_bytes(tmp_path, 5, modules) == sum(t.nbytes for t in tensors)

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tenora_bench.adapters import publish_adapters
+from tenora_bench.adapters import LINEARS, publish_adapters
 from tenora_bench.machine import threads
 from tenora_bench.metrics import RequestRecord
 from tenora_engine.client import EngineClient
@@ -124,10 +124,13 @@ def tenant_of(key: str, **promises: Any) -> Tenant:
     return Tenant(key=key, namespace=key, **promises)
 
 
-def make_adapters(scratch: Path, model: Path, ranks: Sequence[int]) -> list[AdapterRef]:
+def make_adapters(
+    scratch: Path, model: Path, ranks: Sequence[int], modules: tuple[str, ...] = LINEARS
+) -> list[AdapterRef]:
     """One adapter for each rank, where the engine of `live_engine(model, scratch)` finds them.
     Seeded by their place in `ranks`; their PEFT folders are `scratch / "adapters" / "bench-N"`."""
-    return publish_adapters(scratch / "adapters", scratch / STORE, model, len(ranks), ranks)
+    folder, store = scratch / "adapters", scratch / STORE
+    return publish_adapters(folder, store, model, len(ranks), ranks, modules)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.random import default_rng
 
-from tenora_bench.adapters import ATTENTION, AdapterSpec, linear_shapes, write_adapter
+from tenora_bench.adapters import ATTENTION, AdapterSpec, adapter_bytes, write_adapter
 from tenora_bench.cache.workloads import zipf_choice
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
@@ -80,7 +80,7 @@ async def _run(options: Options) -> Outcome:
                 found[name].append(
                     await one_run(engine, refs[: counts[name]], f"{options.seed}/{number}")
                 )
-    return summarise(found, adapter_bytes(options.model))
+    return summarise(found, adapter_bytes(options.model, RANK, MODULES))
 
 
 def drawn(
@@ -125,12 +125,6 @@ def distinct(count: int, rows: int = STREAMS) -> float:
     weights = [math.pow(rank + 1, -EXPONENT) for rank in range(count)]
     whole = sum(weights)
     return sum(1.0 - math.pow(1.0 - weight / whole, rows) for weight in weights)
-
-
-def adapter_bytes(model: Path) -> int:
-    """That a step reads of one adapter."""
-    layers, shapes = linear_shapes(model)
-    return layers * RANK * sum(sum(shapes[module]) for module in MODULES) * 2
 
 
 def summarise(found: dict[str, list[dict[str, float]]], bytes_each: int) -> Outcome:
