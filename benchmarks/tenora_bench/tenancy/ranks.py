@@ -159,6 +159,7 @@ def summarise(
             "p50_ttft_ms": quantile(ttfts, 0.5),
             "p95_ttft_ms": quantile(ttfts, 0.95),
             "p95_ttft_ms_by_round": [quantile(ttfts_ms(each.measured), 0.95) for each in rounds],
+            "ttft_ms": ttfts,
             "gap_ms": statistics.median(quantile(gaps_ms(each.measured), 0.5) for each in rounds),
             "distinct_beside": distinct,
             "bytes_ms_a_step": distinct * adapter_ms[rank],
