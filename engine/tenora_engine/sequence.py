@@ -26,7 +26,7 @@ class SequenceState(enum.Enum):
     FINISHED = "finished"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Sequence:
     """`token_ids` is prompt plus output. KV of the first `num_computed` of them lies in the pages
     of `block_table`. After preemption `num_computed` is 0 and the output is part of what is
@@ -67,7 +67,7 @@ class Sequence:
     due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
     tpot_s: float = math.inf  # promised between two tokens
     max_length: int = 0  # tokens at which it ends by "length"
-    quiet_length: int = 0  # tokens up to which another one means nothing but itself
+    quiet: int = 0  # tokens that it may decode before one of them means more than itself
     settled_length: int = 0  # tokens for which its tenant has been charged
     settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot

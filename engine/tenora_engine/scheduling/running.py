@@ -55,14 +55,14 @@ class Running(Collection[Sequence]):
 
     def advanced(self, sequence: Sequence) -> None:
         """To be called when a step has computed tokens of a running sequence or added some to it,
-        unless it was one to each below its `quiet_length`."""
+        unless it was one of its `quiet` tokens."""
         length = len(sequence.token_ids)
         if len(sequence.block_table) * self._block_tokens < length:
             self._short.append(sequence)
         if sequence in self._prefilling:
             return
         if sequence.num_uncomputed == 1:
-            sequence.quiet_length = self._quiet_length(sequence)
+            sequence.quiet = self._quiet(sequence)
         else:
             self._stop_decoding(sequence)
             self._prefilling[sequence] = None
@@ -119,9 +119,9 @@ class Running(Collection[Sequence]):
                 raise IntegrityError("the row of a sequence that decodes is not its own")
             if row is not self._rows[sequence.adapter_slot].get(sequence):
                 raise IntegrityError("a row stands with those of another adapter slot")
-            if sequence.quiet_length != self._quiet_length(sequence):
+            if sequence.quiet != self._quiet(sequence):
                 raise IntegrityError("a sequence would not be seen to fill a block or to end")
-        if any(sequence.quiet_length for sequence in self._prefilling):
+        if any(sequence.quiet for sequence in self._prefilling):
             raise IntegrityError("a sequence that prefills would be taken for one that decodes")
         promised = {s for group in self._promised.values() for s in group}
         if promised != {s for s in rows if s.tpot_s < math.inf}:
@@ -132,25 +132,23 @@ class Running(Collection[Sequence]):
         self._rows.setdefault(sequence.adapter_slot, {})[sequence] = row
         if sequence.tpot_s < math.inf:
             self._promised.setdefault(sequence.tpot_s, {})[sequence] = None
-        sequence.quiet_length = self._quiet_length(sequence)
+        sequence.quiet = self._quiet(sequence)
 
     def _stop_decoding(self, sequence: Sequence) -> None:
         _take_out(self._rows, sequence.adapter_slot, sequence)
         if sequence.tpot_s < math.inf:
             _take_out(self._promised, sequence.tpot_s, sequence)
-        sequence.quiet_length = 0
+        sequence.quiet = 0
 
-    def _quiet_length(self, sequence: Sequence) -> int:
-        """The first at which another token fills a block, or is the first or the last one."""
+    def _quiet(self, sequence: Sequence) -> int:
+        """Tokens until one fills a block, or is the first or the last of the output."""
         if sequence.first_token_s is None:
             return 0
-        size = self._block_tokens
-        return min(-(-len(sequence.token_ids) // size) * size, sequence.max_length - 1)
+        length = len(sequence.token_ids)
+        return min(-length % self._block_tokens, sequence.max_length - 1 - length)
 
 
-def _take_out(
-    groups: dict[Any, dict[Sequence, Any]], name: float, sequence: Sequence
-) -> None:
+def _take_out(groups: dict[Any, dict[Sequence, Any]], name: float, sequence: Sequence) -> None:
     del groups[name][sequence]
     if not groups[name]:
         del groups[name]

@@ -123,14 +123,10 @@ class Scheduler:
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
-            tokens = sequence.token_ids
-            if (
-                len(tokens) < sequence.quiet_length
-                and len(new) == 1
-                and new[0] not in sequence.stop_ids
-            ):
-                tokens.append(new[0])
+            if sequence.quiet and len(new) == 1 and new[0] not in sequence.stop_ids:
+                sequence.quiet -= 1
                 sequence.num_computed += 1
+                sequence.token_ids.append(new[0])
                 output_tokens += 1
                 add(TokenEvent(sequence.request.request_id, sequence.index, new, logprobs))
             elif sequence.state is SequenceState.RUNNING:
