@@ -133,8 +133,10 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Walk all of the memory. Raises IntegrityError when a page is lost or counted twice."""
+        """Walk all of the memory and what runs. Raises IntegrityError when a page is lost or counted
+        twice, or something else that is kept is not what counting anew gives."""
         self._memory.check_integrity(self._book.running)
+        self._book.running.check()
 
     def close(self) -> None:
         """Stop the adapter loader and the fetches. Sequences in flight are dropped without

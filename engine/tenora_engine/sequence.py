@@ -26,7 +26,7 @@ class SequenceState(enum.Enum):
     FINISHED = "finished"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Sequence:
     """`token_ids` is prompt plus output. KV of the first `num_computed` of them lies in the pages
     of `block_table`. After preemption `num_computed` is 0 and the output is part of what is
@@ -66,8 +66,8 @@ class Sequence:
     work: float = 0.0  # expected cost until its first token, when it entered the queue
     due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
     tpot_s: float = math.inf  # promised between two tokens
-    next_due_s: float = math.inf  # when by that promise its next token is due
     max_length: int = 0  # tokens at which it ends by "length"
+    quiet: int = 0  # tokens that it may decode before one of them means more than itself
     settled_length: int = 0  # tokens for which its tenant has been charged
     settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
@@ -79,3 +79,10 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def next_due_s(self) -> float:
+        """When its next token is due by the promise that came with it."""
+        if self.first_token_s is None:
+            return math.inf
+        return self.first_token_s + self.num_output * self.tpot_s

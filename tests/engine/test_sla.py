@@ -168,7 +168,7 @@ def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
                 tokens,
                 num_prompt=1,
                 tpot_s=tpot_ms / 1000,
-                next_due_s=NOW_S - ago_s + (len(tokens) - 1) * tpot_ms / 1000,
+                first_token_s=NOW_S - ago_s,
             )
         )
         slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))

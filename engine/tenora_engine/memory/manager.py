@@ -121,8 +121,7 @@ class MemoryManager:
         if not self.is_partitioned:
             return list(others)
         partitions = self._evictor.partitions
-        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
-        own = partitions.of(sequence.request.tenant.namespace, "kv")
+        own, count = self._demand(sequence)
         compete: dict[str, bool] = {}
         for namespace in {other.request.tenant.namespace for other in others}:
             compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
@@ -131,6 +130,21 @@ class MemoryManager:
             for other in others
             if compete[other.request.tenant.namespace] or self._adapter_partition(other) is own
         ]
+
+    def num_rivals(self, sequence: Sequence, others: Collection[Sequence]) -> int:
+        """How many they are; `others` is all that runs. O(others) only where an adapter lies in the
+        tenant's partition."""
+        if not self.is_partitioned:
+            return len(others)
+        partitions = self._evictor.partitions
+        if partitions.of(sequence.request.tenant.namespace, "kv").adapters:
+            return len(self.rivals(sequence, others))
+        return partitions.num_competing(*self._demand(sequence))
+
+    def _demand(self, sequence: Sequence) -> tuple[Partition[Item], int]:
+        """What the sequence lacks, and in which partition."""
+        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
+        return self._evictor.partitions.of(sequence.request.tenant.namespace, "kv"), count
 
     def _adapter_partition(self, sequence: Sequence) -> Partition[Item] | None:
         """In which the adapter lies that a running sequence holds; it may be another tenant's."""
@@ -144,8 +158,8 @@ class MemoryManager:
         if not self.is_partitioned:
             return True
         partitions = self._evictor.partitions
-        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
-        own, its = (partitions.of(s.request.tenant.namespace, "kv") for s in (sequence, other))
+        own, count = self._demand(sequence)
+        its = partitions.of(other.request.tenant.namespace, "kv")
         return partitions.compete(own, its, count)
 
     def blocks(self, num_tokens: int) -> int:
@@ -224,6 +238,7 @@ class MemoryManager:
             sequence.adapter_slot = resident.slot
         sequence.prefix_nodes = nodes
         pages = self._allocate(needed, "kv", request.tenant.namespace)
+        self._count_running(sequence, 1)
         sequence.block_table = array("i", [*(node.page for node in nodes), *pages])
         sequence.num_computed = len(nodes) * self._block_tokens
         digest = None if request.adapter is None else request.adapter.digest
@@ -283,6 +298,7 @@ class MemoryManager:
         """Take a running sequence's pages and its hold on the adapter. What the prefix tree has
         of it stays cached."""
         now_s = self._clock()
+        self._count_running(sequence, -1)
         self._evictor.demand.stopped(now_s)
         nodes = sequence.prefix_nodes
         self.tree.unpin(nodes, now_s)
@@ -330,6 +346,11 @@ class MemoryManager:
             raise IntegrityError(
                 f"{queued} candidates for eviction are queued, there are {candidates}"
             )
+
+    def _count_running(self, sequence: Sequence, change: int) -> None:
+        partition = self._evictor.partitions.of(sequence.request.tenant.namespace, "kv")
+        partition.running += change
+        self.pool.note_change(partition)
 
     def _match(self, sequence: Sequence) -> list[PrefixNode]:
         if sequence.prefix_root is None or not self._config.engine.prefix_caching:

@@ -38,6 +38,7 @@ class Partition(PageAccount, Generic[ItemT]):
         self.max_slots = max_slots  # adapters
         self.hard = hard
         self.sequences = 0  # that have not ended
+        self.running = 0  # of them
         self.most_needed = 0  # pages that one of them may come to need
         self.adapters = 0  # resident
         self.adapter_pages = 0
@@ -46,6 +47,7 @@ class Partition(PageAccount, Generic[ItemT]):
         self.most_bytes = 1
         self.valued_s = 0.0  # when all candidates were valued last
         self.spare = 0  # what others could take of it, when that was last counted
+        self.rivals = 0  # running sequences that others could take pages of, then
         self.heads: dict[Kind, int] = {}  # tickets of the least of each queue, as last seen
         self.queues: dict[Kind, EvictionQueue[ItemT]] = {
             "kv": EvictionQueue(),
@@ -79,6 +81,10 @@ class Partition(PageAccount, Generic[ItemT]):
         """Whether these are its bounds already."""
         return self.min_pages == min_pages and self.max_pages == self.bounded_max(max_pages)
 
+    def competitors(self) -> int:
+        """Running sequences that others could take pages of."""
+        return self.running if self.surplus(beyond_max=False) and not self.hard else 0
+
     def takeable(self, beyond_max: bool = False, held: int = 0) -> int:
         """Pages that others could have of it; `held` of its evictable ones are spoken for."""
         return min(self.evictable_pages - held, self.surplus(beyond_max))
@@ -99,7 +105,9 @@ class Partitions(Generic[ItemT]):
         self._kinds: dict[Kind, Partition[ItemT]] = {}
         self._promised = 0  # pages, as minimum
         self._spare = 0  # of all partitions
+        self._rivals = 0
         self._above_max: dict[Partition[ItemT], None] = {}  # those which something can be taken of
+        self._unnoted: dict[Partition[ItemT], None] = {}  # whose least may not be in `_least`
         # The least candidate of each partition, by kind, among entries that are outdated: value, a
         # number, the ticket with which that is the value, candidate, partition.
         self._least: dict[Kind, list[tuple[float, int, int, ItemT, Partition[ItemT]]]] = {
@@ -215,7 +223,7 @@ class Partitions(Generic[ItemT]):
     def least_spare(self, kind: Kind) -> tuple[float, ItemT] | None:
         """The candidate of least value of all partitions above their minimum, and its value. What
         is not above it is dropped until it changes."""
-        self._recount()
+        self._note_all()
         heap = self._least[kind]
         while heap:
             value, _, ticket, item, partition = heap[0]
@@ -253,6 +261,15 @@ class Partitions(Generic[ItemT]):
             return source is partition or source.surplus(beyond_max=False) > 0
         return source in sources
 
+    def num_competing(self, partition: Partition[ItemT], count: int) -> int:
+        """Running sequences in the partitions that `compete` for this demand."""
+        if partition.hard:
+            return partition.running
+        if partition.used - partition.evictable_pages + count > partition.max_pages:
+            return sum(other.running for other in self if self.compete(partition, other, count))
+        self._recount()
+        return self._rivals - partition.rivals + partition.running
+
     def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
         """Whether `other` giving up pages could help a demand for `count`."""
         if other is partition:
@@ -267,6 +284,8 @@ class Partitions(Generic[ItemT]):
         self._recount()
         if self._spare != sum(partition.takeable() for partition in self):
             raise IntegrityError("the count of pages that can be taken is wrong")
+        if self._rivals != sum(partition.competitors() for partition in self):
+            raise IntegrityError("the count of running sequences that can be taken from is wrong")
         if set(self._above_max) != {p for p in self if p.takeable(beyond_max=True)}:
             raise IntegrityError("the partitions above their maximum are not those that are noted")
         for kind in self._least:
@@ -284,12 +303,22 @@ class Partitions(Generic[ItemT]):
             self._spare -= partition.spare
             partition.spare = partition.takeable()
             self._spare += partition.spare
+            self._rivals -= partition.rivals
+            partition.rivals = partition.competitors()
+            self._rivals += partition.rivals
             if partition.takeable(beyond_max=True):
                 self._above_max[partition] = None
             else:
                 self._above_max.pop(partition, None)
+            self._unnoted[partition] = None
+
+    def _note_all(self) -> None:
+        """See to it that the least of every partition is in the heaps."""
+        self._recount()
+        for partition in self._unnoted:
             for kind in self._least:
                 self._note_least(partition, kind)
+        self._unnoted.clear()
         for kind, heap in self._least.items():
             if len(heap) > 4 * len(self._tenants) + 64:
                 heap.clear()

@@ -129,9 +129,9 @@ class Intake:
             return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
-        rivals = self._memory.rivals(sequence, self._running)
+        rivals = self._memory.num_rivals(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
-        reserve = min(len(rivals), most_pages // RESERVE_FRACTION)
+        reserve = min(rivals, most_pages // RESERVE_FRACTION)
         if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence)
             step.work += sequence.work

@@ -26,6 +26,7 @@ from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters, meter_end, meter_start
 from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.telemetry import Telemetry, TelemetryStats
@@ -44,7 +45,7 @@ def make_queue(config: ResolvedConfig) -> WaitingQueue:
 
 class RequestBook:
     """Owns all sequences. One that waits is in `queue` (or held for its sibling), and its adapter
-    is wanted; one that runs is in `running` (in order of admission), and holds pages."""
+    is wanted; one that runs is in `running`, and holds pages."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class RequestBook:
         self.charges = Charges(config, memory.costs)
         self.queue = make_queue(config)
         self.gate = Gate(config, memory, self.queue, self.charges)
-        self.running: dict[Sequence, None] = {}
+        self.running = Running(config.engine.block_tokens)
         self.events: list[Event] = []
         self.counters = Counters()
         self.changes = 0  # of what waits and what has been loaded
@@ -157,7 +158,7 @@ class RequestBook:
         request = sequence.request
         self.changes += 1
         self.queue.start(sequence)
-        self.running[sequence] = None
+        self.running.start(sequence)
         sequence.state = SequenceState.RUNNING
         sequence.encoded = b""
         sequence.slot_waits = 0
@@ -290,7 +291,7 @@ class RequestBook:
 
     def _stop(self, sequence: Sequence) -> None:
         self.settle(sequence)
-        del self.running[sequence]
+        self.running.stop(sequence)
         self._memory.release(sequence)
 
     def _meter_start(self, sequence: Sequence) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
@@ -22,8 +21,6 @@ from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResul
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
-
-_SLOT = attrgetter("sequence.adapter_slot")
 
 
 class Scheduler:
@@ -97,21 +94,21 @@ class Scheduler:
         self._memory.fetches.take_completed()
         self._grow()
         now_s = self._clock()
-        items: list[ScheduledSequence] = []
-        room, passed = self._plan_running(items, now_s)
+        chunks: list[ScheduledSequence] = []
+        room, passed = self._plan_running(chunks, now_s)
 
         def plan_new(sequence: Sequence) -> None:
             turn = self._queue.turn(sequence)
             while passed and self._queue.turn(passed[0]) <= turn:
-                _plan_chunk(items, passed.popleft(), room)
-            _plan_chunk(items, sequence, room)
+                _plan_chunk(chunks, passed.popleft(), room)
+            _plan_chunk(chunks, sequence, room)
 
         relegated = self._intake.admit(room, now_s, plan_new)
         for sequence in passed:
-            _plan_chunk(items, sequence, room)
-        items.sort(key=_SLOT)
-        self._stalled = not (items or relegated or self._book.events)
-        return StepPlan(tuple(items))
+            _plan_chunk(chunks, sequence, room)
+        rows = self._running.rows(chunks)
+        self._stalled = not (rows or relegated or self._book.events)
+        return StepPlan(tuple(rows))
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
         """Take in what a step computed, `step_s` seconds in all. Sequences that ended meanwhile
@@ -122,18 +119,18 @@ class Scheduler:
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
         self._book.charges.observe_step(step_s)
-        size, output_tokens = self._block_tokens, 0
+        add, output_tokens = self._book.events.append, 0
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
-        for item, token_ids, logprobs in results:
+        for item, new, logprobs in results:
             sequence = item.sequence
-            if sequence.state is not SequenceState.RUNNING:
-                continue
-            sequence.num_computed += item.num_tokens
-            if item.num_tokens > 1 or sequence.num_computed % size == 0:
-                self._memory.cache_blocks(sequence)
-                self._book.settle(sequence)
-            if token_ids:
-                output_tokens += self._append(sequence, token_ids, logprobs, now_s)
+            if sequence.quiet and len(new) == 1 and new[0] not in sequence.stop_ids:
+                sequence.quiet -= 1
+                sequence.num_computed += 1
+                sequence.token_ids.append(new[0])
+                output_tokens += 1
+                add(TokenEvent(sequence.request.request_id, sequence.index, new, logprobs))
+            elif sequence.state is SequenceState.RUNNING:
+                output_tokens += self._take_in(item, new, logprobs, now_s)
         self._book.counters.output_tokens += output_tokens
         return self.take_events()
 
@@ -152,31 +149,25 @@ class Scheduler:
         return events
 
     def _plan_running(
-        self, items: list[ScheduledSequence], now_s: float
+        self, chunks: list[ScheduledSequence], now_s: float
     ) -> tuple[PrefillRoom, deque[Sequence]]:
-        """Plan the running sequences into `items`, prefills in fair order. Returns the room left
-        for new ones, and the prefills that stand behind some of what waits, in order."""
-        prefills: list[Sequence] = []
-        decoding: list[Sequence] = []
-        for sequence in self._running:
-            is_decoding = len(sequence.token_ids) - sequence.num_computed == 1
-            (decoding if is_decoding else prefills).append(sequence)
-        items += [ScheduledSequence(sequence, 1, True) for sequence in decoding]
-        tokens = self._max_step_tokens - len(items)
+        """Plan what prefills into `chunks`, in fair order, beside what decodes. Returns the room
+        left for new ones, and the prefills that stand behind some of what waits, in order."""
+        prefills = self._running.prefilling()
+        tokens = self._max_step_tokens - self._running.num_decoding
         if prefills or self._intake.is_open:
-            tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
+            tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, tokens)
         room = PrefillRoom(tokens, self._max_chunk if self._book.has_several_tenants else tokens)
         prefills.sort(key=self._queue.turn)
         left = deque(prefills)
         first = self._queue.first_turn() if self._intake.is_open else None
         while left and (first is None or self._queue.turn(left[0]) <= first):
-            _plan_chunk(items, left.popleft(), room)
+            _plan_chunk(chunks, left.popleft(), room)
         return room, left
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
-        size = self._block_tokens
-        short = [s for s in self._running if len(s.block_table) * size < len(s.token_ids)]
+        short = self._running.take_short()
         if len(short) > 1:
             self._memory.make_room(len(short))
         for sequence in short:
@@ -191,6 +182,24 @@ class Scheduler:
                 else:
                     self._book.preempt(min(rivals, key=_loss))
 
+    def _take_in(
+        self,
+        item: ScheduledSequence,
+        new: list[int],
+        logprobs: list[TokenLogprob] | None,
+        now_s: float,
+    ) -> int:
+        """What a step computed of a running sequence; returns how many tokens were added."""
+        sequence = item.sequence
+        sequence.num_computed += item.num_tokens
+        if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
+            self._memory.cache_blocks(sequence)
+            self._book.settle(sequence)
+        added = self._append(sequence, new, logprobs, now_s) if new else 0
+        if sequence.state is SequenceState.RUNNING:
+            self._running.advanced(sequence)
+        return added
+
     def _append(
         self,
         sequence: Sequence,
@@ -200,7 +209,7 @@ class Scheduler:
     ) -> int:
         """New tokens of a sequence, up to the one that ends it; returns how many."""
         if sequence.first_token_s is None:
-            sequence.first_token_s = sequence.next_due_s = now_s
+            sequence.first_token_s = now_s
             meter_first_token(sequence, now_s)
             self._book.prompt_computed(sequence)
         tokens, stop, added = sequence.token_ids, None, 0
@@ -212,7 +221,6 @@ class Scheduler:
                 break
             if len(tokens) >= sequence.max_length:
                 break
-        sequence.next_due_s += added * sequence.tpot_s
         shown = added if stop is None else added - 1
         if shown < len(token_ids):
             token_ids = token_ids[:shown]
@@ -227,11 +235,11 @@ class Scheduler:
         return added
 
 
-def _plan_chunk(items: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
+def _plan_chunk(chunks: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
     left = sequence.num_uncomputed
     num_tokens = room.take(sequence)
     if num_tokens:
-        items.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
+        chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
 
 
 def _loss(sequence: Sequence) -> tuple[float, int, float, int]:

@@ -1,0 +1,154 @@
+"""Running: the sequences that hold pages. What a step needs to know of them is kept from one step to
+the next, since only few of them change in between. It plans nothing and frees nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from tenora_engine.memory.pool import IntegrityError
+from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.sequence import Sequence, SequenceState
+
+
+class Running(Collection[Sequence]):
+    """In order of admission. A sequence *decodes* when only its last token is not computed, and has
+    the same row in every step then; else it prefills."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._sequences: dict[Sequence, None] = {}
+        self._prefilling: dict[Sequence, None] = {}
+        # Those that decode: their rows by adapter slot, and who was promised a TPOT by what it is.
+        self._rows: dict[int, dict[Sequence, ScheduledSequence]] = {}
+        self._promised: dict[float, dict[Sequence, None]] = {}
+        self._short: list[Sequence] = []  # of pages for all their tokens, and some that have ended
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    def __contains__(self, sequence: object) -> bool:
+        return sequence in self._sequences
+
+    @property
+    def num_decoding(self) -> int:
+        """As of the last `prefilling`."""
+        return len(self._sequences) - len(self._prefilling)
+
+    def start(self, sequence: Sequence) -> None:
+        """It has been given its pages and its adapter slot, which it keeps."""
+        self._sequences[sequence] = None
+        self._prefilling[sequence] = None
+
+    def stop(self, sequence: Sequence) -> None:
+        """It is to give them back."""
+        del self._sequences[sequence]
+        if sequence in self._prefilling:
+            del self._prefilling[sequence]
+        else:
+            self._stop_decoding(sequence)
+
+    def advanced(self, sequence: Sequence) -> None:
+        """To be called when a step has computed tokens of a running sequence or added some to it,
+        unless it was one of its `quiet` tokens."""
+        length = len(sequence.token_ids)
+        if len(sequence.block_table) * self._block_tokens < length:
+            self._short.append(sequence)
+        if sequence in self._prefilling:
+            return
+        if sequence.num_uncomputed == 1:
+            sequence.quiet = self._quiet(sequence)
+        else:
+            self._stop_decoding(sequence)
+            self._prefilling[sequence] = None
+
+    def take_short(self) -> list[Sequence]:
+        """Those that lack a page for their tokens; they are to be given it now."""
+        short, self._short = self._short, []
+        return [sequence for sequence in short if sequence.state is SequenceState.RUNNING]
+
+    def prefilling(self) -> list[Sequence]:
+        """Those that do not decode in the step that is planned now."""
+        for sequence in [s for s in self._prefilling if s.num_uncomputed == 1]:
+            del self._prefilling[sequence]
+            self._start_decoding(sequence)
+        return list(self._prefilling)
+
+    def most_urgent(self, now_s: float) -> Iterator[Sequence]:
+        """Of those that decode with a promised TPOT, for each such time one with the least slack,
+        which counts as no less than that time."""
+        for tpot_s, sequences in self._promised.items():
+            least = next(iter(sequences))
+            for sequence in reversed(sequences):  # who has just begun is not ahead
+                if sequence.next_due_s < least.next_due_s:
+                    least = sequence
+                if sequence.next_due_s <= now_s + tpot_s:
+                    break
+            yield least
+
+    def rows(self, chunks: Iterable[ScheduledSequence]) -> list[ScheduledSequence]:
+        """Of a step, by adapter slot: of all that decode, and `chunks` of prefill."""
+        beside: dict[int, list[ScheduledSequence]] = defaultdict(list)
+        for chunk in chunks:
+            beside[chunk.sequence.adapter_slot].append(chunk)
+        rows: list[ScheduledSequence] = []
+        for slot in sorted(self._rows.keys() | beside.keys()):
+            rows += self._rows.get(slot, {}).values()
+            rows += beside.get(slot, ())
+        return rows
+
+    def check(self) -> None:
+        """Raises IntegrityError unless what is kept between steps is what looking at every sequence
+        gives."""
+        rows = {s: row for slot in self._rows.values() for s, row in slot.items()}
+        if rows.keys() ^ self._prefilling.keys() != self._sequences.keys():
+            raise IntegrityError("a running sequence neither decodes nor prefills, or does both")
+        for sequence in self._sequences:
+            if sequence.state is not SequenceState.RUNNING:
+                raise IntegrityError("a sequence runs that is not running")
+            lacks_page = len(sequence.block_table) * self._block_tokens < len(sequence.token_ids)
+            if lacks_page != (sequence in self._short):
+                raise IntegrityError("the sequences that lack a page are not those that are noted")
+        for sequence, row in rows.items():
+            if row != ScheduledSequence(sequence, sequence.num_uncomputed, True):
+                raise IntegrityError("the row of a sequence that decodes is not its own")
+            if row is not self._rows[sequence.adapter_slot].get(sequence):
+                raise IntegrityError("a row stands with those of another adapter slot")
+            if sequence.quiet != self._quiet(sequence):
+                raise IntegrityError("a sequence would not be seen to fill a block or to end")
+        if any(sequence.quiet for sequence in self._prefilling):
+            raise IntegrityError("a sequence that prefills would be taken for one that decodes")
+        promised = {s for group in self._promised.values() for s in group}
+        if promised != {s for s in rows if s.tpot_s < math.inf}:
+            raise IntegrityError("those who were promised a TPOT are not those that are noted")
+
+    def _start_decoding(self, sequence: Sequence) -> None:
+        row = ScheduledSequence(sequence, 1, True)
+        self._rows.setdefault(sequence.adapter_slot, {})[sequence] = row
+        if sequence.tpot_s < math.inf:
+            self._promised.setdefault(sequence.tpot_s, {})[sequence] = None
+        sequence.quiet = self._quiet(sequence)
+
+    def _stop_decoding(self, sequence: Sequence) -> None:
+        _take_out(self._rows, sequence.adapter_slot, sequence)
+        if sequence.tpot_s < math.inf:
+            _take_out(self._promised, sequence.tpot_s, sequence)
+        sequence.quiet = 0
+
+    def _quiet(self, sequence: Sequence) -> int:
+        """Tokens until one fills a block, or is the first or the last of the output."""
+        if sequence.first_token_s is None:
+            return 0
+        length = len(sequence.token_ids)
+        return min(-length % self._block_tokens, sequence.max_length - 1 - length)
+
+
+def _take_out(groups: dict[Any, dict[Sequence, Any]], name: float, sequence: Sequence) -> None:
+    del groups[name][sequence]
+    if not groups[name]:
+        del groups[name]
