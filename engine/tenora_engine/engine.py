@@ -35,8 +35,8 @@ class Runner(Protocol):
 class Engine:
     """One base model, its page arena and its schedule.
 
-    `on_wake` is called, from any thread, when an adapter load or a fetch of KV ends and `step` may
-    have work again.
+    `on_wake` is called, from any thread, when an adapter load or a copy to the device ends and
+    `step` may have work again.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class Engine:
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
         loader.on_complete = self._load_ended
-        memory.fetches.copier.on_complete = self._load_ended
+        for copier in memory.copiers:
+            copier.on_complete = self._load_ended
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`.
@@ -137,10 +138,11 @@ class Engine:
         self._memory.check_integrity(self._book.running)
 
     def close(self) -> None:
-        """Stop the adapter loader and the fetches. Sequences in flight are dropped without
+        """Stop the adapter loader and the copies. Sequences in flight are dropped without
         events."""
         self._loader.close()
-        self._memory.fetches.copier.close()
+        for copier in self._memory.copiers:
+            copier.close()
 
     def _load_ended(self) -> None:
         self._scheduler.note_load_ended()
@@ -165,9 +167,9 @@ def build_engine(config: EngineConfig) -> Engine:
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))
     arena = Arena.allocate(resolved)
-    memory = MemoryManager(resolved, arena)
-    runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
     pace = Pace()
+    memory = MemoryManager(resolved, arena, pace=pace)
+    runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
     return Engine(resolved, runner, AdapterLoader(resolved, pace=pace), memory, pace=pace)
 
 

@@ -24,6 +24,7 @@ from tenora_engine.errors import (
 )
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.memory.policies import POLICIES, make_policy
+from tenora_engine.pace import QUICK_BYTES
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
@@ -36,6 +37,7 @@ TENANTS = [
     make_tenant("relegate", tier="priority", weight=2.0, ttft_ms=1500.0, late="relegate"),
     make_tenant("flex", tier="flex", ttft_ms=1000.0),
 ]
+_WORDS = ("broken", "out of luck", "more than the", "copied to the device")
 PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
 
 
@@ -61,6 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
+        at_once_bytes=st.sampled_from((0, 200, QUICK_BYTES)),
     )
     def start(
         self,
@@ -73,6 +76,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy: str,
         block_tokens: int,
         sharing: str,
+        at_once_bytes: int,
     ) -> None:
         strict = sharing == "strict" and policy != "static-lru"
         # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
@@ -90,7 +94,9 @@ class EngineMachine(RuleBasedStateMachine):
             strict_isolation=strict,
         )
         self.policy = policy
-        self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
+        self.rig = Rig.build(
+            config, instant=instant, policy=make_policy(policy), at_once_bytes=at_once_bytes
+        )
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -187,6 +193,22 @@ class EngineMachine(RuleBasedStateMachine):
         digests = list(self.rig.loader.in_flight)
         self.rig.loader.finish(digests[pick % len(digests)])
 
+    @precondition(lambda self: self.rig.adapter_copier.in_flight)
+    @rule(pick=st.integers(0, 1000), fails=st.sampled_from((False, False, False, True)))
+    def finish_copy(self, pick: int, fails: bool) -> None:
+        copier = self.rig.adapter_copier
+        copies = list(copier.in_flight)
+        copier.fail_next = fails
+        copier.finish(copies[pick % len(copies)])
+
+    @precondition(lambda self: self.rig.adapter_copier.in_flight)
+    @rule(pick=st.integers(0, 1000))
+    def forget_while_copied(self, pick: int) -> None:
+        arrivals = list(self.rig.memory.arrivals)
+        adapter = arrivals[pick % len(arrivals)].adapter
+        self.rig.engine.forget_adapter(adapter.namespace, adapter.digest)
+        self.rig.engine.check_integrity()
+
     @precondition(lambda self: len(self.finished) > 4)
     @rule(tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(REFS))
     def forget(self, tenant: Tenant, adapter: AdapterRef) -> None:
@@ -231,7 +253,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert usage.output_tokens == min(len(tokens), 1000 if metered is None else metered)
         elif event.reason == "error":
             assert event.error is not None
-            assert any(word in event.error for word in ("broken", "out of luck", "more than the"))
+            assert any(word in event.error for word in _WORDS)
             assert usage.output_tokens == len(tokens)
         elif event.reason == "length" and len(tokens) < len(output):
             self._check_out_of_pages(request, len(tokens))
@@ -271,9 +293,11 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(4000):
             for digest in list(rig.loader.in_flight):
                 rig.loader.finish(digest)
-            for copy in list(rig.copier.in_flight):
-                rig.copier.finish(copy)
-            if not (rig.engine.has_work or rig.loader.in_flight or rig.copier.in_flight):
+            for copier in (rig.copier, rig.adapter_copier):
+                for copy in list(copier.in_flight):
+                    copier.finish(copy)
+            in_flight = rig.loader.in_flight or rig.copier.in_flight
+            if not (rig.engine.has_work or in_flight or rig.adapter_copier.in_flight):
                 break
             self.step()
         due = {(r.request_id, i) for r in self.requests.values() for i in range(r.sampling.n)}

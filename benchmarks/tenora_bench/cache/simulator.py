@@ -4,6 +4,7 @@ virtual clock which a TimingModel moves on; no token is computed and no page has
 from __future__ import annotations
 
 import gc
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -135,7 +136,10 @@ class Simulator:
         dtype = torch.bfloat16 if setup.timing.item_bytes == 2 else torch.float32
         pages = torch.empty(shape, dtype=dtype, device="meta")
         self._loader = SimulatedLoader(setup.timing, setup.limits.host_adapter_bytes, self._clock)
-        self.memory = MemoryManager(config, Arena(pages, pages), policy, self._clock)
+        arena = Arena(pages, pages)
+        self.memory = MemoryManager(
+            config, arena, policy, self._clock, at_once_bytes=math.inf
+        )  # the loads of the timing model end on the device
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
         self._loader.on_complete = self.scheduler.note_load_ended
         self._arrivals = deque(

@@ -199,7 +199,8 @@ class KVFetches:
         """Fetch as many of `blocks` as there are pages for; returns whether there were any."""
         root, tenant_key = sequence.prefix_root, sequence.request.tenant.key
         assert root is not None
-        fetch = KVFetch(root, b"", len(nodes), blocks, [], tenant_key, PageCopy([], []))
+        copy = PageCopy(self._host.pages, [], [])
+        fetch = KVFetch(root, b"", len(nodes), blocks, [], tenant_key, copy)
         self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
         fetch.pages = self._allocate(sequence, len(blocks), nodes, ahead)
         fetch.blocks = blocks[: len(fetch.pages)]
@@ -208,7 +209,8 @@ class KVFetches:
             return False
         end = (fetch.start + len(fetch.pages)) * self._block_bytes
         fetch.encoded = sequence.encoded[: end + TOKEN_BYTES]  # `match` leaves a token
-        fetch.copy = PageCopy([block.page for block in fetch.blocks], fetch.pages)
+        sources = [block.page for block in fetch.blocks]
+        fetch.copy = PageCopy(self._host.pages, sources, fetch.pages)
         self._flights[fetch.copy] = fetch
         self._join(sequence, fetch)
         self._started += 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import (
@@ -166,13 +165,9 @@ class RequestBook:
         self._memory.stop_waiting(sequence)
         if request.adapter is not None:
             self.loads.discard(request.adapter.digest)
+            self._charge_load(sequence)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence)
-
-    def charge_load(self, sequence: Sequence, packed: PackedAdapter) -> None:
-        """The sequence has made its adapter resident."""
-        pages = packed.pages
-        self._charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
@@ -254,6 +249,17 @@ class RequestBook:
         for digest, error in self.loads.poll():
             self._fail_waiting(digest, error)
 
+    def take_arrivals(self) -> None:
+        """Take in adapters that have come to the device; one that could not ends the sequences that
+        wait for it."""
+        for digest, has_come in self._memory.arrivals.take_completed():
+            self.changes += 1
+            if has_come:
+                self.loads.discard(digest)
+            else:
+                error = AdapterLoadError(f"{digest} could not be copied to the device")
+                self._fail_waiting(digest, error)
+
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
         changed but that a refused one's adapter is on its way to the host, for the next try."""
@@ -276,6 +282,13 @@ class RequestBook:
     def _charge(self, sequence: Sequence, cost: float) -> None:
         sequence.meter.service += cost
         self.queue.charge(sequence, cost)
+
+    def _charge_load(self, sequence: Sequence) -> None:
+        """The first to start on an adapter that has come pays for it."""
+        resident = self._memory.resident(sequence.request)
+        if resident is not None and resident.unpaid_bytes:
+            self._charge(sequence, self.charges.load(resident.unpaid_bytes))
+            resident.unpaid_bytes = 0
 
     def _take_out(self, flight: Flight, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:

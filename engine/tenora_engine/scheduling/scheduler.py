@@ -76,6 +76,7 @@ class Scheduler:
             "adapter_evictions": self._memory.adapter_evictions,
             "kv_evictions": self._memory.kv_evictions,
             **self._memory.fetches.counters(),
+            **self._memory.arrivals.counters(),
         }
 
     def note_load_ended(self) -> None:
@@ -94,6 +95,7 @@ class Scheduler:
         is room for new sequences."""
         self._load_ended = False
         self._book.take_loads()
+        self._book.take_arrivals()
         self._memory.fetches.take_completed()
         self._grow()
         now_s = self._clock()
@@ -183,9 +185,10 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
-                if self._memory.fetches.cancel():  # what runs comes before what is to run
+                # What runs comes before what is to run.
+                if self._memory.fetches.cancel() or self._memory.cancel_arrival(sequence):
                     continue
-                rivals = self._memory.rivals(sequence, self._running)
+                rivals = self._memory.rivalry.rivals(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
