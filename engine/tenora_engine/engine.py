@@ -62,7 +62,8 @@ class Engine:
             copier.on_complete = self._load_ended
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`.
+        """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`, or
+        all of them in a RefusedEvent.
 
         Raises InvalidRequestError (empty prompt, unknown token id, rank above max_rank, an id
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
@@ -98,6 +99,12 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would do something. False while all that waits, waits for adapters."""
         return self._scheduler.has_work
+
+    @property
+    def idle_s(self) -> float | None:
+        """For how long `step` has nothing to do if nothing comes and no load ends; None: for
+        ever."""
+        return self._scheduler.idle_s
 
     def step(self) -> list[Event]:
         """One iteration of the batch. A failing runner fails the sequences of its plan with an

@@ -22,7 +22,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishEvent, TokenEvent
+from tenora_engine.events import Event, FinishEvent, RefusedEvent, TokenEvent
 from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.pace import QUICK_BYTES
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
@@ -51,6 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.requests: dict[str, GenerationRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], FinishEvent] = {}
+        self.refused: set[str] = set()  # while they waited
         self.aborted: dict[tuple[str, int], int | None] = {}
 
     @initialize(
@@ -181,11 +182,13 @@ class EngineMachine(RuleBasedStateMachine):
         metered = 1 if stop else None
         for i in indices:
             key = (request.request_id, i)
-            if i < request.sampling.n and key not in self.finished:
+            ended = key in self.finished or request.request_id in self.refused
+            if i < request.sampling.n and not ended:
                 self.aborted[key] = metered
         self.rig.engine.abort(request.request_id, index, "stop" if stop else "client_gone", metered)
         self._take(self.rig.engine.step())
-        assert all(key in self.finished for key in self.aborted), "ended within one step"
+        names = self.refused | {name for name, _ in self.finished}
+        assert all(name in names for name, _ in self.aborted), "ended within one step"
 
     @precondition(lambda self: self.rig.loader.in_flight)
     @rule(pick=st.integers(0, 1000))
@@ -225,6 +228,10 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
+            assert event.request_id not in self.refused, "an event after the last one"
+            if isinstance(event, RefusedEvent):
+                self._check_refusal(event)
+                continue
             key = (event.request_id, event.index)
             assert key not in self.finished, "an event after the last one"
             if isinstance(event, TokenEvent):
@@ -238,6 +245,14 @@ class EngineMachine(RuleBasedStateMachine):
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages
         )
+
+    def _check_refusal(self, event: RefusedEvent) -> None:
+        self.refused.add(event.request_id)
+        tenant = self.requests[event.request_id].tenant
+        assert (tenant.late, tenant.ttft_ms is None) == ("refuse", False)
+        assert 1 <= event.retry_after_ms <= 60_000
+        begun = {name for name, _ in (*self.tokens, *self.finished)}
+        assert event.request_id not in begun, "refused after it had begun"
 
     def _check_finish(self, key: tuple[str, int], event: FinishEvent) -> None:
         request = self.requests[key[0]]
@@ -300,7 +315,8 @@ class EngineMachine(RuleBasedStateMachine):
             if not (rig.engine.has_work or in_flight or rig.adapter_copier.in_flight):
                 break
             self.step()
-        due = {(r.request_id, i) for r in self.requests.values() for i in range(r.sampling.n)}
+        answered = [r for r in self.requests.values() if r.request_id not in self.refused]
+        due = {(r.request_id, i) for r in answered for i in range(r.sampling.n)}
         assert set(self.finished) == due, "every sequence ends exactly once"
         stats = rig.engine.stats()
         assert (stats.running, stats.waiting, stats.pool.live_kv_pages) == (0, 0, 0)
@@ -308,5 +324,5 @@ class EngineMachine(RuleBasedStateMachine):
             stats.pool.total_pages
         )
         assert all(item.references == 0 for item in stats.adapters)
-        assert stats.counters["requests_finished"] == len(self.requests)
+        assert stats.counters["requests_finished"] == len(answered)
         assert isinstance(rig.runner, FakeRunner)

@@ -21,7 +21,7 @@ from tenora_bench.metrics import RequestRecord
 from tenora_bench.trace import TraceRequest
 from tenora_engine.config import EngineConfig, ResolvedConfig, SchedulingPolicy
 from tenora_engine.errors import EngineError
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.events import Event, FinishEvent, RefusedEvent
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies.interface import EvictionPolicy
@@ -229,6 +229,8 @@ class Simulator:
 
     def _take_in(self, events: list[Event]) -> None:
         for event in events:
+            if isinstance(event, RefusedEvent):
+                self._records[event.request_id].error = f"refused: {event.message}"
             if not isinstance(event, FinishEvent):
                 continue
             usage, record = event.usage, self._records[event.request_id]

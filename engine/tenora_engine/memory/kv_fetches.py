@@ -127,6 +127,16 @@ class KVFetches:
             del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
         return self._start(sequence, nodes, blocks, ahead)
 
+    def foresee(self, sequence: Sequence) -> tuple[int, float]:
+        """Tokens of a waiting sequence's prefix that would be fetched as it stands now, and the
+        seconds that takes; none of each where computing them takes less."""
+        if not self._host.used:
+            return 0, 0.0
+        nodes, blocks = self._find(sequence)
+        if not blocks or not self._pays(len(nodes), len(blocks), 0.0):
+            return 0, 0.0
+        return len(blocks) * self._block_bytes // TOKEN_BYTES, self._fetch_s(len(blocks))
+
     def take_completed(self) -> None:
         """Hand what has come to the prefix tree."""
         if not self._flights:
@@ -178,9 +188,11 @@ class KVFetches:
         fetch.waiters[sequence] = None
 
     def _pays(self, start: int, count: int, least_s: float) -> bool:
-        queued = self._pages_in_flight() + count
-        fetch_s = max(self._costs.fetch_s(queued * self._page_bytes), least_s)
-        return fetch_s < self._costs.blocks_s(start, count)
+        return max(self._fetch_s(count), least_s) < self._costs.blocks_s(start, count)
+
+    def _fetch_s(self, count: int) -> float:
+        """Of so many pages, behind those in flight."""
+        return self._costs.fetch_s((self._pages_in_flight() + count) * self._page_bytes)
 
     def _is_full(self, tenant_key: str) -> bool:
         own = sum(fetch.tenant_key == tenant_key for fetch in self._flights.values())

@@ -47,7 +47,6 @@ class _Step:
 
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
     cold_adapters: int = 0
-    relegated: int = 0
     work: float = 0.0  # that left the queue
 
 
@@ -68,18 +67,17 @@ class Intake:
         """Whether anything waits that might start."""
         return bool(len(self._queue)) and len(self._running) < self._max_running
 
-    def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> int:
+    def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> None:
         """Start waiting sequences in fair order while there is room, of which `started` takes what
         it is told of. One whose adapter is loading or whose tenant has its part of the step is
         passed over; one that finds no pages stops all behind it that compete for them, so that it
-        gets them. Returns how many were relegated instead: they may start in the next step."""
+        gets them."""
         step = _Step()
         if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
-        return step.relegated
 
     def _walk(
         self,
@@ -101,7 +99,7 @@ class Intake:
                     self._memory.rivalry.competes(s, sequence) for s in short
                 ):
                     continue
-                outcome = self._try_start(sequence, step, now_s)
+                outcome = self._try_start(sequence, step)
                 if outcome is _Start.STARTED:
                     started(sequence)
                 elif outcome is _Start.SHORT:
@@ -110,11 +108,7 @@ class Intake:
                         break
             self._prefetch.look_ahead(chain(passed, scan), bool(short), now_s)
 
-    def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
-        if self._book.gate.is_hopeless(sequence, now_s):
-            self._book.relegate(sequence)
-            step.relegated += 1
-            return _Start.BLOCKED
+    def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
         adapter = sequence.request.adapter
         resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:

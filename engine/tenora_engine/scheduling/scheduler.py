@@ -4,6 +4,7 @@ order. It knows tokens and pages by number, never tensors."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -65,7 +66,15 @@ class Scheduler:
         """Whether a step would do something."""
         if self._book.events or self._running or self._load_ended:
             return True
-        return bool(len(self._queue)) and not self._stalled
+        if self._stalled:
+            return self._book.deadlines.next_s < self._clock()
+        return bool(len(self._queue))
+
+    @property
+    def idle_s(self) -> float | None:
+        """See `Engine.idle_s`."""
+        seconds = self._book.deadlines.next_s - self._clock()
+        return None if seconds == math.inf else max(seconds, 0.0)
 
     def counters(self) -> dict[str, float]:
         return {
@@ -99,6 +108,7 @@ class Scheduler:
         self._memory.fetches.take_completed()
         self._grow()
         now_s = self._clock()
+        self._book.give_up_late(now_s)
         items: list[ScheduledSequence] = []
         room, passed = self._plan_running(items, now_s)
 
@@ -108,11 +118,11 @@ class Scheduler:
                 _plan_chunk(items, passed.popleft(), room)
             _plan_chunk(items, sequence, room)
 
-        relegated = self._intake.admit(room, now_s, plan_new)
+        self._intake.admit(room, now_s, plan_new)
         for sequence in passed:
             _plan_chunk(items, sequence, room)
         items.sort(key=_SLOT)
-        self._stalled = not (items or relegated or self._book.events)
+        self._stalled = not (items or self._book.events)
         return StepPlan(tuple(items))
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
