@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
 from tenora_engine.config import ModelInfo
-from tenora_engine.events import EngineStats, Event, Residency, UsageRecord
+from tenora_engine.events import EngineStats, Residency, SequenceEvent, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 
@@ -42,11 +42,12 @@ class EngineClient(Protocol):
         """Whether the engine lives and has loaded its model."""
         ...
 
-    def submit(self, request: GenerationRequest) -> AsyncIterator[Event]:
+    def submit(self, request: GenerationRequest) -> AsyncIterator[SequenceEvent]:
         """Events of all n sequences, ending after the last FinishEvent. Closing the iterator
         early aborts what still runs. Raises InvalidRequestError, ContextLengthError,
-        QueueFullError or EngineUnavailableError on the first `anext`, and EngineUnavailableError
-        later too, when the engine dies: then there is no FinishEvent and no usage."""
+        QueueFullError (DeadlineError perhaps only after it has waited for a while) or
+        EngineUnavailableError on the first `anext`, and EngineUnavailableError later too, when the
+        engine dies: then there is no FinishEvent and no usage."""
         ...
 
     async def abort(

@@ -35,8 +35,8 @@ class Runner(Protocol):
 class Engine:
     """One base model, its page arena and its schedule.
 
-    `on_wake` is called, from any thread, when an adapter load or a fetch of KV ends and `step` may
-    have work again.
+    `on_wake` is called, from any thread, when an adapter load or a copy to the device ends and
+    `step` may have work again.
     """
 
     def __init__(
@@ -58,10 +58,12 @@ class Engine:
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
         loader.on_complete = self._load_ended
-        memory.fetches.copier.on_complete = self._load_ended
+        for copier in memory.copiers:
+            copier.on_complete = self._load_ended
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`.
+        """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`, or
+        all of them in a RefusedEvent.
 
         Raises InvalidRequestError (empty prompt, unknown token id, rank above max_rank, an id
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
@@ -97,6 +99,12 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would do something. False while all that waits, waits for adapters."""
         return self._scheduler.has_work
+
+    @property
+    def idle_s(self) -> float | None:
+        """For how long `step` has nothing to do if nothing comes and no load ends; None: for
+        ever."""
+        return self._scheduler.idle_s
 
     def step(self) -> list[Event]:
         """One iteration of the batch. A failing runner fails the sequences of its plan with an
@@ -139,10 +147,11 @@ class Engine:
         self._book.running.check()
 
     def close(self) -> None:
-        """Stop the adapter loader and the fetches. Sequences in flight are dropped without
+        """Stop the adapter loader and the copies. Sequences in flight are dropped without
         events."""
         self._loader.close()
-        self._memory.fetches.copier.close()
+        for copier in self._memory.copiers:
+            copier.close()
 
     def _load_ended(self) -> None:
         self._scheduler.note_load_ended()
@@ -167,9 +176,9 @@ def build_engine(config: EngineConfig) -> Engine:
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))
     arena = Arena.allocate(resolved)
-    memory = MemoryManager(resolved, arena)
-    runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
     pace = Pace()
+    memory = MemoryManager(resolved, arena, pace=pace)
+    runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
     return Engine(resolved, runner, AdapterLoader(resolved, pace=pace), memory, pace=pace)
 
 

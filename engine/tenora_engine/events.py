@@ -68,7 +68,17 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     stop_token_id: int | None = None  # which stop token ended it, if one did
 
 
-Event = TokenEvent | FinishEvent
+class RefusedEvent(msgspec.Struct, frozen=True, tag="refused"):
+    """The only event of a request that waited until its first token could not be in time any more,
+    where its plan refuses what is late. Nothing of it has run, and nothing is metered."""
+
+    request_id: str
+    message: str
+    retry_after_ms: int
+
+
+SequenceEvent = TokenEvent | FinishEvent
+Event = SequenceEvent | RefusedEvent
 
 
 class AdapterResidency(msgspec.Struct, frozen=True):

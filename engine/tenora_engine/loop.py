@@ -133,7 +133,7 @@ class EngineLoop:
         """Block until there is something to do. False when the loop must end."""
         with self._wakeup:
             while not (self._stopping or self._inbox or self._woken or self._engine.has_work):
-                self._wakeup.wait()
+                self._wakeup.wait(self._engine.idle_s)
             self._woken = False
             return not self._stopping
 

@@ -45,7 +45,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant as the engine knows one: a key with a weight and deadlines.
 
     `late` is what becomes of a request whose first token cannot come within `ttft_ms`: it is
-    refused at once, or waits in the lowest class from then on, or keeps its place.
+    refused, or waits in the lowest class from then on, or keeps its place. Whether it can is asked
+    when it comes, and again as long as it waits.
     """
 
     key: str  # opaque and stable; the same key in usage and in statistics
@@ -60,7 +61,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Each of its `sampling.n` sequences ends in one FinishEvent."""
+    """One request. Each of its `sampling.n` sequences ends in one FinishEvent, or all of them are
+    refused in one RefusedEvent before any has run."""
 
     request_id: str
     tenant: Tenant

@@ -13,7 +13,12 @@ import pytest
 
 from api_harness import Api, TestTenant
 from served_api import HELLO, reset, served, until
-from tenora_engine.errors import ContextLengthError, EngineUnavailableError, QueueFullError
+from tenora_engine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    EngineUnavailableError,
+    QueueFullError,
+)
 from tenora_engine.request import GenerationRequest
 
 
@@ -93,6 +98,27 @@ async def test_other_errors(api: Api, base_url: str, client: openai.AsyncOpenAI)
                 await client.chat.completions.create(
                     model="fake-base", messages=HELLO, stream=stream
                 )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_waited_in_vain(api: Api, tenant: TestTenant, stream: bool) -> None:
+    """Whoever is refused after a while is told as if at once, and nothing is counted."""
+
+    def refuse(request: GenerationRequest, index: int) -> str:
+        raise DeadlineError("it waited in vain", 700)
+
+    async def used() -> object:
+        limits = (await api.call(tenant.key, "GET", "/v1/limits")).json()
+        return [limits[name]["used"] for name in ("parallel_requests", "tokens_per_min")]
+
+    before = await used()
+    api.engine.answer = refuse
+    body = {"model": "fake-base", "messages": HELLO, "stream": stream}
+    answer = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
+    assert answer.status_code == 429
+    assert answer.headers["retry-after-ms"] == "700"
+    assert answer.json()["error"]["code"] == "engine_overloaded"
+    assert await used() == before
 
 
 async def test_rate_limit(api: Api, base_url: str) -> None:

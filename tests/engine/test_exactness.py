@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from adapter_store import publish, randomise
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
-from tenora_engine.events import FinishEvent, TokenLogprob
+from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
 
@@ -167,7 +167,7 @@ class Answers:
             for event in engine.step():
                 if isinstance(event, FinishEvent):
                     self.finished[event.request_id] = event
-                else:
+                elif isinstance(event, TokenEvent):
                     self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
                     self.logprobs.setdefault(event.request_id, []).extend(event.logprobs or [])
             running = engine.stats().running

@@ -116,14 +116,14 @@ def test_pages_come_back_to_the_bit(folder: Path) -> None:
 
 def test_a_cancelled_copy_writes_nothing_more() -> None:
     host, device = torch.ones((64, 50_000)), torch.zeros((64, 50_000))
-    copier = ThreadPageCopier(host, device)
+    copier = ThreadPageCopier(device)
     done = threading.Event()
     copier.on_complete = done.set
-    copy = PageCopy(list(range(64)), list(range(64)))
+    copy = PageCopy(host, list(range(64)), list(range(64)))
     copier.start(copy)
     copier.cancel(copy)
     device.zero_()
-    last = PageCopy([5], [63])
+    last = PageCopy(host, [5], [63])
     copier.start(last)
     assert done.wait(20)
     copier.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.errors import DeadlineError, QueueFullError
-from tenora_engine.events import Event, FinishEvent, Residency, UsageRecord
+from tenora_engine.events import Event, FinishEvent, RefusedEvent, Residency, UsageRecord
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.scheduling.classes import service_class
 from tenora_engine.scheduling.waiting import ArrivalQueue
@@ -219,6 +219,11 @@ class Day:
                 tenant = self.requests[event.request_id].tenant
                 started = f"{event.request_id}:{event.index}" in self.started
                 self.recount(tenant).add(event.usage, tenant, started)
+            elif isinstance(event, RefusedEvent):
+                request = self.requests[event.request_id]
+                recount = self.recount(request.tenant)
+                recount.refused["deadline"] += 1
+                recount.ttft_targets += [False] * request.sampling.n
 
     @property
     def started(self) -> set[str]:

@@ -27,10 +27,11 @@ from engine_clients import (
     take_usage,
     until_running,
 )
-from fake_step_engine import TOO_LONG, request
+from fake_step_engine import LATE, TOO_LONG, request
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import (
     ContextLengthError,
+    DeadlineError,
     EngineUnavailableError,
     InvalidRequestError,
 )
@@ -99,6 +100,15 @@ async def test_a_refusal_is_raised_at_the_first_anext(client: EngineClient) -> N
         await first_of(events)
     assert refused.value.param == "messages"
     assert (await everything(client, request("long"))) != []  # the id is free again
+
+
+async def test_what_waited_in_vain_is_refused_and_not_metered(client: EngineClient) -> None:
+    await drained(client)
+    with pytest.raises(DeadlineError, match="waited in vain") as refused:
+        await first_of(client.submit(request("late", LATE, n=2)))
+    assert refused.value.retry_after_ms == 700
+    assert (await everything(client, request("late"))) != []  # the id is free again
+    assert [usage.event_id for usage in await drained(client)] == ["late:0"]
 
 
 async def test_an_id_in_flight_is_refused(client: EngineClient) -> None:

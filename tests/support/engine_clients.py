@@ -12,7 +12,7 @@ import fake_step_engine
 from fake_step_engine import request
 from tenora_engine.client import EngineClient
 from tenora_engine.config import EngineConfig
-from tenora_engine.events import Event, UsageRecord
+from tenora_engine.events import SequenceEvent, UsageRecord
 from tenora_engine.request import GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport.inprocess import InProcessEngineClient
@@ -50,20 +50,20 @@ def in_process_client(folder: Path, model: str = "fake") -> InProcessEngineClien
     return InProcessEngineClient(made, fake_step_engine.build, no_text)
 
 
-async def everything(client: EngineClient, asked: GenerationRequest) -> list[Event]:
+async def everything(client: EngineClient, asked: GenerationRequest) -> list[SequenceEvent]:
     return [event async for event in client.submit(asked)]
 
 
-async def first_of(events: AsyncIterator[Event]) -> Event:
+async def first_of(events: AsyncIterator[SequenceEvent]) -> SequenceEvent:
     return await anext(events)
 
 
-async def close(events: AsyncIterator[Event]) -> None:
+async def close(events: AsyncIterator[SequenceEvent]) -> None:
     assert isinstance(events, AsyncGenerator)
     await events.aclose()
 
 
-async def exhaust(events: AsyncIterator[Event]) -> None:
+async def exhaust(events: AsyncIterator[SequenceEvent]) -> None:
     async for _ in events:
         continue
 

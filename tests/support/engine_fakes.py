@@ -22,6 +22,7 @@ from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.page_copier import PageCopy
 from tenora_engine.memory.policies.interface import EvictionPolicy
+from tenora_engine.pace import QUICK_BYTES, Pace
 from tenora_engine.request import (
     AdapterRef,
     GenerationRequest,
@@ -301,13 +302,12 @@ class FakeCopier:
     """Copies end when the test says so (`finish`), or at once if `instant`; a cancelled one may
     have written some of its pages."""
 
-    def __init__(self, host_pages: Tensor, device_pages: Tensor, instant: bool = True) -> None:
+    def __init__(self, device_pages: Tensor, instant: bool = True) -> None:
         self.instant = instant
         self.on_complete: Callable[[], None] | None = None
         self.in_flight: dict[PageCopy, None] = {}
         self.fail_next = False
         self.closed = False
-        self._host = host_pages
         self._device = device_pages
         self._completed: list[PageCopy] = []
 
@@ -320,7 +320,7 @@ class FakeCopier:
         del self.in_flight[copy]
         copy.failed, self.fail_next = self.fail_next, False
         if not copy.failed:
-            self._device[list(copy.targets)] = self._host[list(copy.sources)]
+            self._device[list(copy.targets)] = copy.host[list(copy.sources)]
         copy.seconds = 1e-6
         self._completed.append(copy)
         if self.on_complete is not None:
@@ -328,7 +328,7 @@ class FakeCopier:
 
     def cancel(self, copy: PageCopy) -> None:
         if self.in_flight.pop(copy, self) is None:
-            self._device[copy.targets[0]] = self._host[copy.sources[0]]
+            self._device[copy.targets[0]] = copy.host[copy.sources[0]]
 
     def take_completed(self) -> list[PageCopy]:
         completed, self._completed = self._completed, []
@@ -346,7 +346,8 @@ class Rig:
     engine: Engine
     runner: FakeRunner
     loader: FakeLoader
-    copier: FakeCopier
+    copier: FakeCopier  # of KV
+    adapter_copier: FakeCopier
     memory: MemoryManager
     now_s: float = 1000.0
 
@@ -358,6 +359,7 @@ class Rig:
         instant: bool = True,
         eos_every: int = 11,
         policy: EvictionPolicy | None = None,
+        at_once_bytes: float = QUICK_BYTES,
     ) -> Rig:
         arena = Arena.allocate(config)
         rig: Rig
@@ -365,16 +367,21 @@ class Rig:
         def clock() -> float:
             return rig.now_s
 
-        def make_copier(host_pages: Tensor, device_pages: Tensor) -> FakeCopier:
-            return FakeCopier(host_pages, device_pages, instant)
+        def make_copier(
+            device_pages: Tensor, parallel: int = 1, pace: Pace | None = None
+        ) -> FakeCopier:
+            return FakeCopier(device_pages, instant)
 
-        memory = MemoryManager(config, arena, policy, clock, make_copier)
-        copier = memory.fetches.copier
+        memory = MemoryManager(
+            config, arena, policy, clock, make_copier, at_once_bytes=at_once_bytes
+        )
+        copier, adapter_copier = memory.copiers
         assert isinstance(copier, FakeCopier)
+        assert isinstance(adapter_copier, FakeCopier)
         runner = FakeRunner(config, arena.pool, memory.adapters.table, eos_every)
         loader = FakeLoader(config, instant)
         engine = Engine(config, runner, loader, memory, clock)
-        rig = cls(config, engine, runner, loader, copier, memory)
+        rig = cls(config, engine, runner, loader, copier, adapter_copier, memory)
         return rig
 
 

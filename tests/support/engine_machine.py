@@ -22,8 +22,9 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishEvent, TokenEvent
+from tenora_engine.events import Event, FinishEvent, RefusedEvent, TokenEvent
 from tenora_engine.memory.policies import POLICIES, make_policy
+from tenora_engine.pace import QUICK_BYTES
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
@@ -36,6 +37,7 @@ TENANTS = [
     make_tenant("relegate", tier="priority", weight=2.0, ttft_ms=1500.0, late="relegate"),
     make_tenant("flex", tier="flex", ttft_ms=1000.0),
 ]
+_WORDS = ("broken", "out of luck", "more than the", "copied to the device")
 PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
 
 
@@ -49,6 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.requests: dict[str, GenerationRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], FinishEvent] = {}
+        self.refused: set[str] = set()  # while they waited
         self.aborted: dict[tuple[str, int], int | None] = {}
 
     @initialize(
@@ -61,6 +64,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
+        at_once_bytes=st.sampled_from((0, 200, QUICK_BYTES)),
     )
     def start(
         self,
@@ -73,6 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy: str,
         block_tokens: int,
         sharing: str,
+        at_once_bytes: int,
     ) -> None:
         strict = sharing == "strict" and policy != "static-lru"
         # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
@@ -90,7 +95,9 @@ class EngineMachine(RuleBasedStateMachine):
             strict_isolation=strict,
         )
         self.policy = policy
-        self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
+        self.rig = Rig.build(
+            config, instant=instant, policy=make_policy(policy), at_once_bytes=at_once_bytes
+        )
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -175,17 +182,35 @@ class EngineMachine(RuleBasedStateMachine):
         metered = 1 if stop else None
         for i in indices:
             key = (request.request_id, i)
-            if i < request.sampling.n and key not in self.finished:
+            ended = key in self.finished or request.request_id in self.refused
+            if i < request.sampling.n and not ended:
                 self.aborted[key] = metered
         self.rig.engine.abort(request.request_id, index, "stop" if stop else "client_gone", metered)
         self._take(self.rig.engine.step())
-        assert all(key in self.finished for key in self.aborted), "ended within one step"
+        names = self.refused | {name for name, _ in self.finished}
+        assert all(name in names for name, _ in self.aborted), "ended within one step"
 
     @precondition(lambda self: self.rig.loader.in_flight)
     @rule(pick=st.integers(0, 1000))
     def finish_load(self, pick: int) -> None:
         digests = list(self.rig.loader.in_flight)
         self.rig.loader.finish(digests[pick % len(digests)])
+
+    @precondition(lambda self: self.rig.adapter_copier.in_flight)
+    @rule(pick=st.integers(0, 1000), fails=st.sampled_from((False, False, False, True)))
+    def finish_copy(self, pick: int, fails: bool) -> None:
+        copier = self.rig.adapter_copier
+        copies = list(copier.in_flight)
+        copier.fail_next = fails
+        copier.finish(copies[pick % len(copies)])
+
+    @precondition(lambda self: self.rig.adapter_copier.in_flight)
+    @rule(pick=st.integers(0, 1000))
+    def forget_while_copied(self, pick: int) -> None:
+        arrivals = list(self.rig.memory.arrivals)
+        adapter = arrivals[pick % len(arrivals)].adapter
+        self.rig.engine.forget_adapter(adapter.namespace, adapter.digest)
+        self.rig.engine.check_integrity()
 
     @precondition(lambda self: len(self.finished) > 4)
     @rule(tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(REFS))
@@ -203,6 +228,10 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
+            assert event.request_id not in self.refused, "an event after the last one"
+            if isinstance(event, RefusedEvent):
+                self._check_refusal(event)
+                continue
             key = (event.request_id, event.index)
             assert key not in self.finished, "an event after the last one"
             if isinstance(event, TokenEvent):
@@ -216,6 +245,14 @@ class EngineMachine(RuleBasedStateMachine):
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages
         )
+
+    def _check_refusal(self, event: RefusedEvent) -> None:
+        self.refused.add(event.request_id)
+        tenant = self.requests[event.request_id].tenant
+        assert (tenant.late, tenant.ttft_ms is None) == ("refuse", False)
+        assert 1 <= event.retry_after_ms <= 60_000
+        begun = {name for name, _ in (*self.tokens, *self.finished)}
+        assert event.request_id not in begun, "refused after it had begun"
 
     def _check_finish(self, key: tuple[str, int], event: FinishEvent) -> None:
         request = self.requests[key[0]]
@@ -231,7 +268,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert usage.output_tokens == min(len(tokens), 1000 if metered is None else metered)
         elif event.reason == "error":
             assert event.error is not None
-            assert any(word in event.error for word in ("broken", "out of luck", "more than the"))
+            assert any(word in event.error for word in _WORDS)
             assert usage.output_tokens == len(tokens)
         elif event.reason == "length" and len(tokens) < len(output):
             self._check_out_of_pages(request, len(tokens))
@@ -271,12 +308,15 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(4000):
             for digest in list(rig.loader.in_flight):
                 rig.loader.finish(digest)
-            for copy in list(rig.copier.in_flight):
-                rig.copier.finish(copy)
-            if not (rig.engine.has_work or rig.loader.in_flight or rig.copier.in_flight):
+            for copier in (rig.copier, rig.adapter_copier):
+                for copy in list(copier.in_flight):
+                    copier.finish(copy)
+            in_flight = rig.loader.in_flight or rig.copier.in_flight
+            if not (rig.engine.has_work or in_flight or rig.adapter_copier.in_flight):
                 break
             self.step()
-        due = {(r.request_id, i) for r in self.requests.values() for i in range(r.sampling.n)}
+        answered = [r for r in self.requests.values() if r.request_id not in self.refused]
+        due = {(r.request_id, i) for r in answered for i in range(r.sampling.n)}
         assert set(self.finished) == due, "every sequence ends exactly once"
         stats = rig.engine.stats()
         assert (stats.running, stats.waiting, stats.pool.live_kv_pages) == (0, 0, 0)
@@ -284,5 +324,5 @@ class EngineMachine(RuleBasedStateMachine):
             stats.pool.total_pages
         )
         assert all(item.references == 0 for item in stats.adapters)
-        assert stats.counters["requests_finished"] == len(self.requests)
+        assert stats.counters["requests_finished"] == len(answered)
         assert isinstance(rig.runner, FakeRunner)

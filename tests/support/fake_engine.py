@@ -16,11 +16,11 @@ from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError
 from tenora_engine.events import (
     EngineStats,
-    Event,
     FinishEvent,
     FinishReason,
     PoolStats,
     Residency,
+    SequenceEvent,
     TokenEvent,
     TokenLogprob,
     UsageRecord,
@@ -104,7 +104,7 @@ class FakeEngine:
     async def stop(self) -> None:
         self.ready = False
 
-    async def submit(self, request: GenerationRequest) -> AsyncIterator[Event]:
+    async def submit(self, request: GenerationRequest) -> AsyncIterator[SequenceEvent]:
         if self.refusal is not None:
             raise self.refusal
         self.requests.append(request)
@@ -118,7 +118,9 @@ class FakeEngine:
             for index in left:
                 await self.abort(request.request_id, index)
 
-    async def _sequence(self, request: GenerationRequest, index: int) -> AsyncIterator[Event]:
+    async def _sequence(
+        self, request: GenerationRequest, index: int
+    ) -> AsyncIterator[SequenceEvent]:
         wanted = self.text.encode(self.answer(request, index))
         most = request.sampling.max_tokens
         tokens = wanted[:most]

@@ -18,13 +18,14 @@ from tenora_engine.events import (
     FinishEvent,
     FinishReason,
     PoolStats,
+    RefusedEvent,
     Residency,
     TokenEvent,
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 
-TOO_LONG, EXITS, RAISES = 901, 902, 903  # first prompt tokens with a meaning
+TOO_LONG, EXITS, RAISES, LATE = 901, 902, 903, 904  # first prompt tokens with a meaning
 
 
 def request(
@@ -127,6 +128,10 @@ class FakeStepEngine:
         return "host" if ref.rank == 1 else "store"
 
     @property
+    def idle_s(self) -> float | None:
+        return None
+
+    @property
     def has_work(self) -> bool:
         return bool(self._outputs or self._ended)
 
@@ -139,6 +144,10 @@ class FakeStepEngine:
                 os._exit(9)
             if asked.prompt_token_ids[0] == RAISES:
                 raise RuntimeError("a defect")
+            if asked.prompt_token_ids[0] == LATE:
+                events.append(RefusedEvent(key[0], "it waited in vain", 700))
+                self._outputs.clear()
+                break
             events.append(TokenEvent(*key, token_ids=[100 + self._outputs[key]]))
             self._outputs[key] += 1
             if self._outputs[key] == asked.sampling.max_tokens:

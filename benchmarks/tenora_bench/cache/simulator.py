@@ -4,6 +4,7 @@ virtual clock which a TimingModel moves on; no token is computed and no page has
 from __future__ import annotations
 
 import gc
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from tenora_bench.metrics import RequestRecord
 from tenora_bench.trace import TraceRequest
 from tenora_engine.config import EngineConfig, ResolvedConfig, SchedulingPolicy
 from tenora_engine.errors import EngineError
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.events import Event, FinishEvent, RefusedEvent
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies.interface import EvictionPolicy
@@ -135,7 +136,10 @@ class Simulator:
         dtype = torch.bfloat16 if setup.timing.item_bytes == 2 else torch.float32
         pages = torch.empty(shape, dtype=dtype, device="meta")
         self._loader = SimulatedLoader(setup.timing, setup.limits.host_adapter_bytes, self._clock)
-        self.memory = MemoryManager(config, Arena(pages, pages), policy, self._clock)
+        arena = Arena(pages, pages)
+        self.memory = MemoryManager(
+            config, arena, policy, self._clock, at_once_bytes=math.inf
+        )  # the loads of the timing model end on the device
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
         self._loader.on_complete = self.scheduler.note_load_ended
         self._arrivals = deque(
@@ -225,6 +229,8 @@ class Simulator:
 
     def _take_in(self, events: list[Event]) -> None:
         for event in events:
+            if isinstance(event, RefusedEvent):
+                self._records[event.request_id].error = f"refused: {event.message}"
             if not isinstance(event, FinishEvent):
                 continue
             usage, record = event.usage, self._records[event.request_id]

@@ -35,6 +35,7 @@ class ResidentAdapter:
     heat: float = 1.0
     visits: int = 1
     references: int = 0
+    unpaid_bytes: int = 0  # whoever starts on it first is charged for its load
     ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
 
 
@@ -86,6 +87,7 @@ class AdapterCache:
         self._withdraw = withdraw
         self._fade = fade
         self._residents: dict[Key, ResidentAdapter] = {}
+        self._arriving: dict[Key, ResidentAdapter] = {}  # pages and slot reserved, not there yet
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
         self._wanted: dict[Key, int] = {}
         self._evictable_pages = 0
@@ -107,6 +109,9 @@ class AdapterCache:
 
     def residents(self) -> Iterator[ResidentAdapter]:
         yield from self._residents.values()
+
+    def arriving(self) -> Iterator[ResidentAdapter]:
+        yield from self._arriving.values()
 
     def copies(self, digest: str) -> list[ResidentAdapter]:
         """An adapter in all scopes."""
@@ -151,19 +156,52 @@ class AdapterCache:
 
         Raises ValueError when its pages are not those of this arena or its rank is too large.
         """
-        self.check_fits(packed)
-        slot = self._free_slots.pop()
-        numbers = torch.tensor(pages, dtype=torch.int64)
+        resident = self.reserve(packed, pages, load_ms, now_s, namespace, scope)
         device = self._pages.device
-        self._pages[numbers.to(device)] = packed.pages.to(device, non_blocking=True)
-        self._write_slot(slot, packed, numbers)
-        resident = ResidentAdapter(
-            packed.digest, packed.max_rank, slot, pages, load_ms, now_s, namespace, scope
-        )
-        self._residents[scope, packed.digest] = resident
-        self._evictable_pages += len(pages)
-        self._offer(resident)
+        numbers = torch.tensor(pages, dtype=torch.int64, device=device)
+        self._pages[numbers] = packed.pages.to(device, non_blocking=True)
+        self.complete(resident, packed)
         return resident
+
+    def reserve(
+        self,
+        packed: PackedAdapter,
+        pages: list[int],
+        load_ms: float,
+        now_s: float,
+        namespace: str = "",
+        scope: str = "",
+    ) -> ResidentAdapter:
+        """Give a free slot to an adapter of which somebody copies the bytes into `pages`. Nobody
+        finds it before `complete`. Raises ValueError as `install` does."""
+        self.check_fits(packed)
+        arriving = ResidentAdapter(
+            packed.digest,
+            packed.max_rank,
+            self._free_slots.pop(),
+            pages,
+            load_ms,
+            now_s,
+            namespace,
+            scope,
+            unpaid_bytes=packed.pages.nbytes,
+        )
+        self._arriving[scope, packed.digest] = arriving
+        return arriving
+
+    def complete(self, arriving: ResidentAdapter, packed: PackedAdapter) -> None:
+        """All of its bytes are in its pages: it is resident from now on. Between steps only."""
+        key = arriving.scope, arriving.digest
+        self._write_slot(arriving.slot, packed, torch.tensor(arriving.pages, dtype=torch.int64))
+        self._residents[key] = self._arriving.pop(key)
+        self._evictable_pages += len(arriving.pages)
+        self._offer(arriving)
+
+    def abandon(self, arriving: ResidentAdapter) -> None:
+        """Give back the pages and the slot of one that does not come after all."""
+        del self._arriving[arriving.scope, arriving.digest]
+        self._pool.release(arriving.pages)
+        self._free_slots.append(arriving.slot)
 
     def check_fits(self, packed: PackedAdapter) -> None:
         pool, max_rank = self._pages, self.table.granule_offset.shape[2]
@@ -207,25 +245,29 @@ class AdapterCache:
         return [
             AdapterResidency(
                 digest=item.digest,
-                state="resident",
+                state="resident" if key in self._residents else "loading",
                 rank=item.rank,
                 pages=len(item.pages),
                 references=item.references,
                 last_used_s=item.last_used_s,
             )
-            for item in self._residents.values()
+            for key, item in {**self._residents, **self._arriving}.items()
         ]
 
     def check(self) -> None:
         """Raises IntegrityError unless slots, tables and counts agree."""
-        slots = [item.slot for item in self._residents.values()] + self._free_slots
+        arriving = [item.slot for item in self._arriving.values()]
+        empty = arriving + self._free_slots
+        slots = [item.slot for item in self._residents.values()] + empty
         if sorted(slots) != list(range(self.table.rank.shape[0])):
             raise IntegrityError("an adapter slot is lost or used twice")
         unused = sum(len(i.pages) for i in self._residents.values() if not i.references)
         if unused != self._evictable_pages:
             raise IntegrityError("the count of evictable adapter pages is wrong")
-        if self._free_slots and bool(self.table.rank[self._free_slots].any()):
-            raise IntegrityError("a free adapter slot still has a rank")
+        if empty and bool(self.table.rank[empty].any()):
+            raise IntegrityError("an adapter slot has a rank with nothing behind it")
+        if any(key not in self._wanted or key in self._residents for key in self._arriving):
+            raise IntegrityError("an adapter is being copied that nobody waits for")
 
     def _value_again(self, key: Key) -> None:
         resident = self._residents.get(key)

@@ -99,6 +99,9 @@ def _claim_adapters(
             raise IntegrityError("a running sequence has the wrong kind of adapter slot")
         if adapter is not None:
             users[adapter.digest, sequence.adapter_slot] += 1
+    for arriving in adapters.arriving():
+        for page in arriving.pages:
+            _claim(pool, owners, page, ADAPTER, f"the arriving adapter {arriving.digest}")
     for resident in adapters.residents():
         for page in resident.pages:
             _claim(pool, owners, page, ADAPTER, f"adapter {resident.digest}")

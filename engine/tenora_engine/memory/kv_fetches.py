@@ -127,6 +127,16 @@ class KVFetches:
             del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
         return self._start(sequence, nodes, blocks, ahead)
 
+    def foresee(self, sequence: Sequence) -> tuple[int, float]:
+        """Tokens of a waiting sequence's prefix that would be fetched as it stands now, and the
+        seconds that takes; none of each where computing them takes less."""
+        if not self._host.used:
+            return 0, 0.0
+        nodes, blocks = self._find(sequence)
+        if not blocks or not self._pays(len(nodes), len(blocks), 0.0):
+            return 0, 0.0
+        return len(blocks) * self._block_bytes // TOKEN_BYTES, self._fetch_s(len(blocks))
+
     def take_completed(self) -> None:
         """Hand what has come to the prefix tree."""
         if not self._flights:
@@ -178,9 +188,11 @@ class KVFetches:
         fetch.waiters[sequence] = None
 
     def _pays(self, start: int, count: int, least_s: float) -> bool:
-        queued = self._pages_in_flight() + count
-        fetch_s = max(self._costs.fetch_s(queued * self._page_bytes), least_s)
-        return fetch_s < self._costs.blocks_s(start, count)
+        return max(self._fetch_s(count), least_s) < self._costs.blocks_s(start, count)
+
+    def _fetch_s(self, count: int) -> float:
+        """Of so many pages, behind those in flight."""
+        return self._costs.fetch_s((self._pages_in_flight() + count) * self._page_bytes)
 
     def _is_full(self, tenant_key: str) -> bool:
         own = sum(fetch.tenant_key == tenant_key for fetch in self._flights.values())
@@ -199,7 +211,8 @@ class KVFetches:
         """Fetch as many of `blocks` as there are pages for; returns whether there were any."""
         root, tenant_key = sequence.prefix_root, sequence.request.tenant.key
         assert root is not None
-        fetch = KVFetch(root, b"", len(nodes), blocks, [], tenant_key, PageCopy([], []))
+        copy = PageCopy(self._host.pages, [], [])
+        fetch = KVFetch(root, b"", len(nodes), blocks, [], tenant_key, copy)
         self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
         fetch.pages = self._allocate(sequence, len(blocks), nodes, ahead)
         fetch.blocks = blocks[: len(fetch.pages)]
@@ -208,7 +221,8 @@ class KVFetches:
             return False
         end = (fetch.start + len(fetch.pages)) * self._block_bytes
         fetch.encoded = sequence.encoded[: end + TOKEN_BYTES]  # `match` leaves a token
-        fetch.copy = PageCopy([block.page for block in fetch.blocks], fetch.pages)
+        sources = [block.page for block in fetch.blocks]
+        fetch.copy = PageCopy(self._host.pages, sources, fetch.pages)
         self._flights[fetch.copy] = fetch
         self._join(sequence, fetch)
         self._started += 1

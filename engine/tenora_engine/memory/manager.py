@@ -8,12 +8,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from torch import Tensor
-
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
-from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
+from tenora_engine.memory.adapter_arrivals import MAX_ARRIVALS, AdapterArrivals
+from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
+from tenora_engine.memory.adapter_slots import AdapterSlots
 from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
@@ -22,14 +22,16 @@ from tenora_engine.memory.heat import fade
 from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.integrity import check_ownership
 from tenora_engine.memory.kv_fetches import KVFetches
-from tenora_engine.memory.page_copier import PageCopier, ThreadPageCopier
+from tenora_engine.memory.page_copier import MakeCopier, PageCopier, ThreadPageCopier
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.rivalry import Rivalry
 from tenora_engine.memory.sparing import allocate_sparing
+from tenora_engine.pace import QUICK_BYTES, Pace
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
@@ -48,10 +50,13 @@ class MemoryManager:
         arena: Arena,
         policy: EvictionPolicy | None = None,
         clock: Callable[[], float] = time.time,
-        copier: Callable[[Tensor, Tensor], PageCopier] = ThreadPageCopier,
+        copier: MakeCopier = ThreadPageCopier,
+        pace: Pace | None = None,
+        at_once_bytes: float = QUICK_BYTES,
     ) -> None:
-        """`copier` makes what copies host pages to those of the arena. Raises ValueError for an
-        eviction policy that does not exist, or not strictly."""
+        """`copier` makes what copies host pages to those of the arena. Adapters of more than
+        `at_once_bytes` are copied beside the steps, at `pace`. Raises ValueError for an eviction
+        policy that does not exist, or not strictly."""
         self._config = config
         self._block_tokens = config.engine.block_tokens
         self._clock = clock
@@ -68,12 +73,17 @@ class MemoryManager:
         self.adapters = AdapterCache(
             config, arena, self.pool, evictor.offer, evictor.withdraw, fade
         )
+        self.slots = AdapterSlots(self.adapters, evictor)
+        self.rivalry = Rivalry(evictor, self._lacking, self._held)
+        self.arrivals = AdapterArrivals(
+            self.adapters, copier(arena.adapters, MAX_ARRIVALS, pace), at_once_bytes, self._abandon
+        )
         self.host = HostKV(config, arena.pool, policy, self.costs, clock)
         self._appraiser = Appraiser(config, values, self.adapters, self.host, evictor.bears_kv)
         self.fetches = KVFetches(
             config,
             self.host,
-            copier(self.host.pages, arena.pool),
+            copier(arena.pool),
             self.tree,
             self.pool,
             self.costs,
@@ -83,6 +93,11 @@ class MemoryManager:
         )
         self.kv_evictions = 0
         self.adapter_evictions = 0
+
+    @property
+    def copiers(self) -> tuple[PageCopier, PageCopier]:
+        """What works beside the steps."""
+        return self.fetches.copier, self.arrivals.copier
 
     def register(self, tenant: Tenant) -> None:
         """See to the tenant's share of the memory. Raises InvalidRequestError when strict isolation
@@ -96,10 +111,6 @@ class MemoryManager:
         partitions = self._evictor.partitions
         return partitions.most_pages(partitions.of(tenant.namespace, "kv"))
 
-    def most_slots(self, tenant: Tenant) -> int:
-        """Adapters that the tenant can have on the device."""
-        return self._evictor.partitions.of(tenant.namespace, "adapter").max_slots
-
     @property
     def is_partitioned(self) -> bool:
         """Whether one tenant may lack pages while another does not."""
@@ -107,60 +118,13 @@ class MemoryManager:
 
     def resident(self, request: GenerationRequest) -> ResidentAdapter | None:
         """The request's adapter, if it is on the device for this tenant."""
-        if request.adapter is None:
-            return None
-        scope = self._evictor.scope(request.tenant.namespace)
-        return self.adapters.get(request.adapter.digest, scope)
+        key = self._adapter_key(request)
+        return None if key is None else self.adapters.get(key[1], key[0])
 
-    def can_have_slot(self, sequence: Sequence) -> bool:
-        """Whether an adapter slot is free or could be made so."""
-        return self._slot_is_free(sequence) or bool(self._idle_adapters(sequence))
-
-    def rivals(self, sequence: Sequence, others: Collection[Sequence]) -> list[Sequence]:
-        """Those of `others` whose giving up pages could help `sequence` to those it needs."""
-        if not self.is_partitioned:
-            return list(others)
-        partitions = self._evictor.partitions
-        own, count = self._demand(sequence)
-        compete: dict[str, bool] = {}
-        for namespace in {other.request.tenant.namespace for other in others}:
-            compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
-        return [
-            other
-            for other in others
-            if compete[other.request.tenant.namespace] or self._adapter_partition(other) is own
-        ]
-
-    def num_rivals(self, sequence: Sequence, others: Collection[Sequence]) -> int:
-        """How many they are; `others` is all that runs. O(others) only where an adapter lies in the
-        tenant's partition."""
-        if not self.is_partitioned:
-            return len(others)
-        partitions = self._evictor.partitions
-        if partitions.of(sequence.request.tenant.namespace, "kv").adapters:
-            return len(self.rivals(sequence, others))
-        return partitions.num_competing(*self._demand(sequence))
-
-    def _demand(self, sequence: Sequence) -> tuple[Partition[Item], int]:
-        """What the sequence lacks, and in which partition."""
-        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
-        return self._evictor.partitions.of(sequence.request.tenant.namespace, "kv"), count
-
-    def _adapter_partition(self, sequence: Sequence) -> Partition[Item] | None:
-        """In which the adapter lies that a running sequence holds; it may be another tenant's."""
-        if sequence.adapter_slot == BASE_SLOT:
-            return None
-        resident = self.resident(sequence.request)
-        return None if resident is None else self._evictor.partition(resident)
-
-    def competes(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether `other` is a rival."""
-        if not self.is_partitioned:
-            return True
-        partitions = self._evictor.partitions
-        own, count = self._demand(sequence)
-        its = partitions.of(other.request.tenant.namespace, "kv")
-        return partitions.compete(own, its, count)
+    def is_arriving(self, request: GenerationRequest) -> bool:
+        """Whether the request's adapter is being copied to the device."""
+        key = self._adapter_key(request)
+        return key is not None and self.arrivals.is_coming(key)
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)
@@ -179,10 +143,9 @@ class MemoryManager:
 
     def wait(self, sequence: Sequence) -> None:
         """The sequence waits to run: what it needs of the cache should stay."""
-        request = sequence.request
-        if request.adapter is not None:
-            scope = self._evictor.scope(request.tenant.namespace)
-            self.adapters.want(request.adapter.digest, scope)
+        key = self._adapter_key(sequence.request)
+        if key is not None:
+            self.adapters.want(key[1], key[0])
         sequence.wanted_nodes = self._match(sequence)
         self.tree.want(sequence.wanted_nodes)
         sequence.num_fetches = 0
@@ -191,10 +154,10 @@ class MemoryManager:
     def stop_waiting(self, sequence: Sequence) -> None:
         """It runs, or has ended."""
         self.fetches.leave(sequence)
-        request = sequence.request
-        if request.adapter is not None:
-            scope = self._evictor.scope(request.tenant.namespace)
-            self.adapters.unwant(request.adapter.digest, scope)
+        key = self._adapter_key(sequence.request)
+        if key is not None:
+            self.adapters.unwant(key[1], key[0])
+            self.arrivals.forgo(key)
         self.tree.unwant(sequence.wanted_nodes)
         sequence.wanted_nodes = []
 
@@ -244,6 +207,29 @@ class MemoryManager:
         digest = None if request.adapter is None else request.adapter.digest
         self._evictor.demand.started(digest, now_s)
         return True
+
+    def try_bring(
+        self, sequence: Sequence, packed: PackedAdapter, load_ms: float, reserve: int
+    ) -> bool:
+        """Begin to copy the adapter of a waiting sequence to the device, of which the pages and the
+        slot are taken now. False, and nothing changed, unless the sequence could be admitted beside
+        it (see `try_admit`)."""
+        nodes = self._match(sequence)
+        needed = self.blocks(len(sequence.token_ids)) - len(nodes) + reserve
+        if not self._can_admit(sequence, nodes, None, needed, packed.num_pages):
+            return False
+        pages, namespace, scope = self._place(sequence, packed)
+        arriving = self.adapters.reserve(packed, pages, load_ms, self._clock(), namespace, scope)
+        self._evictor.adapter_came(arriving)
+        self.arrivals.start(arriving, packed, sequence.request.tenant.key)
+        return True
+
+    def cancel_arrival(self, sequence: Sequence) -> bool:
+        """Cancel an adapter's copy whose pages could help a running sequence to those it needs;
+        returns whether there was one."""
+        return self.arrivals.cancel_last(
+            lambda arrival: self.rivalry.is_helped_by(sequence, arrival.adapter)
+        )
 
     def make_room(self, count: int) -> None:
         """Evict at once for `count` demands of a page each, where all can be met and who they are
@@ -385,29 +371,19 @@ class MemoryManager:
     def _install(
         self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
     ) -> ResidentAdapter:
-        namespace = sequence.request.tenant.namespace
-        if not self._slot_is_free(sequence):
-            self._evict(self._evictor.least(self._idle_adapters(sequence)))
-        pages = self._allocate(packed.num_pages, "adapter", namespace)
-        scope = self._evictor.scope(namespace)
+        pages, namespace, scope = self._place(sequence, packed)
         resident = self.adapters.install(packed, pages, load_ms, now_s, namespace, scope)
         self._evictor.adapter_came(resident)
         return resident
 
-    def _slot_is_free(self, sequence: Sequence) -> bool:
-        partition = self._evictor.partitions.of(sequence.request.tenant.namespace, "adapter")
-        return self.adapters.has_free_slot and partition.adapters < partition.max_slots
-
-    def _idle_adapters(self, sequence: Sequence) -> list[ResidentAdapter]:
-        """Those that may be evicted for a slot: in strict mode the tenant's own, else rather not
-        those of a tenant that holds no more than its minimum."""
-        partitions, partition_of = self._evictor.partitions, self._evictor.partition
-        own = partitions.of(sequence.request.tenant.namespace, "adapter")
-        idle = [item for item in self.adapters.residents() if not item.references]
-        if own.hard:
-            return [item for item in idle if partition_of(item) is own]
-        rather = [i for i in idle if partition_of(i) is own or partition_of(i).surplus(False)]
-        return rather or idle
+    def _place(self, sequence: Sequence, packed: PackedAdapter) -> tuple[list[int], str, str]:
+        """Room for an adapter: its pages, a slot, and the namespace and scope it belongs to."""
+        namespace = sequence.request.tenant.namespace
+        idle = self.slots.victim(namespace)
+        if idle is not None:
+            self._evict(idle)
+        pages = self._allocate(packed.num_pages, "adapter", namespace)
+        return pages, namespace, self._evictor.scope(namespace)
 
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
         partitions = self._evictor.partitions
@@ -448,3 +424,19 @@ class MemoryManager:
         partition = self._evictor.partition(resident)
         self.adapters.evict(resident)
         self._evictor.adapter_went(resident, partition)
+
+    def _abandon(self, arriving: ResidentAdapter) -> None:
+        partition = self._evictor.partition(arriving)
+        self.adapters.abandon(arriving)
+        self._evictor.adapter_went(arriving, partition)
+
+    def _lacking(self, sequence: Sequence) -> int:
+        return self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
+
+    def _held(self, sequence: Sequence) -> ResidentAdapter | None:
+        return None if sequence.adapter_slot == BASE_SLOT else self.resident(sequence.request)
+
+    def _adapter_key(self, request: GenerationRequest) -> Key | None:
+        if request.adapter is None:
+            return None
+        return self._evictor.scope(request.tenant.namespace), request.adapter.digest

@@ -22,6 +22,11 @@ class Flight:
     held: list[Sequence]
     ran: bool = False  # whether any of them was ever admitted
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether none of its sequences has run or ended."""
+        return not self.ran and len(self.sequences) == self.request.sampling.n
+
 
 def finish_event(
     flight: Flight,

@@ -7,7 +7,7 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import DeadlineError, QueueFullError
 from tenora_engine.events import Residency
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.request import Tenant
+from tenora_engine.request import AdapterRef, Tenant
 from tenora_engine.scheduling.charges import Charges
 from tenora_engine.scheduling.classes import LOWEST_CLASS, service_class
 from tenora_engine.scheduling.feasibility import Feasibility
@@ -24,7 +24,7 @@ class Gate:
     ) -> None:
         self._limit = config.engine.max_waiting
         self._tenant_limit = config.engine.max_tenant_waiting
-        self._keeps_promises = config.engine.scheduling_policy == "sla"
+        self.keeps_promises = config.engine.scheduling_policy == "sla"
         self._memory = memory
         self._queue = queue
         self._charges = charges
@@ -54,22 +54,19 @@ class Gate:
         """Fill in a new sequence's class, cost and place in line. Raises DeadlineError when its
         first token cannot be expected in time and its plan refuses what is late."""
         tenant, adapter = sequence.request.tenant, sequence.request.adapter
-        costs = self._memory.costs
-        load_s = 0.0
-        if adapter is not None and residency not in ("device", "host"):
-            load_s = costs.adapter_s(self._charges.adapter_bytes(adapter))
-        uncached = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
+        costs, load_s = self._memory.costs, self._load_s(adapter, residency)
+        fetched, fetch_s = self._memory.fetches.foresee(sequence)
+        computed = len(sequence.token_ids) - self._memory.cached_tokens(sequence) - fetched
         sequence.token_cost = self._charges.token(adapter)
-        sequence.work = uncached * sequence.token_cost
-        if not self._keeps_promises:
+        sequence.work = computed * sequence.token_cost + fetch_s / costs.token_s
+        if not self.keeps_promises:
             return
         sequence.service_class = service_class(tenant.tier)
         target_s = NO_TARGET_S if tenant.ttft_ms is None else tenant.ttft_ms / 1000
         sequence.due_s = sequence.arrival_s + target_s + load_s + sequence.work * costs.token_s
         if tenant.ttft_ms is None or tenant.late == "best_effort":
             return
-        before = self._queue.work_before(sequence)
-        expected_s = self.feasibility.ttft_s(before, load_s, sequence.work)
+        expected_s = self._expected_s(sequence, load_s)
         late_s = now_s + expected_s - (sequence.arrival_s + target_s)
         if late_s > 0 and tenant.late == "relegate":
             self.relegate(sequence)
@@ -86,16 +83,21 @@ class Gate:
         sequence.service_class = LOWEST_CLASS
         sequence.due_s += NO_TARGET_S
 
-    def is_hopeless(self, sequence: Sequence, now_s: float) -> bool:
-        """Whether it is to be relegated: started now, its first token would still be late."""
-        tenant = sequence.request.tenant
-        if not self._keeps_promises or sequence.admitted_s is not None:
-            return False
-        if tenant.late != "relegate" or tenant.ttft_ms is None:
-            return False
-        expected_s = sequence.work * self._memory.costs.token_s
-        late = now_s + expected_s > sequence.arrival_s + tenant.ttft_ms / 1000
-        return late and sequence.service_class != LOWEST_CLASS
+    def retry_after_ms(self, sequence: Sequence, residency: Residency | None) -> int:
+        """When a request like this one, which does not wait any more, may be in time."""
+        target_s = (sequence.request.tenant.ttft_ms or 0.0) / 1000
+        load_s = self._load_s(sequence.request.adapter, residency)
+        return self.feasibility.retry_after_ms(self._expected_s(sequence, load_s) - target_s)
+
+    def _expected_s(self, sequence: Sequence, load_s: float) -> float:
+        """Until the first token of a sequence that does not wait yet."""
+        before = self._queue.work_before(sequence)
+        return self.feasibility.ttft_s(before, load_s, sequence.work)
+
+    def _load_s(self, adapter: AdapterRef | None, residency: Residency | None) -> float:
+        if adapter is None or residency in ("device", "host"):
+            return 0.0
+        return self._memory.costs.adapter_s(self._charges.adapter_bytes(adapter))
 
     def _room_ms(self, excess: int, waiting: int, own: int) -> int:
         """Until `excess` of a tenant's `own` sequences have left, if they leave evenly."""

@@ -29,7 +29,7 @@ SLOT_PATIENCE_STEPS = 64
 """Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
 
 MAX_COLD_ADAPTERS = 4
-"""Adapters brought onto the device in one step: the running sequences wait for the copies."""
+"""Small adapters copied to the device in one step: the running sequences wait for the copies."""
 
 RESERVE_FRACTION = 16
 """A new sequence leaves a page for each running one, up to this part of the arena."""
@@ -47,7 +47,6 @@ class _Step:
 
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
     cold_adapters: int = 0
-    relegated: int = 0
     work: float = 0.0  # that left the queue
 
 
@@ -68,18 +67,17 @@ class Intake:
         """Whether anything waits that might start."""
         return bool(len(self._queue)) and len(self._running) < self._max_running
 
-    def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> int:
+    def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> None:
         """Start waiting sequences in fair order while there is room, of which `started` takes what
         it is told of. One whose adapter is loading or whose tenant has its part of the step is
         passed over; one that finds no pages stops all behind it that compete for them, so that it
-        gets them. Returns how many were relegated instead: they may start in the next step."""
+        gets them."""
         step = _Step()
         if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
-        return step.relegated
 
     def _walk(
         self,
@@ -97,9 +95,11 @@ class Intake:
                 if sequence is None:
                     break
                 passed.append(sequence)
-                if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
+                if not room.of(sequence) or any(
+                    self._memory.rivalry.competes(s, sequence) for s in short
+                ):
                     continue
-                outcome = self._try_start(sequence, step, now_s)
+                outcome = self._try_start(sequence, step)
                 if outcome is _Start.STARTED:
                     started(sequence)
                 elif outcome is _Start.SHORT:
@@ -108,11 +108,7 @@ class Intake:
                         break
             self._prefetch.look_ahead(chain(passed, scan), bool(short), now_s)
 
-    def _try_start(self, sequence: Sequence, step: _Step, now_s: float) -> _Start:
-        if self._book.gate.is_hopeless(sequence, now_s):
-            self._book.relegate(sequence)
-            step.relegated += 1
-            return _Start.BLOCKED
+    def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
         adapter = sequence.request.adapter
         resident, loaded = self._memory.resident(sequence.request), None
         if adapter is not None:
@@ -124,33 +120,43 @@ class Intake:
         fetches = self._memory.fetches.bring(sequence, ahead=is_ahead, busy=bool(self._running))
         if is_ahead or fetches:
             return _Start.BLOCKED
-        if lacks_adapter and not self._memory.can_have_slot(sequence):
+        if lacks_adapter and not self._memory.slots.can_have(sequence.request.tenant.namespace):
             sequence.slot_waits += 1
             return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
-        rivals = self._memory.num_rivals(sequence, self._running)
+        arrivals = self._memory.arrivals
+        rivals = self._memory.rivalry.num_rivals(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
         reserve = min(rivals, most_pages // RESERVE_FRACTION)
-        if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
+        if packed is not None and arrivals.takes_steps(packed):
+            if self._memory.try_bring(sequence, packed, load_ms, reserve):
+                return _Start.BLOCKED
+        elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence)
             step.work += sequence.work
-            if packed is not None:
-                step.cold_adapters += 1
-                self._book.charge_load(sequence, packed)
+            step.cold_adapters += packed is not None
             return _Start.STARTED
-        if rivals or len(self._memory.fetches):
+        if rivals or len(self._memory.fetches) or len(arrivals):
             return _Start.SHORT
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
 
     def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
-        """The adapter, if it can be installed in this step; else it is on its way."""
-        loads = self._book.loads
-        loaded = loads.request(adapter, sequence.request.tenant.key, step.seen)
+        """The adapter, if it can be installed or begin to be copied in this step; else it is on its
+        way."""
+        loads, tenant_key = self._book.loads, sequence.request.tenant.key
+        if self._memory.is_arriving(sequence.request):
+            return None
+        loaded = loads.request(adapter, tenant_key, step.seen)
         if loaded is None:
             self._book.take_loads()  # a host hit is complete at once
             loaded = loads.ready(adapter.digest)
+        if loaded is None or loaded.packed is None:
+            return None
+        arrivals = self._memory.arrivals
+        if arrivals.takes_steps(loaded.packed):
+            return None if arrivals.is_full(tenant_key) else loaded
         return loaded if step.cold_adapters < MAX_COLD_ADAPTERS else None
 
     def _too_large(

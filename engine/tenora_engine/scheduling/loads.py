@@ -155,6 +155,8 @@ class AdapterLoads:
         now_s = self._clock()
         refs = [*self._in_flight.values(), *(result.ref for result in self._ready.values())]
         loading = [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
-        above = self._adapters.residencies() + loading
-        known = {adapter.digest for adapter in above}
-        return above + [a for a in self._loader.residencies() if a.digest not in known]
+        found = self._adapters.residencies()
+        for others in (loading, self._loader.residencies()):
+            known = {adapter.digest for adapter in found}
+            found += [adapter for adapter in others if adapter.digest not in known]
+        return found

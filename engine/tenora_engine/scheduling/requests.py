@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import (
@@ -15,12 +14,13 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishReason, Residency
+from tenora_engine.events import Event, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
 from tenora_engine.scheduling.classes import service_class
+from tenora_engine.scheduling.deadlines import Deadlines
 from tenora_engine.scheduling.flights import Flight, finish_event
 from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
@@ -69,6 +69,7 @@ class RequestBook:
         self.charges = Charges(config, memory.costs)
         self.queue = make_queue(config)
         self.gate = Gate(config, memory, self.queue, self.charges)
+        self.deadlines = Deadlines(memory.costs)
         self.running = Running(config.engine.block_tokens)
         self.events: list[Event] = []
         self.counters = Counters()
@@ -128,6 +129,7 @@ class RequestBook:
             self._held[key] += len(held)
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
+            self._watch(sequence)
         if adapter is not None and residency != "device":
             self.loads.request(adapter, request.tenant.key)
 
@@ -167,13 +169,9 @@ class RequestBook:
         self._memory.stop_waiting(sequence)
         if request.adapter is not None:
             self.loads.discard(request.adapter.digest)
+            self._charge_load(sequence)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence)
-
-    def charge_load(self, sequence: Sequence, packed: PackedAdapter) -> None:
-        """The sequence has made its adapter resident."""
-        pages = packed.pages
-        self._charge(sequence, self.charges.load(pages.numel() * pages.element_size()))
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
@@ -196,7 +194,18 @@ class RequestBook:
         self.changes += 1
         sequence.meter.preemptions += 1
 
-    def relegate(self, sequence: Sequence) -> None:
+    def give_up_late(self, now_s: float) -> None:
+        """What waits and cannot be in time any more is relegated or refused, as its plan says. A
+        request of which something has run or ended is not refused."""
+        for sequence in self.deadlines.take_missed(now_s):
+            if sequence.state is not SequenceState.WAITING:
+                continue  # refused beside its sibling
+            if sequence.request.tenant.late == "relegate":
+                self._relegate(sequence)
+            elif self._flights[sequence.request.request_id].is_whole:
+                self._refuse(sequence)
+
+    def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
         self.queue.remove(sequence)
         self.gate.relegate(sequence)
@@ -213,13 +222,9 @@ class RequestBook:
         stop_token_id: int | None = None,
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event."""
-        flight = self._flights[sequence.request.request_id]
-        self.changes += 1
-        now_s = self._clock()
+        flight, now_s = self._flights[sequence.request.request_id], self._clock()
         self._take_out(flight, sequence)
-        sequence.state = SequenceState.FINISHED
         meter_end(sequence, reason, now_s)
-        self._memory.leave(sequence)
         self.events.append(
             finish_event(
                 flight,
@@ -231,14 +236,39 @@ class RequestBook:
                 stop_token_id=stop_token_id,
             )
         )
+        self._leave(flight, sequence)
+        if not flight.sequences:
+            self.counters.requests_finished += 1
+            self.counters.requests_aborted += reason == "abort"
+
+    def _refuse(self, sequence: Sequence) -> None:
+        """End all sequences of a waiting request, of which none has run."""
+        flight, request = self._flights[sequence.request.request_id], sequence.request
+        adapter, meter = request.adapter, sequence.meter
+        for each in reversed(flight.sequences.copy()):
+            self._take_out(flight, each)
+            meter.no_first_token()
+            self._leave(flight, each)
+        meter.refuse("deadline")
+        residency = None if adapter is None else self._residency_for(request, adapter)
+        message = (
+            f"the first token cannot come within {request.tenant.ttft_ms:.0f} ms any more; this "
+            "plan promises that and refuses what would be late"
+        )
+        retry_after_ms = self.gate.retry_after_ms(sequence, residency)
+        self.events.append(RefusedEvent(request.request_id, message, retry_after_ms))
+
+    def _leave(self, flight: Flight, sequence: Sequence) -> None:
+        """Give back what keeps a sequence in flight that neither runs nor waits any more."""
+        self.changes += 1
+        sequence.state = SequenceState.FINISHED
+        self._memory.leave(sequence)
         flight.sequences.remove(sequence)
         if sequence.index == 0:
             self._release_held(flight)
         if not flight.sequences:
             del self._flights[sequence.request.request_id]
             _count_down(self._tenants, sequence.request.tenant.key)
-            self.counters.requests_finished += 1
-            self.counters.requests_aborted += reason == "abort"
         if sequence.request.adapter is not None:
             self.loads.forgo(sequence.request.adapter.digest)
             self._bury(sequence.request.adapter.digest)
@@ -254,6 +284,17 @@ class RequestBook:
         """Take in finished loads; what failed ends the sequences that wait for it, only those."""
         for digest, error in self.loads.poll():
             self._fail_waiting(digest, error)
+
+    def take_arrivals(self) -> None:
+        """Take in adapters that have come to the device; one that could not ends the sequences that
+        wait for it."""
+        for digest, has_come in self._memory.arrivals.take_completed():
+            self.changes += 1
+            if has_come:
+                self.loads.discard(digest)
+            else:
+                error = AdapterLoadError(f"{digest} could not be copied to the device")
+                self._fail_waiting(digest, error)
 
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
@@ -277,6 +318,17 @@ class RequestBook:
     def _charge(self, sequence: Sequence, cost: float) -> None:
         sequence.meter.service += cost
         self.queue.charge(sequence, cost)
+
+    def _charge_load(self, sequence: Sequence) -> None:
+        """The first to start on an adapter that has come pays for it."""
+        resident = self._memory.resident(sequence.request)
+        if resident is not None and resident.unpaid_bytes:
+            self._charge(sequence, self.charges.load(resident.unpaid_bytes))
+            resident.unpaid_bytes = 0
+
+    def _watch(self, sequence: Sequence) -> None:
+        if self.gate.keeps_promises:
+            self.deadlines.watch(sequence)
 
     def _take_out(self, flight: Flight, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:
@@ -317,6 +369,7 @@ class RequestBook:
         now_s = self._clock()
         for sequence in reversed(flight.held):
             self.queue.push_front(sequence, now_s)
+            self._watch(sequence)
         _count_down(self._held, flight.request.tenant.key, len(flight.held))
         flight.held.clear()
 

@@ -4,6 +4,7 @@ order. It knows tokens and pages by number, never tensors."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -62,7 +63,15 @@ class Scheduler:
         """Whether a step would do something."""
         if self._book.events or self._running or self._load_ended:
             return True
-        return bool(len(self._queue)) and not self._stalled
+        if self._stalled:
+            return self._book.deadlines.next_s < self._clock()
+        return bool(len(self._queue))
+
+    @property
+    def idle_s(self) -> float | None:
+        """See `Engine.idle_s`."""
+        seconds = self._book.deadlines.next_s - self._clock()
+        return None if seconds == math.inf else max(seconds, 0.0)
 
     def counters(self) -> dict[str, float]:
         return {
@@ -73,6 +82,7 @@ class Scheduler:
             "adapter_evictions": self._memory.adapter_evictions,
             "kv_evictions": self._memory.kv_evictions,
             **self._memory.fetches.counters(),
+            **self._memory.arrivals.counters(),
         }
 
     def note_load_ended(self) -> None:
@@ -91,9 +101,11 @@ class Scheduler:
         is room for new sequences."""
         self._load_ended = False
         self._book.take_loads()
+        self._book.take_arrivals()
         self._memory.fetches.take_completed()
         self._grow()
         now_s = self._clock()
+        self._book.give_up_late(now_s)
         chunks: list[ScheduledSequence] = []
         room, passed = self._plan_running(chunks, now_s)
 
@@ -103,11 +115,11 @@ class Scheduler:
                 _plan_chunk(chunks, passed.popleft(), room)
             _plan_chunk(chunks, sequence, room)
 
-        relegated = self._intake.admit(room, now_s, plan_new)
+        self._intake.admit(room, now_s, plan_new)
         for sequence in passed:
             _plan_chunk(chunks, sequence, room)
         rows = self._running.rows(chunks)
-        self._stalled = not (rows or relegated or self._book.events)
+        self._stalled = not (rows or self._book.events)
         return StepPlan(tuple(rows))
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
@@ -174,9 +186,10 @@ class Scheduler:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
             ):
-                if self._memory.fetches.cancel():  # what runs comes before what is to run
+                # What runs comes before what is to run.
+                if self._memory.fetches.cancel() or self._memory.cancel_arrival(sequence):
                     continue
-                rivals = self._memory.rivals(sequence, self._running)
+                rivals = self._memory.rivalry.rivals(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:

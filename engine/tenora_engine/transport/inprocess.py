@@ -11,8 +11,16 @@ from pathlib import Path
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.engine import Engine, build_engine
-from tenora_engine.errors import EngineError, EngineUnavailableError
-from tenora_engine.events import EngineStats, Event, FinishEvent, Residency, UsageRecord
+from tenora_engine.errors import DeadlineError, EngineError, EngineUnavailableError
+from tenora_engine.events import (
+    EngineStats,
+    Event,
+    FinishEvent,
+    RefusedEvent,
+    Residency,
+    SequenceEvent,
+    UsageRecord,
+)
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
@@ -168,11 +176,18 @@ class InProcessEngineClient(RoutedClient):
         if records and self._outbox is not None:
             self._outbox.append(records)
             self._usage_waits.set()
+        shown: list[SequenceEvent] = []
         for event in events:
+            if isinstance(event, RefusedEvent):
+                error = DeadlineError(event.message, event.retry_after_ms)
+                self._active.remove(event.request_id)
+                self._router.refuse(event.request_id, error)
+                continue
+            shown.append(event)
             if isinstance(event, FinishEvent):
                 self._active.note_finish(event)
         self._idle.set()
-        self._router.dispatch(events)
+        self._router.dispatch(shown)
 
     def _note_end(self, failure: BaseException | None) -> None:
         self._ready = False

@@ -8,7 +8,7 @@ import msgspec
 from tenora_engine import errors
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo
-from tenora_engine.events import EngineStats, Event, Residency, UsageRecord
+from tenora_engine.events import EngineStats, Residency, SequenceEvent, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
 
 
@@ -141,7 +141,7 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
 class Events(msgspec.Struct, frozen=True, tag="events"):
     """All events of one step for one client, in order."""
 
-    events: list[Event]
+    events: list[SequenceEvent]
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

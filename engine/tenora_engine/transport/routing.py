@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from tenora_engine.client import AbortReason
 from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.events import FinishEvent, SequenceEvent
 from tenora_engine.request import GenerationRequest
 
 
@@ -21,7 +21,7 @@ class EventStream:
     def __init__(self, request: GenerationRequest) -> None:
         self.request_id = request.request_id
         self.unfinished = request.sampling.n  # sequences of which no FinishEvent has come
-        self._events: deque[Event] = deque()
+        self._events: deque[SequenceEvent] = deque()
         self._error: EngineError | None = None
         self._changed = asyncio.Event()
 
@@ -30,7 +30,7 @@ class EventStream:
         """Whether the engine may still be running some of it."""
         return self.unfinished > 0 and self._error is None
 
-    def put(self, event: Event) -> None:
+    def put(self, event: SequenceEvent) -> None:
         self._events.append(event)
         if isinstance(event, FinishEvent):
             self.unfinished -= 1
@@ -40,7 +40,7 @@ class EventStream:
         self._error = error
         self._changed.set()
 
-    async def next(self) -> Event | None:
+    async def next(self) -> SequenceEvent | None:
         """The next event, None after the last. Raises what `fail` was given, after the events that
         came before it."""
         while not self._events:
@@ -72,7 +72,7 @@ class RequestRouter:
     def close(self, stream: EventStream) -> None:
         self._streams.pop(stream.request_id, None)
 
-    def dispatch(self, events: Iterable[Event]) -> None:
+    def dispatch(self, events: Iterable[SequenceEvent]) -> None:
         """Events of requests that nobody reads any more are dropped."""
         for event in events:
             stream = self._streams.get(event.request_id)
@@ -113,7 +113,7 @@ class RoutedClient(abc.ABC):
     ) -> None:
         """Does nothing when the engine is gone."""
 
-    async def submit(self, request: GenerationRequest) -> AsyncIterator[Event]:
+    async def submit(self, request: GenerationRequest) -> AsyncIterator[SequenceEvent]:
         """See `EngineClient.submit`. Raises EngineUnavailableError in mid-stream too, when the
         engine dies."""
         self._check_ready()

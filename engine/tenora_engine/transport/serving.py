@@ -17,8 +17,13 @@ import msgspec
 import zmq
 
 from tenora_engine.engine import Engine
-from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.errors import (
+    DeadlineError,
+    EngineError,
+    EngineUnavailableError,
+    InvalidRequestError,
+)
+from tenora_engine.events import Event, FinishEvent, RefusedEvent, SequenceEvent
 from tenora_engine.loop import EngineLoop
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
@@ -118,9 +123,13 @@ class EngineServer:
             self._outbox.append(usage_of(events))
         except EngineError:
             _log.exception("usage records are lost")
-        by_client: dict[bytes, list[Event]] = {}
+        by_client: dict[bytes, list[SequenceEvent]] = {}
         for event in events:
             owner = self._active.owner(event.request_id)
+            if isinstance(event, RefusedEvent):
+                error = DeadlineError(event.message, event.retry_after_ms)
+                self._note_refused(owner or b"", event.request_id, error)
+                continue
             if owner is not None:
                 by_client.setdefault(owner, []).append(event)
             if isinstance(event, FinishEvent):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
-from tenora_engine.events import Event, FinishEvent, TokenEvent, TokenLogprob, UsageRecord
+from tenora_engine.events import FinishEvent, SequenceEvent, TokenEvent, TokenLogprob, UsageRecord
 from tenora_engine.request import GenerationRequest
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import ApiError, UnavailableError
@@ -118,7 +118,7 @@ class Run:
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
 
-    async def _on_event(self, event: Event) -> Piece | None:
+    async def _on_event(self, event: SequenceEvent) -> Piece | None:
         sequence = self._sequences[event.index]
         choice = self._first_choice + event.index
         if isinstance(event, FinishEvent):
