@@ -61,6 +61,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
+        guesses=st.sampled_from((0, 0, 1, 2)),
     )
     def start(
         self,
@@ -73,6 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy: str,
         block_tokens: int,
         sharing: str,
+        guesses: int,
     ) -> None:
         strict = sharing == "strict" and policy != "static-lru"
         # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
@@ -91,6 +93,8 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.policy = policy
         self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
+        assert isinstance(self.rig.runner, FakeRunner)
+        self.rig.runner.guesses = guesses
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -212,6 +216,9 @@ class EngineMachine(RuleBasedStateMachine):
                 self.finished[key] = event
                 self._check_finish(key, event)
         self.rig.engine.check_integrity()
+        running, rivals = self.rig.engine._book.running, self.rig.memory.rivals
+        for sequence in running:
+            assert rivals.count(sequence, running) == len(rivals.among(sequence, running))
         pool = self.rig.engine.stats().pool
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages

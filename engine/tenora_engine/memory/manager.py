@@ -29,6 +29,7 @@ from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
@@ -81,6 +82,7 @@ class MemoryManager:
             self._match,
             self._allocate_for_fetch,
         )
+        self.rivals = Rivals(evictor, self.adapters, self._block_tokens)
         self.kv_evictions = 0
         self.adapter_evictions = 0
 
@@ -115,52 +117,6 @@ class MemoryManager:
     def can_have_slot(self, sequence: Sequence) -> bool:
         """Whether an adapter slot is free or could be made so."""
         return self._slot_is_free(sequence) or bool(self._idle_adapters(sequence))
-
-    def rivals(self, sequence: Sequence, others: Collection[Sequence]) -> list[Sequence]:
-        """Those of `others` whose giving up pages could help `sequence` to those it needs."""
-        if not self.is_partitioned:
-            return list(others)
-        partitions = self._evictor.partitions
-        own, count = self._demand(sequence)
-        compete: dict[str, bool] = {}
-        for namespace in {other.request.tenant.namespace for other in others}:
-            compete[namespace] = partitions.compete(own, partitions.of(namespace, "kv"), count)
-        return [
-            other
-            for other in others
-            if compete[other.request.tenant.namespace] or self._adapter_partition(other) is own
-        ]
-
-    def num_rivals(self, sequence: Sequence, others: Collection[Sequence]) -> int:
-        """How many they are; `others` is all that runs. O(others) only where an adapter lies in the
-        tenant's partition."""
-        if not self.is_partitioned:
-            return len(others)
-        partitions = self._evictor.partitions
-        if partitions.of(sequence.request.tenant.namespace, "kv").adapters:
-            return len(self.rivals(sequence, others))
-        return partitions.num_competing(*self._demand(sequence))
-
-    def _demand(self, sequence: Sequence) -> tuple[Partition[Item], int]:
-        """What the sequence lacks, and in which partition."""
-        count = self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
-        return self._evictor.partitions.of(sequence.request.tenant.namespace, "kv"), count
-
-    def _adapter_partition(self, sequence: Sequence) -> Partition[Item] | None:
-        """In which the adapter lies that a running sequence holds; it may be another tenant's."""
-        if sequence.adapter_slot == BASE_SLOT:
-            return None
-        resident = self.resident(sequence.request)
-        return None if resident is None else self._evictor.partition(resident)
-
-    def competes(self, sequence: Sequence, other: Sequence) -> bool:
-        """Whether `other` is a rival."""
-        if not self.is_partitioned:
-            return True
-        partitions = self._evictor.partitions
-        own, count = self._demand(sequence)
-        its = partitions.of(other.request.tenant.namespace, "kv")
-        return partitions.compete(own, its, count)
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)

@@ -88,6 +88,7 @@ class Intake:
         now_s: float,
         started: Callable[[Sequence], None],
     ) -> None:
+        are_rivals = self._memory.rivals.are
         short: list[Sequence] = []
         passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
@@ -97,7 +98,7 @@ class Intake:
                 if sequence is None:
                     break
                 passed.append(sequence)
-                if not room.of(sequence) or any(self._memory.competes(s, sequence) for s in short):
+                if not room.of(sequence) or any(are_rivals(s, sequence) for s in short):
                     continue
                 outcome = self._try_start(sequence, step, now_s)
                 if outcome is _Start.STARTED:
@@ -129,7 +130,7 @@ class Intake:
             return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
-        rivals = self._memory.num_rivals(sequence, self._running)
+        rivals = self._memory.rivals.count(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
         reserve = min(rivals, most_pages // RESERVE_FRACTION)
         if self._memory.try_admit(sequence, resident, packed, load_ms, reserve):

@@ -176,7 +176,7 @@ class Scheduler:
             ):
                 if self._memory.fetches.cancel():  # what runs comes before what is to run
                     continue
-                rivals = self._memory.rivals(sequence, self._running)
+                rivals = self._memory.rivals.among(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
