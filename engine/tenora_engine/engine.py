@@ -141,8 +141,8 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Walk all of the memory and what runs. Raises IntegrityError when a page is lost or counted
-        twice, or something else that is kept is not what counting anew gives."""
+        """Walk all of the memory and what runs. Raises IntegrityError when a page is lost or
+        counted twice, or something else that is kept is not what counting anew gives."""
         self._memory.check_integrity(self._book.running)
         self._book.running.check()
 

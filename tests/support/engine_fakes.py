@@ -147,6 +147,7 @@ class FakeRunner:
         self.pool = pool
         self.table = table
         self.eos_every = eos_every
+        self.guesses = 0  # tokens beyond the next, at every third length: speculative decoding
         self.fail_next: Exception | None = None
         self.plans: list[StepPlan] = []
         self.computed_tokens = 0
@@ -176,7 +177,7 @@ class FakeRunner:
             error, self.fail_next = self.fail_next, None
             raise error
         tokens = [
-            [self._sample(item.sequence)] if item.samples else [] for item in batch.plan.scheduled
+            self._sample(item.sequence) if item.samples else [] for item in batch.plan.scheduled
         ]
         return StepResult(token_ids=tokens, logprobs=[None] * len(tokens))
 
@@ -190,16 +191,18 @@ class FakeRunner:
             self.pool[page, 2 * place + 1] = owner
         self.computed_tokens += num_tokens
 
-    def _sample(self, sequence: Sequence) -> int:
+    def _sample(self, sequence: Sequence) -> list[int]:
         size, length = self.config.engine.block_tokens, len(sequence.token_ids)
         kv = self.pool[sequence.block_table.tolist()].reshape(len(sequence.block_table), -1)
         rows = kv[:, : 2 * size].reshape(-1, 2)[:length]
         assert [int(value) for value in rows[:, 0]] == sequence.token_ids, "KV of other tokens"
         owner = _owner(sequence)
         assert all(int(value) == owner for value in rows[:, 1]), "KV of another tenant or adapter"
-        return next_token(
-            sequence.token_ids, self._adapter_tag(sequence), sequence.index, self.eos_every
-        )
+        context = sequence.token_ids.copy()
+        for _ in range(1 if length % 3 else 1 + self.guesses):
+            adapter_tag = self._adapter_tag(sequence)
+            context.append(next_token(context, adapter_tag, sequence.index, self.eos_every))
+        return context[length:]
 
     def _adapter_tag(self, sequence: Sequence) -> int:
         """Read from the arena, through the slot's table, in all rank rows."""

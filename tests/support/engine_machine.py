@@ -65,6 +65,7 @@ class EngineMachine(RuleBasedStateMachine):
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
         at_once_bytes=st.sampled_from((0, 200, QUICK_BYTES)),
+        guesses=st.sampled_from((0, 0, 1, 2)),
     )
     def start(
         self,
@@ -78,6 +79,7 @@ class EngineMachine(RuleBasedStateMachine):
         block_tokens: int,
         sharing: str,
         at_once_bytes: int,
+        guesses: int,
     ) -> None:
         strict = sharing == "strict" and policy != "static-lru"
         # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
@@ -98,6 +100,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig = Rig.build(
             config, instant=instant, policy=make_policy(policy), at_once_bytes=at_once_bytes
         )
+        assert isinstance(self.rig.runner, FakeRunner)
+        self.rig.runner.guesses = guesses
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -241,6 +245,9 @@ class EngineMachine(RuleBasedStateMachine):
                 self.finished[key] = event
                 self._check_finish(key, event)
         self.rig.engine.check_integrity()
+        running, rivals = self.rig.engine._book.running, self.rig.memory.rivals
+        for sequence in running:
+            assert rivals.count(sequence, running) == len(rivals.among(sequence, running))
         pool = self.rig.engine.stats().pool
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages

@@ -29,7 +29,7 @@ from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
-from tenora_engine.memory.rivalry import Rivalry
+from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import QUICK_BYTES, Pace
 from tenora_engine.request import GenerationRequest, Tenant
@@ -74,7 +74,6 @@ class MemoryManager:
             config, arena, self.pool, evictor.offer, evictor.withdraw, fade
         )
         self.slots = AdapterSlots(self.adapters, evictor)
-        self.rivalry = Rivalry(evictor, self._lacking, self._held)
         self.arrivals = AdapterArrivals(
             self.adapters, copier(arena.adapters, MAX_ARRIVALS, pace), at_once_bytes, self._abandon
         )
@@ -91,6 +90,7 @@ class MemoryManager:
             self._match,
             self._allocate_for_fetch,
         )
+        self.rivals = Rivals(evictor, self.adapters, self._block_tokens)
         self.kv_evictions = 0
         self.adapter_evictions = 0
 
@@ -228,7 +228,7 @@ class MemoryManager:
         """Cancel an adapter's copy whose pages could help a running sequence to those it needs;
         returns whether there was one."""
         return self.arrivals.cancel_last(
-            lambda arrival: self.rivalry.is_helped_by(sequence, arrival.adapter)
+            lambda arrival: self.rivals.is_helped_by(sequence, arrival.adapter)
         )
 
     def make_room(self, count: int) -> None:
@@ -429,12 +429,6 @@ class MemoryManager:
         partition = self._evictor.partition(arriving)
         self.adapters.abandon(arriving)
         self._evictor.adapter_went(arriving, partition)
-
-    def _lacking(self, sequence: Sequence) -> int:
-        return self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
-
-    def _held(self, sequence: Sequence) -> ResidentAdapter | None:
-        return None if sequence.adapter_slot == BASE_SLOT else self.resident(sequence.request)
 
     def _adapter_key(self, request: GenerationRequest) -> Key | None:
         if request.adapter is None:

@@ -86,6 +86,7 @@ class Intake:
         now_s: float,
         started: Callable[[Sequence], None],
     ) -> None:
+        are_rivals = self._memory.rivals.are
         short: list[Sequence] = []
         passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
@@ -95,9 +96,7 @@ class Intake:
                 if sequence is None:
                     break
                 passed.append(sequence)
-                if not room.of(sequence) or any(
-                    self._memory.rivalry.competes(s, sequence) for s in short
-                ):
+                if not room.of(sequence) or any(are_rivals(s, sequence) for s in short):
                     continue
                 outcome = self._try_start(sequence, step)
                 if outcome is _Start.STARTED:
@@ -126,7 +125,7 @@ class Intake:
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
         arrivals = self._memory.arrivals
-        rivals = self._memory.rivalry.num_rivals(sequence, self._running)
+        rivals = self._memory.rivals.count(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
         reserve = min(rivals, most_pages // RESERVE_FRACTION)
         if packed is not None and arrivals.takes_steps(packed):

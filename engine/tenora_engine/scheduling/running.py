@@ -1,5 +1,5 @@
-"""Running: the sequences that hold pages. What a step needs to know of them is kept from one step to
-the next, since only few of them change in between. It plans nothing and frees nothing."""
+"""Running: the sequences that hold pages. What a step needs to know of them is kept from one step
+to the next, since only few of them change in between. It plans nothing and frees nothing."""
 
 from __future__ import annotations
 
@@ -108,12 +108,8 @@ class Running(Collection[Sequence]):
         rows = {s: row for slot in self._rows.values() for s, row in slot.items()}
         if rows.keys() ^ self._prefilling.keys() != self._sequences.keys():
             raise IntegrityError("a running sequence neither decodes nor prefills, or does both")
-        for sequence in self._sequences:
-            if sequence.state is not SequenceState.RUNNING:
-                raise IntegrityError("a sequence runs that is not running")
-            lacks_page = len(sequence.block_table) * self._block_tokens < len(sequence.token_ids)
-            if lacks_page != (sequence in self._short):
-                raise IntegrityError("the sequences that lack a page are not those that are noted")
+        if any(sequence.quiet for sequence in self._prefilling):
+            raise IntegrityError("a sequence that prefills would be taken for one that decodes")
         for sequence, row in rows.items():
             if row != ScheduledSequence(sequence, sequence.num_uncomputed, True):
                 raise IntegrityError("the row of a sequence that decodes is not its own")
@@ -121,11 +117,13 @@ class Running(Collection[Sequence]):
                 raise IntegrityError("a row stands with those of another adapter slot")
             if sequence.quiet != self._quiet(sequence):
                 raise IntegrityError("a sequence would not be seen to fill a block or to end")
-        if any(sequence.quiet for sequence in self._prefilling):
-            raise IntegrityError("a sequence that prefills would be taken for one that decodes")
         promised = {s for group in self._promised.values() for s in group}
         if promised != {s for s in rows if s.tpot_s < math.inf}:
             raise IntegrityError("those who were promised a TPOT are not those that are noted")
+        size = self._block_tokens
+        short = {s for s in self._sequences if len(s.block_table) * size < len(s.token_ids)}
+        if short != self._sequences.keys() & set(self._short):
+            raise IntegrityError("the sequences that lack a page are not those that are noted")
 
     def _start_decoding(self, sequence: Sequence) -> None:
         row = ScheduledSequence(sequence, 1, True)

@@ -189,7 +189,7 @@ class Scheduler:
                 # What runs comes before what is to run.
                 if self._memory.fetches.cancel() or self._memory.cancel_arrival(sequence):
                     continue
-                rivals = self._memory.rivalry.rivals(sequence, self._running)
+                rivals = self._memory.rivals.among(sequence, self._running)
                 if len(rivals) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
