@@ -47,17 +47,25 @@ async def _run(options: Options) -> Outcome:
 async def one_run(
     engine: LiveEngine, kinds: list[Kind], per_s: float, noise: float, seed: str
 ) -> list[RequestRecord]:
-    """The quiet tenants' records; their requests are the same for the same seed, whatever the
-    noise."""
+    """The quiet tenants' records; their requests come at the same times for the same seed, whatever
+    the noise. Their prompts are new in each run: no run finds in the prefix cache what another has
+    computed."""
     share = per_s / (QUIET + 1)
     quiet = [
         request
         for number in range(QUIET)
         for request in poisson(
-            kinds[number], tenant_of(f"quiet{number}", **PLAN), OF_SHARE * share, SECONDS, seed
+            kinds[number],
+            tenant_of(f"quiet{number}", **PLAN),
+            OF_SHARE * share,
+            SECONDS,
+            seed,
+            f"{noise:g}",
         )
     ]
-    noisy = poisson(kinds[QUIET], NOISY, noise * share, SECONDS, seed) if noise else []
+    noisy = (
+        poisson(kinds[QUIET], NOISY, noise * share, SECONDS, seed, f"{noise:g}") if noise else []
+    )
     return await engine.play(quiet, background=noisy)
 
 

@@ -86,7 +86,7 @@ class Scheduler:
         """See `Engine.submit`."""
         self._book.submit(request)
         if self._keeps_promises:
-            self._chunks.observe_promise(request.tenant, self._clock())
+            self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
 
     def schedule(self) -> StepPlan:
@@ -162,10 +162,13 @@ class Scheduler:
             is_decoding = len(sequence.token_ids) - sequence.num_computed == 1
             (decoding if is_decoding else prefills).append(sequence)
         items += [ScheduledSequence(sequence, 1, True) for sequence in decoding]
-        tokens = self._max_step_tokens - len(items)
+        most = tokens = arrival_tokens = self._max_step_tokens - len(items)
         if prefills or self._intake.is_open:
-            tokens = self._chunks.prefill_tokens(decoding, now_s, tokens)
-        room = PrefillRoom(tokens, self._max_chunk if self._book.has_several_tenants else tokens)
+            tokens = self._chunks.prefill_tokens(decoding, now_s, most)
+            if self._chunks.promises.num_tenants(now_s) > self._queue.num_backlogged:
+                arrival_tokens = self._chunks.arrival_tokens(now_s, most)
+        tenant_tokens = self._max_chunk if self._book.has_several_tenants else tokens
+        room = PrefillRoom(tokens, tenant_tokens, arrival_tokens, self._queue.exceeds_share)
         prefills.sort(key=self._queue.turn)
         left = deque(prefills)
         first = self._queue.first_turn() if self._intake.is_open else None
