@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,20 @@ def test_no_step_takes_longer_than_a_part_of_what_was_lately_promised(
             assert chunk == most
         elif chunk > least:
             assert MARGIN * (decode_s + chunk * costs.token_s) <= min(lately) / part + 1e-6
+
+
+def test_what_a_step_takes_anyway_is_not_counted_as_its_tokens() -> None:
+    """Steps of 10 ms and 1 ms a token: half of a promise of 300 ms has room for 115 tokens, by
+    MARGIN; a token would seem to take more by the size of the steps alone."""
+    sizer = ChunkSizer(CostModel(make_config()))
+    sizer.promises.observe(make_tenant(ttft_ms=300.0), NOW_S)
+    sizer.observe_decode(0.010)
+    for num_tokens in (16, 64, 256):
+        sizer.observe_prefill(num_tokens, 0.010 + 0.001 * num_tokens)
+    assert sizer.prefill_tokens([], NOW_S, 512) == 115
+    for _ in range(100):  # the step that decodes has become old: no token is free
+        sizer.observe_prefill(10, 0.008)
+    assert sizer.prefill_tokens([], NOW_S, 2048) == pytest.approx(0.115 / 0.0004, rel=0.01)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=20))

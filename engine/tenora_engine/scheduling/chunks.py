@@ -27,7 +27,8 @@ waits for it."""
 MIN_ARRIVAL_PART = 16
 """As MIN_PREFILL_PART, for such a tenant."""
 
-_MEMORY = 0.9  # weight of the past in the moving average
+_MEMORY = 0.9  # weight of the past in the moving averages
+_PREFILL_TOKENS = 8  # of a step that says what a prefilled token takes
 
 
 class ChunkSizer:
@@ -45,6 +46,7 @@ class ChunkSizer:
         self.promises = Promises()
         self._costs = costs
         self._decode_s = 0.0
+        self._token_s = 0.0
 
     def observe_decode(self, step_s: float) -> None:
         """A step in which every sequence decoded one token."""
@@ -52,6 +54,14 @@ class ChunkSizer:
             self._decode_s = _MEMORY * self._decode_s + (1 - _MEMORY) * step_s
         else:
             self._decode_s = step_s
+
+    def observe_prefill(self, num_tokens: int, step_s: float) -> None:
+        """A step with `num_tokens` more than its sequences. What it took is theirs as far as it is
+        beyond a step that decodes, which may be long ago, or its half."""
+        if num_tokens >= _PREFILL_TOKENS:
+            token_s = max(step_s - self._decode_s, step_s / 2) / num_tokens
+            past_s = self._token_s or token_s
+            self._token_s = _MEMORY * past_s + (1 - _MEMORY) * token_s
 
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
@@ -68,5 +78,6 @@ class ChunkSizer:
     def _tokens(self, slack_s: float, most: int, least_part: int) -> int:
         if slack_s == math.inf:
             return most
-        tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
+        token_s = self._token_s or self._costs.token_s
+        tokens = int((slack_s / MARGIN - self._decode_s) / token_s)
         return min(max(tokens, -(-most // least_part)), most)

@@ -121,6 +121,8 @@ class Scheduler:
         self._memory.costs.observe_step(plan.num_tokens, len(plan.scheduled), step_s)
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
+        else:
+            self._chunks.observe_prefill(plan.num_tokens - len(plan.scheduled), step_s)
         self._book.charges.observe_step(step_s)
         size, output_tokens = self._block_tokens, 0
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
