@@ -17,17 +17,18 @@ from tenora_bench.tenancy import (
 )
 from tenora_bench.tenancy.experiment import Experiment
 
-_MODULES = (
-    noisy,
-    ranks,
-    throughput,
-    bursts,
-    prefix_audit,
-    http_audit,
-    eviction_audit,
-    isolation_cost,
-    many_adapters,
-    cold_load,
-    live_order,
+_ALL = (
+    noisy.EXPERIMENT,
+    noisy.CHATS,
+    ranks.EXPERIMENT,
+    throughput.EXPERIMENT,
+    bursts.EXPERIMENT,
+    prefix_audit.EXPERIMENT,
+    http_audit.EXPERIMENT,
+    eviction_audit.EXPERIMENT,
+    isolation_cost.EXPERIMENT,
+    many_adapters.EXPERIMENT,
+    cold_load.EXPERIMENT,
+    live_order.EXPERIMENT,
 )
-EXPERIMENTS: dict[str, Experiment] = {each.EXPERIMENT.name: each.EXPERIMENT for each in _MODULES}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
