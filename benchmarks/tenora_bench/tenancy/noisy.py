@@ -26,7 +26,7 @@ RUNS = {"quiet alone": 0.0, "noisy within its share": OF_SHARE, "noisy at 20 tim
 
 @dataclass(frozen=True)
 class Shape:
-    """Of all requests, and the seconds of a run: about forty of the quiet tenants'."""
+    """Of all requests, and the seconds of a run: thirty or forty of the quiet tenants'."""
 
     prompt_tokens: int
     output_tokens: int
@@ -34,7 +34,7 @@ class Shape:
 
 
 SHORT = Shape(64, 16, 3.0)
-CHAT = Shape(384, 48, 15.0)
+CHAT = Shape(256, 32, 9.0)
 
 
 def run(options: Options, shape: Shape = SHORT) -> Outcome:
