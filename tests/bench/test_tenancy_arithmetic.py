@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tenora_bench.cache.simulator import Targets
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
 from tenora_bench.tenancy import bursts, noisy, ranks, throughput
+from tenora_bench.tenancy.experiment import bootstrap_interval
 from tenora_bench.tenancy.live import tenant_of
 from tenora_bench.tenancy.traffic import Kind, poisson
 from tenora_bench.trace import TraceRequest
@@ -43,6 +45,9 @@ def test_arrivals_are_the_same_whatever_else_is_sent() -> None:
     ours, again = (poisson(kind, tenant_of("a"), 5.0, 20.0, "seed") for _ in range(2))
     assert ours == again
     assert ours != poisson(kind, tenant_of("b"), 5.0, 20.0, "seed")
+    others = poisson(kind, tenant_of("a"), 5.0, 20.0, "seed", "other prompts")
+    assert [request.at_s for request in others] == [request.at_s for request in ours]
+    assert not {tuple(r.prompt) for r in others} & {tuple(r.prompt) for r in ours}
     assert all(0 < request.at_s < 20.0 and len(request.prompt) == 8 for request in ours)
     assert 50 < len(ours) < 160
     assert len({tuple(request.prompt) for request in ours}) == len(ours)
@@ -108,7 +113,24 @@ def test_throughput_counts_all_tokens_and_refuses_failures() -> None:
     with pytest.raises(BenchError, match="1 of 2"):
         throughput.tokens_per_s(records)
     outcome = throughput.summarise({"sla": [99.0, 50.0, 97.0], "fcfs": [100.0, 98.0, 51.0]}, {})
-    assert outcome.claims[0].figure == pytest.approx(97 / 98)
+    assert outcome.claims[0].figure == pytest.approx(99 / 100), "by round, not by speeds"
+    assert outcome.claims[0].held
+    low, high = outcome.details["interval"]
+    assert (low, high) == pytest.approx((50 / 98, 97 / 51)), "three rounds say little"
+    assert outcome.details["ratio_of_totals"] < 1
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=15))
+def test_the_interval_of_a_median_holds_it(values: list[float]) -> None:
+    low, high = bootstrap_interval(values)
+    assert min(values) <= low <= statistics.median(values) <= high <= max(values)
+    assert bootstrap_interval(values) == (low, high)
+
+
+def test_more_rounds_narrow_the_interval() -> None:
+    few = [0.9, 1.0, 1.1]
+    spans = [high - low for low, high in map(bootstrap_interval, (few, few * 20))]
+    assert spans[1] < spans[0] / 2
 
 
 @given(st.floats(*bursts.SPEEDS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import count
+from itertools import combinations, count
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ from engine_fakes import make_request, make_tenant
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, ClassShares
 from tenora_engine.scheduling.line import AGE_S, LINE_WINDOW
-from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.queue import BACKLOG_ROUNDS, CREDIT_ROUNDS, FairQueue
 from tenora_engine.sequence import Sequence
 
 NOW_S = 1000.0
@@ -103,17 +103,53 @@ def test_within_a_round_the_earliest_deadline_goes_first_across_tenants() -> Non
     assert [s.due_s - NOW_S for s in queue.candidates()] == [1, 2, 3, 5, 7, 9]
 
 
-def test_a_returning_tenant_cannot_save_up_service() -> None:
+def test_a_returning_tenant_is_owed_no_more_than_its_credit() -> None:
     queue = FairQueue(quantum=10)
     busy, away = make_tenant("busy"), make_tenant("away")
-    for _ in range(100):
+    for _ in range(200):
         queue.push(make_sequence(busy, 10), NOW_S)
     for _ in range(50):
         assert take(queue).request.tenant is busy
+    for _ in range(CREDIT_ROUNDS + 20):
+        queue.push(make_sequence(away, 10), NOW_S)
+    for _ in range(CREDIT_ROUNDS):
+        assert take(queue).request.tenant is away
+    served = Counter(take(queue).request.tenant.key for _ in range(20))
+    assert abs(served["away"] - served["busy"]) <= 2
+
+
+def test_nothing_is_owed_of_a_time_in_which_nobody_waited() -> None:
+    queue = FairQueue(quantum=10)
+    busy, away = make_tenant("busy"), make_tenant("away")
+    for _ in range(50):
+        queue.push(make_sequence(busy, 10), NOW_S)
+        take(queue)
     for _ in range(20):
+        queue.push(make_sequence(busy, 10), NOW_S)
         queue.push(make_sequence(away, 10), NOW_S)
     served = Counter(take(queue).request.tenant.key for _ in range(20))
     assert abs(served["away"] - served["busy"]) <= 2
+
+
+def test_who_exceeds_its_share_is_behind_nobody_and_has_more_waiting_than_its_turn() -> None:
+    queue = FairQueue(quantum=10)
+    noisy, quiet = make_tenant("noisy"), make_tenant("quiet")
+    for _ in range(50):
+        queue.push(make_sequence(noisy, 10), NOW_S)
+    running = take(queue)
+    assert queue.exceeds_share(running)
+    burst = [make_sequence(quiet, 10) for _ in range(5)]
+    for sequence in burst:
+        queue.push(sequence, NOW_S)
+    while queue.waiting_of("quiet"):
+        take(queue)
+    for _ in range(20):
+        take(queue)
+    queue.push(burst[0], NOW_S)
+    assert not queue.exceeds_share(burst[0]), "it is behind"
+    while queue.waiting_of("noisy") > BACKLOG_ROUNDS - 1:
+        take(queue)
+    assert not queue.exceeds_share(running), "little is left"
 
 
 def test_weights_share_in_proportion() -> None:
@@ -194,6 +230,43 @@ def test_the_service_gap_of_backlogged_tenants_is_bounded(
         gap = max(service.values()) - min(service.values())
         assert gap < bound, "from a common start; between any two moments less than twice this"
         assert queue.counter(tenant.key, tenant.tier) == pytest.approx(service[tenant.key])
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=2, max_size=3),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(1, 30), st.integers(0, 9)),
+        max_size=60,
+    ),
+    st.integers(1, 40),
+)
+@settings(deadline=None)
+def test_the_service_gap_is_bounded_for_tenants_that_come_and_go(
+    weights: list[int], moves: list[tuple[int, int, int, int]], quantum: int
+) -> None:
+    """The bound of `ClassQueue` over any span in which two tenants wait all the time, wherever
+    their counters were when they came: each move is some requests of one tenant (with deadlines
+    that favour the first), then some starts."""
+    queue = FairQueue(quantum)
+    tenants = [make_tenant(f"t{i}", weight=float(w)) for i, w in enumerate(weights)]
+    service = dict.fromkeys((t.key for t in tenants), 0.0)
+    spans: dict[tuple[str, str], list[float]] = {}
+    bound = 2 * ((1 + CREDIT_ROUNDS) * quantum + 30)
+    for who, requests, length, starts in moves:
+        for _ in range(requests):
+            tenant = tenants[who % len(tenants)]
+            queue.push(make_sequence(tenant, length, due_s=NOW_S + who), NOW_S)
+        for _ in range(min(starts, len(queue))):
+            sequence = take(queue)
+            tenant = sequence.request.tenant
+            service[tenant.key] += sequence.num_prompt / tenant.weight
+            waiting = queue.waiting_by_tenant()
+            for pair in combinations(service, 2):
+                if waiting.keys() >= set(pair):
+                    spans.setdefault(pair, []).append(service[pair[0]] - service[pair[1]])
+                    assert max(spans[pair]) - min(spans[pair]) < bound
+                else:
+                    spans.pop(pair, None)
 
 
 @given(

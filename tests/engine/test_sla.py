@@ -15,13 +15,7 @@ from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
-from tenora_engine.scheduling.chunks import (
-    ARRIVAL_PART,
-    MARGIN,
-    MIN_PREFILL_PART,
-    PROMISE_MEMORY_S,
-    ChunkSizer,
-)
+from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.feasibility import Feasibility
 from tenora_engine.scheduling.intake import MAX_COLD_ADAPTERS
@@ -331,27 +325,3 @@ def test_a_half_computed_prompt_lets_pass_whose_turn_it_is() -> None:
     assert planned == {"short": 10, "long": 6}
     done = [e.request_id for e in run(rig) if isinstance(e, FinishEvent)]
     assert done[-1] == "long"
-
-
-@given(
-    st.lists(st.tuples(st.floats(1, 1e5), st.floats(0, 100)), max_size=10),
-    st.floats(0, 0.1),
-    st.integers(8, 4096),
-)
-def test_no_step_takes_longer_than_a_part_of_what_was_lately_promised(
-    promises: list[tuple[float, float]], decode_s: float, most: int
-) -> None:
-    costs = CostModel(make_config())
-    sizer = ChunkSizer(costs)
-    sizer.observe_decode(decode_s)
-    for ttft_ms, ago_s in sorted(promises, key=lambda promise: -promise[1]):
-        sizer.observe_promise(make_tenant(ttft_ms=ttft_ms), NOW_S - ago_s)
-    sizer.observe_promise(make_tenant(), NOW_S)
-    chunk = sizer.prefill_tokens([], NOW_S, most)
-    least = math.ceil(most / MIN_PREFILL_PART)
-    lately = [ttft_ms / 1000 for ttft_ms, ago_s in promises if ago_s < PROMISE_MEMORY_S]
-    assert least <= chunk <= most
-    if not lately:
-        assert chunk == most
-    elif chunk > least:
-        assert MARGIN * (decode_s + chunk * costs.token_s) <= min(lately) / ARRIVAL_PART + 1e-6

@@ -3,11 +3,14 @@ was measured. It measures nothing itself."""
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,14 @@ class Experiment:
 def median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
     """The median over the rounds of (value with, value without) of one over the other."""
     return statistics.median(with_it / without for with_it, without in pairs)
+
+
+def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Between which the median lies in 95% of the samples drawn from `values` with replacement
+    (Efron's percentile interval)."""
+    draw = random.Random(seed)
+    medians = sorted(
+        statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)
+    )
+    cut = RESAMPLES // 40
+    return medians[cut], medians[-cut - 1]

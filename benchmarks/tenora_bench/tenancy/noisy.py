@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tenora_bench.metrics import RequestRecord
@@ -14,23 +16,34 @@ from tenora_bench.tenancy.traffic import Kind, capacity, poisson, quantile, ttft
 QUIET = 4  # tenants; with the noisy one each has a fifth of the engine
 OF_SHARE = 0.6  # of its share that a quiet tenant asks for
 NOISE = 20.0  # times its share that the noisy one asks for
-SECONDS = 3.0  # of a run
 ROUNDS = 7
 RANK = 16
-PROMPT_TOKENS, OUTPUT_TOKENS = 64, 16
 MOST = 1.2
 PLAN: dict[str, Any] = {"ttft_ms": 300.0, "tpot_ms": 100.0}  # of all of them, the noisy one too
 NOISY = tenant_of("noisy", **PLAN)
 RUNS = {"quiet alone": 0.0, "noisy within its share": OF_SHARE, "noisy at 20 times": NOISE}
 
 
-def run(options: Options) -> Outcome:
-    return asyncio.run(_run(options))
+@dataclass(frozen=True)
+class Shape:
+    """Of all requests, and the seconds of a run: thirty or forty of the quiet tenants'."""
+
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
 
 
-async def _run(options: Options) -> Outcome:
+SHORT = Shape(64, 16, 3.0)
+CHAT = Shape(256, 32, 9.0)
+
+
+def run(options: Options, shape: Shape = SHORT) -> Outcome:
+    return asyncio.run(_run(options, shape))
+
+
+async def _run(options: Options, shape: Shape) -> Outcome:
     refs = make_adapters(options.scratch, options.model, [RANK] * (QUIET + 1))
-    kinds = [Kind(PROMPT_TOKENS, OUTPUT_TOKENS, ref) for ref in refs]
+    kinds = [Kind(shape.prompt_tokens, shape.output_tokens, ref) for ref in refs]
     found: dict[str, list[list[RequestRecord]]] = {name: [] for name in RUNS}
     refused = 0
     async with live_engine(options.model, options.scratch) as engine:
@@ -38,26 +51,35 @@ async def _run(options: Options) -> Outcome:
             per_s = await capacity(engine, kinds, NOISY, 100, f"{options.seed}/capacity{turn}")
         for number in range(options.rounds or ROUNDS):
             for name, noise in list(RUNS.items())[:: -1 if number % 2 else 1]:
-                records = await one_run(engine, kinds, per_s, noise, f"{options.seed}/{number}")
+                seed = f"{options.seed}/{number}"
+                records = await one_run(engine, kinds, per_s, noise, shape.seconds, seed)
                 found[name].append(records)
                 refused += sum(r.error is not None for r in records)
     return summarise(found, {"capacity_per_s": per_s, "quiet_requests_failed": refused})
 
 
 async def one_run(
-    engine: LiveEngine, kinds: list[Kind], per_s: float, noise: float, seed: str
+    engine: LiveEngine, kinds: list[Kind], per_s: float, noise: float, seconds: float, seed: str
 ) -> list[RequestRecord]:
-    """The quiet tenants' records; their requests are the same for the same seed, whatever the
-    noise."""
+    """The quiet tenants' records; their requests come at the same times for the same seed, whatever
+    the noise. Their prompts are new in each run: no run finds in the prefix cache what another has
+    computed."""
     share = per_s / (QUIET + 1)
     quiet = [
         request
         for number in range(QUIET)
         for request in poisson(
-            kinds[number], tenant_of(f"quiet{number}", **PLAN), OF_SHARE * share, SECONDS, seed
+            kinds[number],
+            tenant_of(f"quiet{number}", **PLAN),
+            OF_SHARE * share,
+            seconds,
+            seed,
+            f"{noise:g}",
         )
     ]
-    noisy = poisson(kinds[QUIET], NOISY, noise * share, SECONDS, seed) if noise else []
+    noisy = (
+        poisson(kinds[QUIET], NOISY, noise * share, seconds, seed, f"{noise:g}") if noise else []
+    )
     return await engine.play(quiet, background=noisy)
 
 
@@ -95,3 +117,6 @@ def summarise(found: dict[str, list[list[RequestRecord]]], details: dict[str, An
 
 
 EXPERIMENT = Experiment("noisy", "a tenant at 20 times its share beside four within theirs", run)
+CHATS = Experiment(
+    "noisy-chats", "the same with longer prompts and answers", partial(run, shape=CHAT)
+)

@@ -19,6 +19,7 @@ from tenora_bench.tenancy.experiment import Experiment
 
 _ALL = (
     noisy.EXPERIMENT,
+    noisy.CHATS,
     ranks.EXPERIMENT,
     ranks.ATTENTION_ONLY,
     ranks.LLAMA,

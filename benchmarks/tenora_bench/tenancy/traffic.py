@@ -28,16 +28,18 @@ class Kind:
 
 
 def poisson(
-    kind: Kind, tenant: Tenant, rate: float, seconds: float, seed: str
+    kind: Kind, tenant: Tenant, rate: float, seconds: float, seed: str, prompts: str = ""
 ) -> list[LiveRequest]:
-    """`rate` requests a second in the mean, for so long."""
+    """`rate` requests a second in the mean, for so long; `seed` and `prompts` together seed their
+    prompts, `seed` alone the times."""
     draw = random.Random(f"{seed}/{tenant.key}")
     times = []
     at_s = draw.expovariate(rate)
     while at_s < seconds:
         times.append(at_s)
         at_s += draw.expovariate(rate)
-    return [kind.request(t, tenant, f"{seed}/{tenant.key}/{n}") for n, t in enumerate(times)]
+    name = f"{seed}/{prompts}/{tenant.key}"
+    return [kind.request(t, tenant, f"{name}/{n}") for n, t in enumerate(times)]
 
 
 async def capacity(

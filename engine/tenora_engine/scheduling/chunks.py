@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from tenora_engine.memory.costs import CostModel
-from tenora_engine.request import Tenant
+from tenora_engine.scheduling.promises import Promises
 from tenora_engine.sequence import Sequence
 
 MARGIN = 1.2
@@ -17,13 +17,18 @@ MIN_PREFILL_PART = 8
 """Prefill always goes on by this part of what a step could hold: where the promises cannot be kept
 with any step, what waits must not be lost as well."""
 
+STEP_PART = 2
+"""No step takes more than this part of a promised time to first token, whoever prefills in it."""
+
 ARRIVAL_PART = 8
-"""A step takes at most this part of a promised time to first token: who arrives waits for it."""
+"""Nor more than this part for the sake of a tenant that asks for more than its share: who arrives
+waits for it."""
 
-PROMISE_MEMORY_S = 60.0
-"""How long a promise counts after the last request that came with it."""
+MIN_ARRIVAL_PART = 16
+"""As MIN_PREFILL_PART, for such a tenant."""
 
-_MEMORY = 0.9  # weight of the past in the moving average
+_MEMORY = 0.9  # weight of the past in the moving averages
+_PREFILL_TOKENS = 8  # of a step that says what a prefilled token takes
 
 
 class ChunkSizer:
@@ -38,15 +43,10 @@ class ChunkSizer:
     """
 
     def __init__(self, costs: CostModel) -> None:
+        self.promises = Promises()
         self._costs = costs
         self._decode_s = 0.0
-        self._promises: dict[float, float] = {}  # seconds to the first token: when last asked for
-
-    def observe_promise(self, tenant: Tenant, now_s: float) -> None:
-        """A request came with the tenant's time to first token. There are as many promises as
-        plans."""
-        if tenant.ttft_ms is not None:
-            self._promises[tenant.ttft_ms / 1000] = now_s
+        self._token_s = 0.0
 
     def observe_decode(self, step_s: float) -> None:
         """A step in which every sequence decoded one token."""
@@ -55,18 +55,29 @@ class ChunkSizer:
         else:
             self._decode_s = step_s
 
+    def observe_prefill(self, num_tokens: int, step_s: float) -> None:
+        """A step with `num_tokens` more than its sequences. What it took is theirs as far as it is
+        beyond a step that decodes, which may be long ago, or its half."""
+        if num_tokens >= _PREFILL_TOKENS:
+            token_s = max(step_s - self._decode_s, step_s / 2) / num_tokens
+            past_s = self._token_s or token_s
+            self._token_s = _MEMORY * past_s + (1 - _MEMORY) * token_s
+
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
-        slack_s = self._least_promise_s(now_s) / ARRIVAL_PART
+        slack_s = self.promises.least_s(now_s) / STEP_PART
         for sequence in decoding:
             if sequence.tpot_s < slack_s:
                 slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.tpot_s))
+        return self._tokens(slack_s, most, MIN_PREFILL_PART)
+
+    def arrival_tokens(self, now_s: float, most: int) -> int:
+        """For the next step, where it is to keep nobody waiting who comes meanwhile."""
+        return self._tokens(self.promises.least_s(now_s) / ARRIVAL_PART, most, MIN_ARRIVAL_PART)
+
+    def _tokens(self, slack_s: float, most: int, least_part: int) -> int:
         if slack_s == math.inf:
             return most
-        tokens = int((slack_s / MARGIN - self._decode_s) / self._costs.token_s)
-        return min(max(tokens, -(-most // MIN_PREFILL_PART)), most)
-
-    def _least_promise_s(self, now_s: float) -> float:
-        old_s = now_s - PROMISE_MEMORY_S
-        self._promises = {ttft_s: at_s for ttft_s, at_s in self._promises.items() if at_s > old_s}
-        return min(self._promises, default=math.inf)
+        token_s = self._token_s or self._costs.token_s
+        tokens = int((slack_s / MARGIN - self._decode_s) / token_s)
+        return min(max(tokens, -(-most // least_part)), most)

@@ -40,10 +40,11 @@ class TenantLine:
     """
 
     __slots__ = (
-        "_order", "_waiting", "ahead", "counter", "round", "turn", "weight", "work",
+        "_order", "_waiting", "ahead", "counter", "key", "round", "turn", "weight", "work",
     )  # fmt: skip
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, key: str, weight: float) -> None:
+        self.key = key
         self.weight = weight
         self.counter = 0.0
         self.round = 0  # the ClassQueue's

@@ -12,6 +12,13 @@ from tenora_engine.scheduling.line import TenantLine
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
+CREDIT_ROUNDS = 16
+"""Rounds by which a tenant that comes to the queue may be behind: what it may be owed of the time
+in which others waited and it did not."""
+
+BACKLOG_ROUNDS = 2.5
+"""A tenant has a backlog when so many rounds' work of it waits."""
+
 _TENANTS_KEPT = 4096
 
 Turn = tuple[bool, float, int]
@@ -29,23 +36,32 @@ class ClassQueue:
     whole quanta in its counter, and the least round goes first, so that no deficit has to be
     refilled and a tenant that is blocked does not hold the round up.
 
+    Where a tenant enters the queue, it is lifted to CREDIT_ROUNDS before the last round in which
+    anything started, so that a few requests at once of one that stays within its share do not wait
+    for a backlog of others; and to no less than that round as it was when somebody last came to an
+    empty queue: while nobody waits, nobody is deprived of anything, and no service is saved up.
+
     Bound. Let two tenants i and j both have something that can start, always, and let U be the most
     that one of them is charged for what it has running, from start to end, over its weight. Then
-    the service they have had over their weights differs by less than 2 * (quantum + U) in any span
-    of time. Proof: i starts something only in a round not after j's, so with a counter below
-    j's + quantum; until its next start it is charged at most U, and j's counter never falls. Hence
-    c_i - c_j < quantum + U at all times, and the same with i and j exchanged; over a span this
-    changes by less than the two together. Where one of them enters the queue, it is lifted to the
-    start of the last round in which anything started, so this holds from its first moment, and
-    no service is saved up by being away.
+    the service they have had over their weights differs by less than
+    2 * ((1 + CREDIT_ROUNDS) * quantum + U) in any span of time, and by less than quantum + U from
+    where their counters are the same. Proof: i starts something only in a round not after j's, so
+    with a counter below j's + quantum; until its next start it is charged at most U, and j's
+    counter never falls. So from i's first start on, c_i - c_j < quantum + U. What i started before
+    j entered leaves it below the end of the last round plus U, and j enters at most CREDIT_ROUNDS
+    before that round: c_i - c_j < (1 + CREDIT_ROUNDS) * quantum + U at all times, and the same with
+    i and j exchanged; over a span this changes by less than the two together.
     """
 
     def __init__(self, quantum: float) -> None:
         self.waiting: dict[str, TenantLine] = {}
+        self.backlogged: set[str] = set()  # tenants with much that waits (BACKLOG_ROUNDS)
         self._quantum = quantum
         self._lines: dict[str, TenantLine] = {}
+        self._lines_kept = _TENANTS_KEPT
         self._turns = count(1)
         self._round = 0  # the last in which anything started
+        self._empty_round = 0  # the same, when somebody last came to an empty queue
         # The tenants that wait, in order, among entries that hold no more: a tenant's own is in
         # `_entries`.
         self._heap: list[_Entry] = []
@@ -74,6 +90,10 @@ class ClassQueue:
     def place(self, line: TenantLine) -> None:
         """Put a tenant that waits where it belongs; to be called when anything that the order goes
         by has changed. O(log tenants)."""
+        if line.work >= BACKLOG_ROUNDS * self._quantum * line.weight:
+            self.backlogged.add(line.key)
+        else:
+            self.backlogged.discard(line.key)
         waiting = line.next
         entry = self._entries.get(line)
         if waiting is None:
@@ -93,11 +113,14 @@ class ClassQueue:
         line = self._lines.get(tenant.key)
         if line is None:
             self._forget_the_idle()
-            line = self._lines[tenant.key] = TenantLine(tenant.weight)
+            line = self._lines[tenant.key] = TenantLine(tenant.key, tenant.weight)
         line.weight = tenant.weight
         if tenant.key not in self.waiting:
-            if line.round < self._round:
-                line.counter, line.round = self._round * self._quantum, self._round
+            if not self.waiting:
+                self._empty_round = self._round
+            least = self._least_round
+            if line.round < least:
+                line.counter, line.round = least * self._quantum, least
             line.turn = next(self._turns)
             self.waiting[tenant.key] = line
         return line
@@ -123,6 +146,10 @@ class ClassQueue:
                 line.round = number
                 self.place(line)
 
+    def exceeds_share(self, tenant_key: str) -> bool:
+        """Whether the tenant has a backlog and is behind nobody."""
+        return tenant_key in self.backlogged and self._lines[tenant_key].round >= self._round
+
     def work(self) -> float:
         return sum(line.work for line in self.waiting.values())
 
@@ -143,13 +170,20 @@ class ClassQueue:
         counters = [line.counter for line in self.waiting.values()]
         return max(counters) - min(counters) if counters else 0.0
 
+    @property
+    def _least_round(self) -> int:
+        """Of a tenant that enters the queue."""
+        return max(self._round - CREDIT_ROUNDS, self._empty_round)
+
     def _forget_the_idle(self) -> None:
         """Tenants who would be lifted anyway when they return need not be remembered."""
-        if len(self._lines) < _TENANTS_KEPT:
+        if len(self._lines) < self._lines_kept:
             return
+        least = self._least_round
         self._lines = {
-            key: line for key, line in self._lines.items() if len(line) or line.round > self._round
+            key: line for key, line in self._lines.items() if len(line) or line.round > least
         }
+        self._lines_kept = max(_TENANTS_KEPT, 2 * len(self._lines))
 
 
 class FairQueue:
@@ -166,6 +200,11 @@ class FairQueue:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def num_backlogged(self) -> int:
+        """Tenants with a backlog. O(their number)."""
+        return len(set().union(*(queue.backlogged for queue in self._classes.values())))
 
     def __contains__(self, sequence: Sequence) -> bool:
         line = self._classes[sequence.service_class].line(sequence.request.tenant.key)
@@ -233,6 +272,12 @@ class FairQueue:
         name = sequence.service_class
         number = self._classes[name].round_of(sequence.request.tenant.key)
         return (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], number)
+
+    def exceeds_share(self, sequence: Sequence) -> bool:
+        """Whether the tenant of a sequence asks for more than its share of its class, so that it is
+        to keep out of the way of those who do not."""
+        queue = self._classes[sequence.service_class]
+        return queue.exceeds_share(sequence.request.tenant.key)
 
     def first_turn(self) -> Turn | None:
         """The least of all that waits; None when nothing does."""

@@ -93,7 +93,7 @@ class Scheduler:
         """See `Engine.submit`."""
         self._book.submit(request)
         if self._keeps_promises:
-            self._chunks.observe_promise(request.tenant, self._clock())
+            self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
 
     def schedule(self) -> StepPlan:
@@ -130,6 +130,8 @@ class Scheduler:
         self._memory.costs.observe_step(plan.num_tokens, len(plan.scheduled), step_s)
         if plan.is_decode:
             self._chunks.observe_decode(step_s)
+        else:
+            self._chunks.observe_prefill(plan.num_tokens - len(plan.scheduled), step_s)
         self._book.charges.observe_step(step_s)
         add, output_tokens = self._book.events.append, 0
         results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
@@ -166,10 +168,13 @@ class Scheduler:
         """Plan what prefills into `chunks`, in fair order, beside what decodes. Returns the room
         left for new ones, and the prefills that stand behind some of what waits, in order."""
         prefills = self._running.prefilling()
-        tokens = self._max_step_tokens - self._running.num_decoding
+        most = tokens = arrival_tokens = self._max_step_tokens - self._running.num_decoding
         if prefills or self._intake.is_open:
-            tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, tokens)
-        room = PrefillRoom(tokens, self._max_chunk if self._book.has_several_tenants else tokens)
+            tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, most)
+            if self._chunks.promises.num_tenants(now_s) > self._queue.num_backlogged:
+                arrival_tokens = self._chunks.arrival_tokens(now_s, most)
+        tenant_tokens = self._max_chunk if self._book.has_several_tenants else tokens
+        room = PrefillRoom(tokens, tenant_tokens, arrival_tokens, self._queue.exceeds_share)
         prefills.sort(key=self._queue.turn)
         left = deque(prefills)
         first = self._queue.first_turn() if self._intake.is_open else None

@@ -1,0 +1,118 @@
+"""How long a step may be for the sake of those who come meanwhile: parts of what was promised, and
+less for a tenant that asks for more than its share."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_fakes import Rig, fix_step_time, make_config, make_request, make_tenant
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.scheduling.chunks import (
+    ARRIVAL_PART,
+    MARGIN,
+    MIN_ARRIVAL_PART,
+    MIN_PREFILL_PART,
+    STEP_PART,
+    ChunkSizer,
+)
+from tenora_engine.scheduling.promises import PROMISE_MEMORY_S, Promises
+
+NOW_S = 1000.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1e5), st.floats(0, 100)), max_size=10),
+    st.floats(0, 0.1),
+    st.integers(8, 4096),
+)
+def test_no_step_takes_longer_than_a_part_of_what_was_lately_promised(
+    promises: list[tuple[float, float]], decode_s: float, most: int
+) -> None:
+    costs = CostModel(make_config())
+    sizer = ChunkSizer(costs)
+    sizer.observe_decode(decode_s)
+    for ttft_ms, ago_s in sorted(promises, key=lambda promise: -promise[1]):
+        sizer.promises.observe(make_tenant(ttft_ms=ttft_ms), NOW_S - ago_s)
+    sizer.promises.observe(make_tenant(), NOW_S)
+    lately = [ttft_ms / 1000 for ttft_ms, ago_s in promises if ago_s < PROMISE_MEMORY_S]
+    for chunk, part, least_part in (
+        (sizer.prefill_tokens([], NOW_S, most), STEP_PART, MIN_PREFILL_PART),
+        (sizer.arrival_tokens(NOW_S, most), ARRIVAL_PART, MIN_ARRIVAL_PART),
+    ):
+        least = math.ceil(most / least_part)
+        assert least <= chunk <= most
+        if not lately:
+            assert chunk == most
+        elif chunk > least:
+            assert MARGIN * (decode_s + chunk * costs.token_s) <= min(lately) / part + 1e-6
+
+
+def test_what_a_step_takes_anyway_is_not_counted_as_its_tokens() -> None:
+    """Steps of 10 ms and 1 ms a token: half of a promise of 300 ms has room for 115 tokens, by
+    MARGIN; a token would seem to take more by the size of the steps alone."""
+    sizer = ChunkSizer(CostModel(make_config()))
+    sizer.promises.observe(make_tenant(ttft_ms=300.0), NOW_S)
+    sizer.observe_decode(0.010)
+    for num_tokens in (16, 64, 256):
+        sizer.observe_prefill(num_tokens, 0.010 + 0.001 * num_tokens)
+    assert sizer.prefill_tokens([], NOW_S, 512) == 115
+    for _ in range(100):  # the step that decodes has become old: no token is free
+        sizer.observe_prefill(10, 0.008)
+    assert sizer.prefill_tokens([], NOW_S, 2048) == pytest.approx(0.115 / 0.0004, rel=0.01)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=20))
+def test_tenants_count_as_long_as_their_last_request_is_remembered(
+    requests: list[tuple[str, float]],
+) -> None:
+    promises, last_s, now_s = Promises(), {}, NOW_S
+    for name, later_s in requests:
+        now_s += later_s
+        promises.observe(make_tenant(name), now_s)
+        last_s[name] = now_s
+        lately = [at_s for at_s in last_s.values() if at_s > now_s - PROMISE_MEMORY_S]
+        assert promises.num_tenants(now_s) == len(lately)
+    assert promises.num_tenants(now_s + 1.01 * PROMISE_MEMORY_S) == 0
+
+
+def _crowd(rig: Rig, name: str, count: int) -> None:
+    for number in range(count):
+        tenant = make_tenant(name, ttft_ms=8000.0)
+        rig.engine.submit(
+            make_request(f"{name}{number}", [number, number + 1] * 8, tenant=tenant, max_tokens=1)
+        )
+
+
+def test_who_asks_for_more_than_its_share_keeps_steps_short_for_who_may_come() -> None:
+    """Steps may take up to STEP_PART of the promise. While others have lately been there and have
+    nothing waiting, a tenant with a backlog has only as much of a step as ARRIVAL_PART allows; a
+    prompt of another goes before it and is not cut."""
+    config = make_config(num_pages=256, max_step_tokens=40, max_prefill_chunk=40, max_running=16)
+    rig = Rig.build(config)
+    rig.memory.costs._token_s = 0.04  # of prefill: 25 tokens in ARRIVAL_PART of the promise
+    fix_step_time(rig, 0.0)
+
+    def planned() -> Counter[str]:
+        rig.now_s += 0.01
+        rig.engine.step()
+        counted: Counter[str] = Counter()
+        for item in rig.runner.plans[-1].scheduled:
+            counted[item.sequence.request.tenant.key] += item.num_tokens
+        return counted
+
+    _crowd(rig, "noisy", 30)
+    assert planned() == {"noisy": 40}, "alone it has all of it"
+    tenant = make_tenant("quiet", ttft_ms=8000.0)
+    for number in range(3):
+        rig.engine.submit(
+            make_request(f"q{number}", [50 + number] * 11, tenant=tenant, max_tokens=1)
+        )
+        first = planned()
+        assert first["quiet"] == 11
+        assert first["noisy"] <= 20 - 11
+        assert planned()["noisy"] <= 20
