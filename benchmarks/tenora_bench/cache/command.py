@@ -165,7 +165,11 @@ def cache_command(
     cv: Annotated[float, typer.Option(help="Of the gaps, where not the workload's own.")] = 1.0,
     write: Annotated[Path | None, typer.Option(help="Keep the workload as a trace file.")] = None,
     policies: Annotated[
-        str, typer.Option(help="joint,static-lru,unified-lru,kv-first,elora,chameleon,belady.")
+        str,
+        typer.Option(
+            help="joint,static-lru,unified-lru,kv-first,elora,chameleon,belady; elora@fcfs is one "
+            "under a scheduler that serves first who came first."
+        ),
     ] = "joint,static-lru,unified-lru,elora,belady",
     device_bytes: Annotated[int | None, typer.Option(help="Of the page arena.")] = None,
     device_share: Annotated[
