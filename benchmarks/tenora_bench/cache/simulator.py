@@ -13,6 +13,7 @@ from itertools import count
 import msgspec
 import torch
 
+from tenora_bench.cache.copier import SimulatedCopier
 from tenora_bench.cache.loader import SimulatedLoader
 from tenora_bench.cache.timing import TimingModel, step_features
 from tenora_bench.client import BenchError
@@ -69,7 +70,8 @@ CLASS_TARGETS = {"standard": Targets(2_000.0, 200.0), "batch": Targets(30_000.0,
 @dataclass(frozen=True)
 class Setup:
     """What a replay needs beside trace and policy. A class has the targets given for it, else
-    those of CLASS_TARGETS, else the default's; `late` as in `Tenant`."""
+    those of CLASS_TARGETS, else the default's; `late` as in `Tenant`. Host memory keeps evicted KV
+    of up to `host_kv_share` times the device's size."""
 
     timing: TimingModel
     device_bytes: int
@@ -78,6 +80,7 @@ class Setup:
     default_targets: Targets = Targets(500.0, 100.0)
     targets: Mapping[str, Targets] = field(default_factory=dict)
     late: LateAction = "best_effort"
+    host_kv_share: float = 0.0
 
     def targets_of(self, sla_class: str) -> Targets:
         return {**CLASS_TARGETS, **self.targets}.get(sla_class, self.default_targets)
@@ -93,6 +96,7 @@ class Setup:
             served_name=timing.name,
             dtype=timing.model.dtype,
             block_tokens=timing.block_tokens,
+            host_kv_bytes=int(self.host_kv_share * self.device_bytes),
             **msgspec.structs.asdict(limits),
         )
         return ResolvedConfig(
@@ -135,9 +139,12 @@ class Simulator:
         dtype = torch.bfloat16 if setup.timing.item_bytes == 2 else torch.float32
         pages = torch.empty(shape, dtype=dtype, device="meta")
         self._loader = SimulatedLoader(setup.timing, setup.limits.host_adapter_bytes, self._clock)
-        self.memory = MemoryManager(config, Arena(pages, pages), policy, self._clock)
+        self._copier = SimulatedCopier(self._loader.host_link, config.page_bytes, self._clock)
+        self.memory = MemoryManager(
+            config, Arena(pages, pages), policy, self._clock, copier=lambda *_: self._copier
+        )
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
-        self._loader.on_complete = self.scheduler.note_load_ended
+        self._loader.on_complete = self._copier.on_complete = self.scheduler.note_load_ended
         self._arrivals = deque(
             (START_S + request.t_s / speed, number, request) for number, request in enumerate(trace)
         )
@@ -150,6 +157,7 @@ class Simulator:
         with _garbage_left():
             while self._arrive():
                 self._loader.deliver(self._now_s)
+                self._copier.deliver(self._now_s)
                 if self.scheduler.has_work:
                     self._step()
                 else:
@@ -239,8 +247,8 @@ class Simulator:
     def _sleep(self) -> None:
         """To the next arrival or end of a load."""
         times = [self._arrivals[0][0]] if self._arrivals else []
-        if self._loader.next_end_s is not None:
-            times.append(self._loader.next_end_s)
+        ends = (self._loader.next_end_s, self._copier.next_end_s)
+        times += [end_s for end_s in ends if end_s is not None]
         if not times:
             waiting = self.scheduler.book.num_waiting
             raise BenchError(f"the scheduler has come to a halt with {waiting} requests waiting")
