@@ -91,6 +91,7 @@ def test_peaks_over_seeds_come_with_the_least_cost_of_misses(tmp_path: Path) -> 
     "arguments",
     [
         ["--policies", "clairvoyant"],
+        ["--policies", "joint@lottery"],
         ["--seeds", "1-x"],
         ["--seeds", "1", "--trace", "missing.jsonl"],
         ["--workload", "mystery"],

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenora_bench.cache.load import find_peak
+from tenora_bench.cache.load import Replays, find_peak
 from tenora_bench.cache.miss_costs import least_miss_cost_s, replay_miss_cost_s
 from tenora_bench.cache.report import figures
 from tenora_bench.cache.simulator import (
@@ -248,6 +248,59 @@ def test_a_traces_classes_are_the_engines() -> None:
     assert results["sla"].sla_class == "interactive"
     ttfts_ms = [results[policy].ttft_ms or 0.0 for policy in policies]
     assert 0 < ttfts_ms[0] < 0.3 * ttfts_ms[1]
+
+
+def test_a_system_is_a_policy_with_a_scheduler() -> None:
+    """What found no pages is passed by a smaller one, but not where who came first goes first."""
+    trace = [
+        request(prompt_tokens=1600, output_tokens=400),
+        request(t_s=0.1, tenant="t1", prompt_tokens=2600),
+        request(t_s=0.2, tenant="t2", prompt_tokens=160),
+    ]
+    setup = replace(TIGHT, device_bytes=256 * TIMING.page_bytes)
+    ttfts_ms = {}
+    for system in ("joint", "joint@sla", "joint@fcfs"):
+        tenants = Replays(setup, system, trace).at(1.0)["tenants"]
+        ttfts_ms[system] = tenants["t2"]["p99_ttft_ms"]
+    assert ttfts_ms["joint"] == ttfts_ms["joint@sla"] < 0.3 * ttfts_ms["joint@fcfs"]
+    for name in ("joint@lottery", "joint@", "clairvoyant@fcfs"):
+        with pytest.raises(BenchError, match="there are"):
+            Replays(setup, name, trace)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_host_memory_gives_evicted_kv_back(policy: str) -> None:
+    """Fetched KV counts as cached, takes time on the link, and costs no less than the bound."""
+    trace = generate("mooncake", Demand(requests=60, rate=0.5, adapters=5))
+    size = PREFIX_BLOCK_TOKENS["mooncake"]
+    timing = h200_llama3_8b(128)
+    costs, hits = {}, {}
+    for share in (0.0, 2.0):
+        setup = Setup(timing, 12 * GIB, size, host_kv_share=share)
+        replay = simulate(setup, make_policy(policy), trace)
+        assert not any(record.error for record in replay.records)
+        assert (replay.counters["kv_pages_fetched"] > 0) == (share > 0)
+        hits[share] = sum(record.cached_tokens for record in replay.records)
+        costs[share] = replay_miss_cost_s(setup, trace, replay)
+        assert costs[share] >= least_miss_cost_s(setup, trace) * (1 - 1e-9)
+    assert hits[2.0] > hits[0.0]
+    assert costs[2.0] < costs[0.0]
+
+
+def test_a_fetch_of_kv_takes_its_time_on_the_link() -> None:
+    """The second request's prompt lies in host memory: it waits for the copy of its pages."""
+    timing = h200_llama3_8b(16)
+    prompt = tuple(f"b{number}" for number in range(100))
+    other = request(t_s=5.0, adapter=None, tenant="t1", prompt_tokens=1800, output_tokens=1)
+    first = request(adapter=None, prompt_tokens=1601, prefix_blocks=prompt, output_tokens=1)
+    setup = Setup(timing, 120 * timing.page_bytes, host_kv_share=2.0)
+    replay = simulate(setup, make_policy("unified-lru"), [first, other, replace(first, t_s=9.0)])
+    last = replay.records[-1]
+    pages = replay.counters["kv_pages_fetched"]
+    assert last.cached_tokens >= 16 * pages > 0
+    step_ms = timing.step.step_s * 1e3
+    fetch_ms = timing.host.load_s(int(pages) * timing.page_bytes) * 1e3
+    assert fetch_ms + step_ms < last.ttft_ms < 0.7 * replay.records[0].ttft_ms
 
 
 def test_classes_without_targets_of_their_own_have_the_presets() -> None:

@@ -165,7 +165,11 @@ def cache_command(
     cv: Annotated[float, typer.Option(help="Of the gaps, where not the workload's own.")] = 1.0,
     write: Annotated[Path | None, typer.Option(help="Keep the workload as a trace file.")] = None,
     policies: Annotated[
-        str, typer.Option(help="joint,static-lru,unified-lru,kv-first,elora,chameleon,belady.")
+        str,
+        typer.Option(
+            help="joint,static-lru,unified-lru,kv-first,elora,chameleon,belady; elora@fcfs is one "
+            "under a scheduler that serves first who came first."
+        ),
     ] = "joint,static-lru,unified-lru,elora,belady",
     device_bytes: Annotated[int | None, typer.Option(help="Of the page arena.")] = None,
     device_share: Annotated[
@@ -175,6 +179,9 @@ def cache_command(
         str, typer.Option(help="As 1-5: peak loads of a workload over seeds, their medians.")
     ] = "",
     device_shares: Annotated[str, typer.Option(help="With --seeds.")] = "0.1,0.25,0.5",
+    host_kv_share: Annotated[
+        float, typer.Option(help="Host memory for evicted KV, of the device's size.")
+    ] = 0.0,
     speed: Annotated[float, typer.Option(help="Factor on the arrival rate.")] = 1.0,
     peak: Annotated[bool, typer.Option(help="Look for the peak load of each policy.")] = False,
     ttft_max_ms: Annotated[float, typer.Option(help="Mean TTFT that a peak load keeps.")] = 500.0,
@@ -227,6 +234,7 @@ def cache_command(
                 max_adapters=max_adapters,
             ),
             targets=parse_targets(targets),
+            host_kv_share=host_kv_share,
         )
         if seeds:
             if trace is not None or plot is not None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
+
+import msgspec
 
 from tenora_bench.cache.miss_costs import replay_miss_cost_s
 from tenora_bench.cache.report import figures
 from tenora_bench.cache.simulator import Setup, simulate
 from tenora_bench.client import BenchError
 from tenora_bench.trace import TraceRequest
+from tenora_engine.config import SchedulingPolicy
 from tenora_engine.memory.policies import POLICIES, make_policy
 
 SPEEDS = (1 / 64, 64.0)  # between which a peak is looked for
@@ -19,16 +23,24 @@ TOLERANCE = 0.02  # of a peak
 
 
 class Replays:
-    """One trace and one policy at any speed. Raises BenchError for a name that is no policy's."""
+    """One trace and one system at any speed. A system is an eviction policy, under the scheduler
+    of `setup` or, as `elora@fcfs`, under the one named. Raises BenchError for an unknown name."""
 
     def __init__(
         self,
         setup: Setup,
-        policy: str,
+        system: str,
         trace: Sequence[TraceRequest],
     ) -> None:
+        policy, at, scheduler = system.partition("@")
         if policy not in POLICIES:
             raise BenchError(f"no policy {policy!r}; there are {', '.join(POLICIES)}")
+        if at and scheduler not in get_args(SchedulingPolicy):
+            names = ", ".join(get_args(SchedulingPolicy))
+            raise BenchError(f"no scheduler {scheduler!r}; there are {names}")
+        if at:
+            limits = msgspec.structs.replace(setup.limits, scheduling_policy=scheduler)
+            setup = replace(setup, limits=limits)
         self._setup = setup
         self._policy = policy
         self._trace = trace

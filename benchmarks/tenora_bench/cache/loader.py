@@ -21,16 +21,20 @@ from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.request import AdapterRef
 
 
-class _Link:
+class Link:
     """The way from a tier up: at most `parallel` loads at a time, first come, first served."""
 
     def __init__(self, costs: TierCosts) -> None:
         self._costs = costs
         self._free_s = [0.0] * costs.parallel
 
+    def load_s(self, num_bytes: int) -> float:
+        """What a load takes, once begun."""
+        return self._costs.load_s(num_bytes)
+
     def end_s(self, num_bytes: int, now_s: float) -> float:
         """When a load that begins now, or as soon as the link is free, ends."""
-        end_s = max(now_s, heapq.heappop(self._free_s)) + self._costs.load_s(num_bytes)
+        end_s = max(now_s, heapq.heappop(self._free_s)) + self.load_s(num_bytes)
         heapq.heappush(self._free_s, end_s)
         return end_s
 
@@ -44,13 +48,17 @@ class SimulatedLoader:
         self._timing = timing
         self._clock = clock
         self._host = HostTier(host_bytes)
-        self._links: dict[Tier, _Link] = {"host": _Link(timing.host), "store": _Link(timing.store)}
+        self._links: dict[Tier, Link] = {"host": Link(timing.host), "store": Link(timing.store)}
         self._flights: list[tuple[float, int, LoadResult]] = []  # a heap by the end
         self._loading: set[str] = set()
         self._completed: list[LoadResult] = []
         self._counters: Counter[str] = Counter()
         self._numbers = count()
         self._blank = cache(self._make_blank)
+
+    @property
+    def host_link(self) -> Link:
+        return self._links["host"]
 
     @property
     def next_end_s(self) -> float | None:

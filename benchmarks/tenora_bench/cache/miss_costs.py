@@ -15,12 +15,13 @@ from tenora_engine.memory.prefix import TOKEN_BYTES, encode_tokens
 
 
 def replay_miss_cost_s(setup: Setup, trace: Sequence[TraceRequest], replay: Replay) -> float:
-    """What the replay paid: uncached prompt tokens at their depth, and adapters from host memory
-    for each load, from whichever tier it came."""
+    """What the replay paid: uncached prompt tokens at their depth, KV fetched from host memory, and
+    adapters from there for each load, from whichever tier it came."""
     timing, counters = setup.timing, replay.counters
     loads = counters.get("loader_host_loads", 0) + counters.get("loader_store_loads", 0)
     loads_s = loads * timing.host.latency_s
     loads_s += counters.get("loader_loaded_bytes", 0) / timing.host.bytes_per_s
+    loads_s += counters.get("kv_pages_fetched", 0) * _fetch_s(timing)
     return loads_s + sum(
         prefill_s(timing, record.cached_tokens, request.prompt_tokens)
         for request, record in zip(trace, replay.records, strict=True)
@@ -41,7 +42,8 @@ def uncached_cost_s(setup: Setup, trace: Sequence[TraceRequest]) -> float:
 
 def accesses_of(setup: Setup, trace: Sequence[TraceRequest]) -> Iterator[Access]:
     """Each request's adapter, then its prompt's blocks; a block is what it is by all before it.
-    The last, unfinished block and its tokens are accesses that nothing repeats."""
+    The last, unfinished block and its tokens are accesses that nothing repeats. Where host memory
+    keeps KV, it is taken to have all that was ever computed."""
     timing, prompts = setup.timing, Prompts(setup.prefix_block_tokens)
     size = timing.block_tokens
     blocks: dict[tuple[object, bytes], int] = {}
@@ -58,13 +60,20 @@ def accesses_of(setup: Setup, trace: Sequence[TraceRequest]) -> Iterator[Access]
         for depth in range(usable):
             key = (parent, encoded[depth * size * TOKEN_BYTES : (depth + 1) * size * TOKEN_BYTES])
             block = blocks.get(key)
+            cost_s = prefill_s(timing, depth * size, (depth + 1) * size)
             if block is None:
                 block = blocks[key] = next(numbers)
-            cost_s = prefill_s(timing, depth * size, (depth + 1) * size)
+            elif setup.host_kv_share:
+                cost_s = min(cost_s, _fetch_s(timing))
             yield Access(block, timing.page_bytes, cost_s)
             parent = block
         rest_s = prefill_s(timing, usable * size, request.prompt_tokens)
         yield Access(("rest", number), timing.page_bytes, rest_s)
+
+
+def _fetch_s(timing: TimingModel) -> float:
+    """A page of KV over the link from host memory."""
+    return timing.page_bytes / timing.host.bytes_per_s
 
 
 def prefill_s(timing: TimingModel, first: int, last: int) -> float:

@@ -14,6 +14,7 @@ from itertools import count
 import msgspec
 import torch
 
+from tenora_bench.cache.copier import SimulatedCopier
 from tenora_bench.cache.loader import SimulatedLoader
 from tenora_bench.cache.timing import TimingModel, step_features
 from tenora_bench.client import BenchError
@@ -70,7 +71,8 @@ CLASS_TARGETS = {"standard": Targets(2_000.0, 200.0), "batch": Targets(30_000.0,
 @dataclass(frozen=True)
 class Setup:
     """What a replay needs beside trace and policy. A class has the targets given for it, else
-    those of CLASS_TARGETS, else the default's; `late` as in `Tenant`."""
+    those of CLASS_TARGETS, else the default's; `late` as in `Tenant`. Host memory keeps evicted KV
+    of up to `host_kv_share` times the device's size."""
 
     timing: TimingModel
     device_bytes: int
@@ -79,6 +81,7 @@ class Setup:
     default_targets: Targets = Targets(500.0, 100.0)
     targets: Mapping[str, Targets] = field(default_factory=dict)
     late: LateAction = "best_effort"
+    host_kv_share: float = 0.0
 
     def targets_of(self, sla_class: str) -> Targets:
         return {**CLASS_TARGETS, **self.targets}.get(sla_class, self.default_targets)
@@ -94,6 +97,7 @@ class Setup:
             served_name=timing.name,
             dtype=timing.model.dtype,
             block_tokens=timing.block_tokens,
+            host_kv_bytes=int(self.host_kv_share * self.device_bytes),
             **msgspec.structs.asdict(limits),
         )
         return ResolvedConfig(
@@ -136,12 +140,19 @@ class Simulator:
         dtype = torch.bfloat16 if setup.timing.item_bytes == 2 else torch.float32
         pages = torch.empty(shape, dtype=dtype, device="meta")
         self._loader = SimulatedLoader(setup.timing, setup.limits.host_adapter_bytes, self._clock)
-        arena = Arena(pages, pages)
+        self._copiers: list[SimulatedCopier] = []
+        # The timing model's loads of adapters end on the device.
         self.memory = MemoryManager(
-            config, arena, policy, self._clock, at_once_bytes=math.inf
-        )  # the loads of the timing model end on the device
+            config,
+            Arena(pages, pages),
+            policy,
+            self._clock,
+            lambda *_: self._make_copier(config.page_bytes),
+            at_once_bytes=math.inf,
+        )
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
-        self._loader.on_complete = self.scheduler.note_load_ended
+        for beside in (self._loader, *self._copiers):
+            beside.on_complete = self.scheduler.note_load_ended
         self._arrivals = deque(
             (START_S + request.t_s / speed, number, request) for number, request in enumerate(trace)
         )
@@ -154,6 +165,8 @@ class Simulator:
         with _garbage_left():
             while self._arrive():
                 self._loader.deliver(self._now_s)
+                for copier in self._copiers:
+                    copier.deliver(self._now_s)
                 if self.scheduler.has_work:
                     self._step()
                 else:
@@ -165,6 +178,10 @@ class Simulator:
             self._now_s - START_S,
             self._busy_s,
         )
+
+    def _make_copier(self, page_bytes: int) -> SimulatedCopier:
+        self._copiers.append(SimulatedCopier(self._loader.host_link, page_bytes, self._clock))
+        return self._copiers[-1]
 
     def _clock(self) -> float:
         return self._now_s
@@ -245,8 +262,8 @@ class Simulator:
     def _sleep(self) -> None:
         """To the next arrival or end of a load."""
         times = [self._arrivals[0][0]] if self._arrivals else []
-        if self._loader.next_end_s is not None:
-            times.append(self._loader.next_end_s)
+        ends = [beside.next_end_s for beside in (self._loader, *self._copiers)]
+        times += [end_s for end_s in ends if end_s is not None]
         if not times:
             waiting = self.scheduler.book.num_waiting
             raise BenchError(f"the scheduler has come to a halt with {waiting} requests waiting")

@@ -35,7 +35,8 @@ class CostModel:
         self._even_tokens = max(parameters / (2 * model.hidden * model.num_layers), 1.0)
         self._token_s = 1e-3
         self._byte_s = 1e-9
-        self._fetched_byte_s = 1e-9
+        self._fetched_byte_s = 1e-10  # low: what is taken to be too slow is never tried
+        self._fetches = 0
         self._step_s = 0.0
         self._host_byte_s = 1e-10
         self._has_host = config.engine.host_adapter_bytes > 0
@@ -66,8 +67,9 @@ class CostModel:
 
     def observe_fetch(self, num_bytes: int, fetch_s: float) -> None:
         """KV pages have come from host memory."""
-        seen = fetch_s / num_bytes
-        self._fetched_byte_s = _MEMORY * self._fetched_byte_s + (1 - _MEMORY) * seen
+        self._fetches += 1
+        new = max(1 - _MEMORY, 1 / self._fetches)  # the first replaces the guess
+        self._fetched_byte_s += new * (fetch_s / num_bytes - self._fetched_byte_s)
 
     def block_s(self, depth: int) -> float:
         """Recomputation of the block with `depth` blocks before it."""

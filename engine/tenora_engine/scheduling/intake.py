@@ -28,6 +28,12 @@ SCAN_LIMIT = 256
 SLOT_PATIENCE_STEPS = 64
 """Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
 
+PAGE_PATIENCE_STEPS = 64
+"""Steps in which others may pass the first of those that compete for pages and find none."""
+
+SHORT_LIMIT = 16
+"""Sequences that find no pages in one step, after which nothing more is looked at."""
+
 MAX_COLD_ADAPTERS = 4
 """Small adapters copied to the device in one step: the running sequences wait for the copies."""
 
@@ -38,7 +44,7 @@ RESERVE_FRACTION = 16
 class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
-    SHORT = "short"  # it lacks memory: those who compete for it wait behind it
+    SHORT = "short"  # it lacks memory and has been passed long enough: its rivals wait behind it
 
 
 @dataclass
@@ -48,6 +54,7 @@ class _Step:
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
     cold_adapters: int = 0
     work: float = 0.0  # that left the queue
+    without_pages: list[Sequence] = field(default_factory=list)
 
 
 class Intake:
@@ -70,8 +77,8 @@ class Intake:
     def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> None:
         """Start waiting sequences in fair order while there is room, of which `started` takes what
         it is told of. One whose adapter is loading or whose tenant has its part of the step is
-        passed over; one that finds no pages stops all behind it that compete for them, so that it
-        gets them."""
+        passed over; so is, where the queue lets pass, one that finds no pages, but not for long:
+        then it stops all behind it that compete for them, so that it gets them."""
         step = _Step()
         if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, started)
@@ -105,7 +112,10 @@ class Intake:
                     short.append(sequence)
                     if not self._memory.is_partitioned:
                         break
-            self._prefetch.look_ahead(chain(passed, scan), bool(short), now_s)
+                if len(step.without_pages) >= SHORT_LIMIT:
+                    break
+            is_short = bool(short or step.without_pages)
+            self._prefetch.look_ahead(chain(passed, scan), is_short, now_s)
 
     def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
         adapter = sequence.request.adapter
@@ -133,13 +143,24 @@ class Intake:
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence)
+            sequence.page_waits = 0
             step.work += sequence.work
             step.cold_adapters += packed is not None
             return _Start.STARTED
         if rivals or len(self._memory.fetches) or len(arrivals):
-            return _Start.SHORT
+            return self._without_pages(sequence, step)
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
+
+    def _without_pages(self, sequence: Sequence, step: _Step) -> _Start:
+        """What waits for more memory than there is would leave it unused until all of it is free:
+        smaller ones pass meanwhile."""
+        if not self._queue.lets_pass:
+            return _Start.SHORT
+        is_first = not any(self._memory.rivals.are(s, sequence) for s in step.without_pages)
+        step.without_pages.append(sequence)
+        sequence.page_waits += is_first
+        return _Start.SHORT if sequence.page_waits > PAGE_PATIENCE_STEPS else _Start.BLOCKED
 
     def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
         """The adapter, if it can be installed or begin to be copied in this step; else it is on its

@@ -13,7 +13,10 @@ from tenora_engine.telemetry import QueueStats
 
 
 class WaitingQueue(Protocol):
-    """What waits, and whose turn it is; each method as in `queue.FairQueue`."""
+    """What waits, and whose turn it is; each method as in `queue.FairQueue`. `lets_pass`: whether
+    who comes later may start before one that finds no pages."""
+
+    lets_pass: bool
 
     def __len__(self) -> int: ...
     @property
@@ -40,6 +43,8 @@ class WaitingQueue(Protocol):
 
 class ArrivalQueue:
     """First come, first served, whoever asks: the order that others are measured against."""
+
+    lets_pass = False
 
     def __init__(self) -> None:
         # When each came to wait.
