@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
-from tenora_engine.scheduling.intake import SLOT_PATIENCE_STEPS
+from tenora_engine.scheduling.intake import PAGE_PATIENCE_STEPS, SLOT_PATIENCE_STEPS
 from tenora_engine.scheduling.loads import MAX_PENDING, MAX_TENANT_PENDING
 from tenora_engine.scheduling.prefetch import PERIOD_S
 
@@ -245,6 +246,35 @@ def test_nobody_is_passed_over_for_ever_for_want_of_a_slot() -> None:
             rig.engine.submit(make_request(name, [1], adapter=hot, ignore_eos=True, max_tokens=9))
         events += rig.engine.step()
     assert ("cold", 0) in finishes(events)
+
+
+def test_what_finds_no_pages_is_passed_but_not_for_ever() -> None:
+    """A stream of small requests, which always leaves less room than the large one needs: some
+    pass it, and it gets its pages all the same. Where who came first goes first, none passes."""
+    passed = {}
+    for policy in ("sla", "fcfs"):
+        config = make_config(num_pages=12)
+        engine = msgspec.structs.replace(config.engine, scheduling_policy=policy)
+        rig = Rig.build(msgspec.structs.replace(config, engine=engine))
+        events: list[Event] = []
+        ended: dict[tuple[str, int], int] = {}
+        for number in range(3 * PAGE_PATIENCE_STEPS):
+            if number % 3 == 0:
+                name, tenant = f"small{number}", make_tenant(f"s{number % 4}")
+                rig.engine.submit(
+                    make_request(name, [1] * 8, tenant=tenant, ignore_eos=True, max_tokens=8)
+                )
+            if number == 10:
+                large = make_request("large", [2] * 36, tenant=make_tenant("l"), max_tokens=1)
+                rig.engine.submit(large)
+            events = rig.engine.step()
+            rig.engine.check_integrity()
+            ended |= dict.fromkeys(finishes(events), number)
+        assert ("large", 0) in ended
+        later = {(f"small{number}", 0) for number in range(12, 3 * PAGE_PATIENCE_STEPS, 3)}
+        passed[policy] = sum(ended[name] < ended["large", 0] for name in later & ended.keys())
+    assert passed["fcfs"] == 0
+    assert 0 < passed["sla"] <= PAGE_PATIENCE_STEPS // 3 + 1
 
 
 def test_a_failing_step_fails_its_sequences_and_nothing_else() -> None:
