@@ -252,6 +252,7 @@ class FakeLoader:
         self.in_flight: dict[str, AdapterRef] = {}
         self.started: list[str] = []
         self.forgotten: list[str] = []
+        self.uses: list[str] = []
         self.bad: set[str] = set()  # digests that cannot be loaded
         self.begun: set[str] = set()  # and those that cannot be cancelled
         self.closed = False
@@ -277,6 +278,9 @@ class FakeLoader:
         if digest in self.begun:
             return False
         return self.in_flight.pop(digest, None) is not None
+
+    def used(self, digest: str) -> None:
+        self.uses.append(digest)
 
     def take_completed(self) -> list[LoadResult]:
         completed, self._completed = self._completed, []

@@ -129,8 +129,10 @@ class RequestBook:
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
             self._watch(sequence)
-        if adapter is not None and residency != "device":
-            self.loads.request(adapter, request.tenant.key)
+        if adapter is not None:
+            self._loader.used(adapter.digest)
+            if residency != "device":
+                self.loads.request(adapter, request.tenant.key)
 
     def abort(
         self,
