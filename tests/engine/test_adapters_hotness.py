@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -80,8 +80,8 @@ def test_heat_is_the_number_of_recent_uses(
     counts: dict[str, int] = {}
     for uses in told:
         shared.use(uses)
-        for digest, count in uses.items():
-            counts[digest] = counts.get(digest, 0) + count
+        for digest, times in uses.items():
+            counts[digest] = counts.get(digest, 0) + times
     order = shared.hottest(10)
     assert set(order) == set(counts)
     for hotter, cooler in pairwise(order):
@@ -178,17 +178,21 @@ def test_nothing_goes_for_what_nobody_asked_for(shared: SharedTier) -> None:
     for adapter in ADAPTERS:
         shared.put(adapter)
         shared.use({adapter.digest: 5})
-    host = HostTier(4 * SIZE + 1)
+    limit = SIZE + shared.stored_bytes(ADAPTERS[0].digest)
+    host = HostTier(HOST_FRACTION * limit)
     wanted = packed(50)
     host.put(wanted)
     warming = warmed(shared, host)
     warming.start()
     warming._thread.join(20)
     assert warming.adapters == 1
-    assert wanted.digest in host
-    assert host.used_bytes <= (4 * SIZE + 1) // HOST_FRACTION
-    for adapter in ADAPTERS[:3]:  # what is asked for takes the place of what was not
-        host.put(adapter)
+    assert host.used_bytes <= limit
+    spare, _ = [entry.digest for entry in host.residencies()]
+    assert spare != wanted.digest
+    asked = count(51)
+    while not host.evictions:
+        host.put(packed(next(asked)))
+    assert spare not in host, "what nobody asked for goes first"
     assert wanted.digest in host
 
 
