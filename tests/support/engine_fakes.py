@@ -19,10 +19,11 @@ from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, Resolved
 from tenora_engine.engine import Engine
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Event, Residency
+from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies.interface import EvictionPolicy
-from tenora_engine.pace import QUICK_BYTES, Pace
+from tenora_engine.pace import Pace
 from tenora_engine.request import (
     AdapterRef,
     GenerationRequest,
@@ -323,7 +324,7 @@ class Rig:
         instant: bool = True,
         eos_every: int = 11,
         policy: EvictionPolicy | None = None,
-        at_once_bytes: float = QUICK_BYTES,
+        at_once_bytes: float = AT_ONCE_BYTES,
     ) -> Rig:
         arena = Arena.allocate(config)
         rig: Rig
