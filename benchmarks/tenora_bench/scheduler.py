@@ -45,6 +45,9 @@ class NeverLoads:
     def cancel(self, digest: str) -> bool:
         return False
 
+    def used(self, digest: str) -> None:
+        """Nobody else is told."""
+
     def take_completed(self) -> list[LoadResult]:
         return []
 

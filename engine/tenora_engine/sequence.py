@@ -59,6 +59,7 @@ class Sequence:
     wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
     fetch: KVFetch | None = None  # for which it waits
     num_fetches: int = 0  # that have come or were cancelled, since it began to wait
+    unpaid_pages: int = 0  # fetched for it; charged when it starts
     looked_ahead: bool = False  # whether a fetch was considered before its turn
     encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
     service_class: str = "default"  # in which it waits and is charged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,5 +13,6 @@ import pytest
 def importable_by_children() -> Iterator[None]:
     """Engine processes started by a test find the fakes of tests/support."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent.parent / "support"))
+        support = str(Path(__file__).parent.parent / "support")
+        patch.setenv("PYTHONPATH", support, prepend=os.pathsep)
         yield

@@ -135,11 +135,20 @@ def test_who_waits_for_a_load_that_does_not_end_is_told_in_time() -> None:
     assert idle_s is not None
     assert 0.99 < idle_s < 0.996  # four tokens of rank 8
     rig.now_s += idle_s + 1e-4
-    assert rig.engine.has_work
-    (refused,) = step(rig)
+    (refused,) = run(rig, 0.0)  # there is work now
     assert isinstance(refused, RefusedEvent)
     assert (rig.engine.has_work, rig.engine.idle_s) == (False, None)
     assert not rig.loader.in_flight  # nobody waits for it any more
+
+
+def test_no_deadline_is_too_far_away_to_wait_for() -> None:
+    rig = Rig.build(make_config(), instant=False)
+    tenant = promised("refuse", 1e300)
+    rig.engine.submit(make_request("r", [2], tenant=tenant, adapter=make_ref("slow")))
+    step(rig)
+    idle_s = rig.engine.idle_s
+    assert idle_s is not None
+    assert idle_s <= threading.TIMEOUT_MAX
 
 
 def test_an_idle_loop_wakes_for_a_deadline() -> None:

@@ -105,6 +105,51 @@ def test_without_a_host_tier_it_is_computed_again() -> None:
     assert world.count("host_kv_writes") == 0
 
 
+def test_a_fetch_is_charged_as_the_time_it_takes_and_metered_as_cached() -> None:
+    world = World()
+    for prefix in PREFIXES[:4]:
+        world.serve(prefix)
+    rig = world.rig
+    rig.memory.costs.observe_fetch = lambda *_: None  # type: ignore[method-assign]
+    (meter,) = rig.engine._book.telemetry._meters.values()
+
+    def serve(prefix: list[int]) -> tuple[float, float]:
+        """What it was charged, and how many pages were fetched."""
+        service, fetched = meter.service, world.count("kv_pages_fetched")
+        assert world.serve(prefix) == 32
+        return meter.service - service, world.count("kv_pages_fetched") - fetched
+
+    (dear, pages), (cheap, none) = serve(PREFIXES[0]), serve(PREFIXES[0])
+    assert (pages, none) == (8, 0)
+    assert dear - cheap == pytest.approx(rig.engine._book.charges.fetch(8))
+    token_s = rig.memory.costs.token_s
+    assert dear - cheap == pytest.approx(
+        rig.memory.costs.fetch_s(8 * rig.config.page_bytes) / token_s
+    )
+
+
+def test_of_those_who_share_a_fetch_one_pays_and_nobody_twice() -> None:
+    world = World(num_pages=60, policy="unified-lru")
+    for prefix in PREFIXES[:12]:
+        world.serve(prefix)
+    charges = world.rig.engine._book.charges
+    paid: list[int] = []
+    fetch = charges.fetch
+
+    def note(num_pages: int) -> float:
+        paid.append(num_pages)
+        return fetch(num_pages)
+
+    charges.fetch = note  # type: ignore[method-assign]
+    for _ in range(3):
+        world.submit(PREFIXES[0])
+    world.step()
+    world.rig.engine.abort("r13")  # who asked for it first
+    world.run()
+    assert sorted(paid) == [0, 8]
+    assert world.count("kv_pages_fetched") == 8
+
+
 def test_what_takes_less_is_done() -> None:
     world = World()
     for prefix in PREFIXES[:4]:

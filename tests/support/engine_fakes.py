@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 
 from batch_reference import check_batch
+from fake_copier import FakeCopier
 from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.engine import Engine
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Event, Residency
+from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.page_copier import PageCopy
 from tenora_engine.memory.policies.interface import EvictionPolicy
-from tenora_engine.pace import QUICK_BYTES, Pace
+from tenora_engine.pace import Pace
 from tenora_engine.request import (
     AdapterRef,
     GenerationRequest,
@@ -255,6 +256,7 @@ class FakeLoader:
         self.in_flight: dict[str, AdapterRef] = {}
         self.started: list[str] = []
         self.forgotten: list[str] = []
+        self.uses: list[str] = []
         self.bad: set[str] = set()  # digests that cannot be loaded
         self.begun: set[str] = set()  # and those that cannot be cancelled
         self.closed = False
@@ -281,6 +283,9 @@ class FakeLoader:
             return False
         return self.in_flight.pop(digest, None) is not None
 
+    def used(self, digest: str) -> None:
+        self.uses.append(digest)
+
     def take_completed(self) -> list[LoadResult]:
         completed, self._completed = self._completed, []
         return completed
@@ -296,46 +301,6 @@ class FakeLoader:
 
     def counters(self) -> dict[str, float]:
         return {"starts": float(len(self.started))}
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class FakeCopier:
-    """Copies end when the test says so (`finish`), or at once if `instant`; a cancelled one may
-    have written some of its pages."""
-
-    def __init__(self, device_pages: Tensor, instant: bool = True) -> None:
-        self.instant = instant
-        self.on_complete: Callable[[], None] | None = None
-        self.in_flight: dict[PageCopy, None] = {}
-        self.fail_next = False
-        self.closed = False
-        self._device = device_pages
-        self._completed: list[PageCopy] = []
-
-    def start(self, copy: PageCopy) -> None:
-        self.in_flight[copy] = None
-        if self.instant:
-            self.finish(copy)
-
-    def finish(self, copy: PageCopy) -> None:
-        del self.in_flight[copy]
-        copy.failed, self.fail_next = self.fail_next, False
-        if not copy.failed:
-            self._device[list(copy.targets)] = copy.host[list(copy.sources)]
-        copy.seconds = 1e-6
-        self._completed.append(copy)
-        if self.on_complete is not None:
-            self.on_complete()
-
-    def cancel(self, copy: PageCopy) -> None:
-        if self.in_flight.pop(copy, self) is None:
-            self._device[copy.targets[0]] = copy.host[copy.sources[0]]
-
-    def take_completed(self) -> list[PageCopy]:
-        completed, self._completed = self._completed, []
-        return completed
 
     def close(self) -> None:
         self.closed = True
@@ -362,7 +327,7 @@ class Rig:
         instant: bool = True,
         eos_every: int = 11,
         policy: EvictionPolicy | None = None,
-        at_once_bytes: float = QUICK_BYTES,
+        at_once_bytes: float = AT_ONCE_BYTES,
     ) -> Rig:
         arena = Arena.allocate(config)
         rig: Rig

@@ -23,8 +23,8 @@ from tenora_engine.errors import (
     QueueFullError,
 )
 from tenora_engine.events import Event, FinishEvent, RefusedEvent, TokenEvent
+from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.policies import POLICIES, make_policy
-from tenora_engine.pace import QUICK_BYTES
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
@@ -64,7 +64,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(list(POLICIES)),
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
-        at_once_bytes=st.sampled_from((0, 200, QUICK_BYTES)),
+        at_once_bytes=st.sampled_from((0, 200, AT_ONCE_BYTES)),
         guesses=st.sampled_from((0, 0, 1, 2)),
     )
     def start(

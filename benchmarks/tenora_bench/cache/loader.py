@@ -84,6 +84,9 @@ class SimulatedLoader:
         """Here every load has its place on the link from the start."""
         return False
 
+    def used(self, digest: str) -> None:
+        """Nobody else is told."""
+
     def deliver(self, now_s: float) -> None:
         """Complete the loads that end by `now_s`."""
         while self._flights and self._flights[0][0] <= now_s:

@@ -4,6 +4,7 @@ engine's steps. Knows nothing of device pages, slots or requests."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections import Counter, OrderedDict, deque
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from tenora_engine.adapters.pack import layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
+from tenora_engine.adapters.warming import Warming
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 _MEMO_ENTRIES = 4096
 _MEMO_S = 30.0  # how long what Redis said about one digest is believed
+_TELL_S = 10.0  # Redis hears so often what was used
+_USES_MAX = 1000  # adapters of which that is counted meanwhile
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class AdapterLoader:
             config.loader_threads, "tenora-adapter-loader", initializer=compute_alone
         )
         self._lock = threading.Lock()
+        self._uses: Counter[str] = Counter()  # since Redis was told
+        self._told_s = -math.inf
         self._flights: dict[str, _Flight] = {}
         self._sharing: dict[str, _Flight] = {}  # done, but on the way into Redis
         self._asking: set[str] = set()
@@ -107,6 +113,16 @@ class AdapterLoader:
         self._memo = _Memo()
         self._counters: Counter[str] = Counter()
         self._closed = False
+        self._warming: Warming | None = None
+        if self._shared is not None:
+            self._warming = Warming(
+                self._host,
+                self._shared,
+                lambda: bool(self._flights),
+                self._in_host_memory,
+                self._pace,
+            )
+            self._warming.start()
 
     def start(self, ref: AdapterRef) -> None:
         """Begin loading; nothing happens if this digest is already in flight. A host hit is
@@ -131,6 +147,17 @@ class AdapterLoader:
             del self._flights[digest]
             self._counters["cancelled"] += 1
         return True
+
+    def used(self, digest: str) -> None:
+        """A request asks for the adapter, wherever it is."""
+        if self._shared is None or (len(self._uses) >= _USES_MAX and digest not in self._uses):
+            return
+        self._uses[digest] += 1
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TELL_S and not self._closed:
+            self._told_s = now_s
+            uses, self._uses = self._uses, Counter()
+            self._threads.submit(self._shared.use, uses)
 
     def take_completed(self) -> list[LoadResult]:
         """Every result since the last call, oldest first; never waits."""
@@ -162,6 +189,9 @@ class AdapterLoader:
                 if digest in flights:
                     flights[digest].forgotten.set()
             closed = self._closed
+        self._uses.pop(digest, None)
+        if self._warming is not None:
+            self._warming.forget(digest)
         self._host.remove(digest)
         if self._shared is not None and not closed:
             self._memo.set(digest, False)
@@ -169,11 +199,14 @@ class AdapterLoader:
 
     def counters(self) -> dict[str, float]:
         """host_hits, shared_hits, shared_misses, shared_errors, shared_corrupt, store_loads,
-        load_errors, cancelled, host_evictions, host_bytes, ...; all but host_bytes only rise."""
+        load_errors, cancelled, warmed, host_evictions, host_bytes, ...; all but host_bytes only
+        rise."""
         with self._lock:
             counters: dict[str, float] = dict(self._counters)
         if self._shared is not None:
             counters |= self._shared.counters()
+        if self._warming is not None:
+            counters["warmed"] = self._warming.adapters
         host = self._host
         return counters | {"host_evictions": host.evictions, "host_bytes": host.used_bytes}
 
@@ -181,8 +214,11 @@ class AdapterLoader:
         """Stop the threads. Loads not yet begun are dropped, those under way are finished."""
         with self._lock:
             self._closed = True
+        if self._warming is not None:
+            self._warming.stop()
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._shared is not None:
+            self._shared.use(self._uses)
             self._shared.close()
 
     def _load(self, flight: _Flight) -> None:

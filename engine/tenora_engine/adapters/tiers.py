@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
+from tenora_engine.adapters.hotness import Hotness
 from tenora_engine.adapters.identity import adapter_digest, config_key, weights_key
 from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
 from tenora_engine.adapters.packed import PackedAdapter
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HOT_KEY = "tenora:adapter-heat"
-_HOT_KEPT = 1000  # digests in the heat table
 _CONNECT_TIMEOUT_S = 0.5
 _REPLY_TIMEOUT_S = 2.0
 _AWAY_S = 5.0  # Redis is left alone this long after it failed
@@ -60,6 +59,10 @@ class HostTier:
             return digest in self._entries
 
     @property
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
+
+    @property
     def used_bytes(self) -> int:
         return self._used_bytes
 
@@ -84,6 +87,18 @@ class HostTier:
                 self._remove(next(iter(self._entries)))
                 self.evictions += 1
             self._entries[packed.digest] = (packed, size, time.time())
+            self._used_bytes += size
+            return True
+
+    def put_below(self, packed: PackedAdapter, limit_bytes: int) -> bool:
+        """Keep one that nobody has asked for, as the least recently used, if all is no more than
+        `limit_bytes` then and it is not there. Whether it now is."""
+        size = packed_bytes(packed)
+        with self._lock:
+            if packed.digest in self._entries or self._used_bytes + size > limit_bytes:
+                return False
+            self._entries[packed.digest] = (packed, size, 0.0)
+            self._entries.move_to_end(packed.digest, last=False)
             self._used_bytes += size
             return True
 
@@ -115,6 +130,7 @@ class SharedTier:
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._redis = _connect(redis_url)
+        self._hotness = Hotness(self._redis, self._layout, ttl_s, max_bytes)
         self._away_until = 0.0
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter()
@@ -130,8 +146,8 @@ class SharedTier:
             return dict(self._counters)
 
     def get(self, digest: str) -> PackedAdapter | None:
-        """The adapter, its time to live renewed and its heat raised; None on any kind of miss."""
-        data = self._ask(lambda redis: redis.getex(self.key(digest), ex=self._ttl_s), None)
+        """The adapter; None on any kind of miss."""
+        data = self._ask(lambda redis: redis.get(self.key(digest)), None)
         if not isinstance(data, bytes):
             self._count("shared_misses")
             return None
@@ -142,7 +158,6 @@ class SharedTier:
             self.remove(digest)
             return None
         self._count("shared_hits")
-        self._ask(lambda redis: self._heat(redis, digest), None)
         return packed
 
     def put(self, packed: PackedAdapter) -> bool:
@@ -155,7 +170,6 @@ class SharedTier:
         stored = self._ask(lambda redis: bool(redis.set(key, data, ex=self._ttl_s)), False)
         if stored:
             self._count("shared_stores")
-            self._ask(lambda redis: self._heat(redis, packed.digest), None)
         return stored
 
     def contains(self, digest: str) -> bool | None:
@@ -165,27 +179,26 @@ class SharedTier:
     def remove(self, digest: str) -> None:
         def delete(redis: Redis) -> None:
             redis.delete(self.key(digest))
-            redis.zrem(HOT_KEY, digest)
+            self._hotness.forget(redis, digest)
 
         self._ask(delete, None)
 
     def hottest(self, count: int) -> list[str]:
-        """Digests by falling number of loads, over all engines."""
+        """Digests of those that all engines together use most, whether or not Redis has them."""
+        return self._ask(lambda redis: self._hotness.hottest(redis, count), [])
 
-        def hottest(redis: Redis) -> list[str]:
-            members: Any = redis.zrevrange(HOT_KEY, 0, count - 1)
-            return [member.decode() for member in members]
+    def use(self, uses: Mapping[str, int]) -> None:
+        """Adapters were used so many times by digest, from whichever tier: they are the hotter, and
+        what Redis has of them lives the longer."""
+        counts = {digest: (self.key(digest), count) for digest, count in uses.items()}
+        self._ask(lambda redis: self._hotness.use(redis, counts), None)
 
-        return self._ask(hottest, [])
+    def stored_bytes(self, digest: str) -> int:
+        """What its entry takes; 0 if there is none."""
+        return self._ask(lambda redis: int(redis.strlen(self.key(digest))), 0)
 
     def close(self) -> None:
         self._redis.close()
-
-    def _heat(self, redis: Redis, digest: str) -> None:
-        with redis.pipeline(transaction=False) as pipe:
-            pipe.zincrby(HOT_KEY, 1, digest)
-            pipe.zremrangebyrank(HOT_KEY, 0, -_HOT_KEPT - 1)
-            pipe.execute()
 
     def _ask(self, command: Callable[[Redis], T], otherwise: T) -> T:
         """Run one command; `otherwise` when Redis is, or was a moment ago, not to be reached."""

@@ -249,6 +249,7 @@ class KVFetches:
         self._tree.unpin(new, now_s)
         self._host.unpin(fetch.blocks)
         self._pages_fetched += len(new)
+        next(iter(fetch.waiters)).unpaid_pages += len(fetch.pages)  # one pays for all who share it
         for sequence in fetch.waiters:
             sequence.fetch = None
             sequence.num_fetches += 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
-from tenora_engine.memory.adapter_arrivals import MAX_ARRIVALS, AdapterArrivals
+from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES, MAX_ARRIVALS, AdapterArrivals
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
 from tenora_engine.memory.adapter_slots import AdapterSlots
 from tenora_engine.memory.appraiser import Appraiser
@@ -31,7 +31,7 @@ from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
 from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.sparing import allocate_sparing
-from tenora_engine.pace import QUICK_BYTES, Pace
+from tenora_engine.pace import Pace
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
@@ -52,7 +52,7 @@ class MemoryManager:
         clock: Callable[[], float] = time.time,
         copier: MakeCopier = ThreadPageCopier,
         pace: Pace | None = None,
-        at_once_bytes: float = QUICK_BYTES,
+        at_once_bytes: float = AT_ONCE_BYTES,
     ) -> None:
         """`copier` makes what copies host pages to those of the arena. Adapters of more than
         `at_once_bytes` are copied beside the steps, at `pace`. Raises ValueError for an eviction

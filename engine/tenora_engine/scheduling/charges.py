@@ -21,6 +21,7 @@ class Charges:
         self._rank_cost = features * model.num_layers * item / max(model.weight_bytes, 1)
         self._row_bytes = features * model.num_layers * item
         self._num_pages = config.num_pages
+        self._page_bytes = config.page_bytes
         self._costs = costs
         self.kv_price = 0.0  # of a page held since the engine started
 
@@ -35,6 +36,10 @@ class Charges:
     def load(self, num_bytes: int) -> float:
         """What could have been prefilled while the bytes of an adapter came up."""
         return self._costs.adapter_s(num_bytes) / self._costs.token_s
+
+    def fetch(self, num_pages: int) -> float:
+        """What could have been prefilled while so many pages of KV came from the host."""
+        return self._costs.fetch_s(num_pages * self._page_bytes) / self._costs.token_s
 
     def observe_step(self, step_s: float) -> None:
         """All pages in use were held for `step_s` seconds. One costs its part of the arena of what

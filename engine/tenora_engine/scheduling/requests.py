@@ -130,8 +130,10 @@ class RequestBook:
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
             self._watch(sequence)
-        if adapter is not None and residency != "device":
-            self.loads.request(adapter, request.tenant.key)
+        if adapter is not None:
+            self._loader.used(adapter.digest)
+            if residency != "device":
+                self.loads.request(adapter, request.tenant.key)
 
     def abort(
         self,
@@ -172,6 +174,7 @@ class RequestBook:
             self._charge_load(sequence)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence)
+        sequence.unpaid_pages = 0
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
@@ -350,7 +353,8 @@ class RequestBook:
         request = sequence.request
         sequence.admitted_s = self._clock()
         self._flights[request.request_id].ran = True
-        self._charge(sequence, sequence.token_cost * sequence.num_uncomputed)
+        fetched = self.charges.fetch(sequence.unpaid_pages)
+        self._charge(sequence, sequence.token_cost * sequence.num_uncomputed + fetched)
         if request.adapter is not None and sequence.residency != "device":
             resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms

@@ -24,6 +24,10 @@ from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
 
 
+IDLE_S_MAX = 3600.0
+"""A deadline may be further away than threads can wait for."""
+
+
 class Scheduler:
     """Plans the steps of the sequences in a RequestBook, in the memory of a MemoryManager."""
 
@@ -71,7 +75,7 @@ class Scheduler:
     def idle_s(self) -> float | None:
         """See `Engine.idle_s`."""
         seconds = self._book.deadlines.next_s - self._clock()
-        return None if seconds == math.inf else max(seconds, 0.0)
+        return None if seconds == math.inf else min(max(seconds, 0.0), IDLE_S_MAX)
 
     def counters(self) -> dict[str, float]:
         return {
