@@ -23,7 +23,6 @@ from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
 
-
 IDLE_S_MAX = 3600.0
 """A deadline may be further away than threads can wait for."""
 
