@@ -79,7 +79,8 @@ class Intake:
         """Start waiting sequences in fair order while there is room, of which `started` takes what
         it is told of. One whose adapter is loading or whose tenant has its part of the step is
         passed over; so is, where the queue lets pass, one that finds no pages, but not for long:
-        then it stops all behind it that compete for them, so that it gets them. Returns how many were relegated instead: they may start in the next step."""
+        then it stops all behind it that compete for them, so that it gets them. Returns how many
+        were relegated instead: they may start in the next step."""
         step = _Step()
         if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, started)
