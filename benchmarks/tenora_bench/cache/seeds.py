@@ -19,7 +19,7 @@ from tenora_bench.client import BenchError
 from tenora_bench.trace import TraceRequest
 
 STEP = 1.05
-"""From the peak of one policy outwards to that of the next, which is often near."""
+"""From the peak of another seed, or of the policy before, outwards: it is often near."""
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -46,6 +46,7 @@ def measure_peaks(
     (None where there is none), `min_tenant_slo_attainment` and `miss_cost_s` there, with
     `least_miss_cost_s` and `uncached_cost_s`, what the trace costs with no cache at all."""
     rows: list[dict[str, Any]] = []
+    peaks: dict[tuple[float, str], float] = {}  # speeds, of the seed before
     for seed in seeds:
         trace = trace_of(seed)
         rate = len(trace) / (trace[-1].t_s - trace[0].t_s)
@@ -56,7 +57,8 @@ def measure_peaks(
             least_s = least_miss_cost_s(at_share, trace)
             for policy in policies:
                 replays = Replays(at_share, policy, trace)
-                found = find_peak(replays.at, ttft_max_ms, near=speed, step=STEP)
+                near = peaks.get((share, policy), speed)
+                found = find_peak(replays.at, ttft_max_ms, near=near, step=STEP)
                 row: dict[str, Any] = {"seed": seed, "share": share, "policy": policy}
                 row |= dict.fromkeys(("requests_per_s", "miss_cost_s", "min_tenant_slo_attainment"))
                 row |= {
@@ -64,7 +66,7 @@ def measure_peaks(
                     "uncached_cost_s": uncached_cost_s(setup, trace),
                 }
                 if found["speed"] is not None:
-                    speed = found["speed"]
+                    speed = peaks[share, policy] = found["speed"]
                     peak = replays.at(speed)
                     row["requests_per_s"] = speed * rate
                     for name in ("miss_cost_s", "min_tenant_slo_attainment"):
