@@ -28,8 +28,8 @@ CLASSES = {"priority": (500.0, 100.0), "default": (2_000.0, 200.0), "flex": (30_
 
 TENANTS = 6
 RANK = 16
-REQUESTS = 60
-ROUNDS = 11
+REQUESTS = 40
+ROUNDS = 15
 LEAST = 0.98
 
 
