@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tenora_bench.machine import machine
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.garbage import seldom_collect
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.heat import fade
 from tenora_engine.memory.manager import MemoryManager
@@ -157,6 +158,7 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
     scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s)
     for _ in range(200):  # an engine that has run for a while knows what a token takes
         memory.costs.observe_step(config.engine.max_step_tokens, 1, STEP_S)
+    seldom_collect()  # as the engine's process does
     schedule_ms: list[float] = []
     commit_ms: list[float] = []
     while len(schedule_ms) < steps:

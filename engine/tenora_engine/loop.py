@@ -148,6 +148,7 @@ class EngineLoop:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+            del command, future  # an error that it holds would hold it, through this frame
 
     def _shut_down(self, failure: BaseException | None) -> BaseException | None:
         with self._wakeup:

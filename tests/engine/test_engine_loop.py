@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -118,3 +120,19 @@ def test_what_kills_the_loop_is_told_and_later_commands_fail() -> None:
     with pytest.raises(EngineUnavailableError):
         loop.stats()
     assert rig.loader.closed
+
+
+def test_a_refused_request_leaves_nothing_to_the_garbage_collector() -> None:
+    """It may hold a long prompt."""
+    loop, _ = start(Rig.build(make_config()))
+    gc.disable()
+    try:
+        refused = loop.submit(make_request("r", [])).exception(PATIENCE_S)
+        loop.stats().result(PATIENCE_S)  # the loop has turned to something else
+        assert isinstance(refused, InvalidRequestError)
+        error = weakref.ref(refused)
+        del refused
+        assert error() is None
+    finally:
+        gc.enable()
+        loop.stop()

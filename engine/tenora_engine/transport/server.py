@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import os
@@ -21,6 +20,7 @@ import zmq
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine
 from tenora_engine.errors import EngineError, ModelLoadError
+from tenora_engine.garbage import seldom_collect
 from tenora_engine.threads import call_in_ending_thread
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.outbox import UsageOutbox
@@ -80,8 +80,7 @@ def main() -> int:
         server = EngineServer(socket, boot.token, outbox)
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
         watch.serving(server)
-        gc.collect()
-        gc.freeze()  # what is here now stays: no later collection has to look at it
+        seldom_collect()
         _report(report_fd, m.Loaded())
         failure = server.serve(engine)
     if failure is not None:

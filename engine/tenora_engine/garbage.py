@@ -1,0 +1,19 @@
+"""The garbage collector of a process that serves: it looks at what was made lately, seldom, and
+never again at what was there before."""
+
+from __future__ import annotations
+
+import gc
+
+YOUNG_OBJECTS = 10_000
+"""Made, and not yet unmade, since the last collection before there is another. Almost nothing of
+ours is in cycles, and a collection visits all that lives, every token id of a prompt too; so it
+should come when most of what is young has gone by itself. Beside 2000 waiting requests there is
+one of 7 ms in 500 steps; with Python's 700 there were 18 of 1.7 ms."""
+
+
+def seldom_collect() -> None:
+    """To be called once everything that stays has been built."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
