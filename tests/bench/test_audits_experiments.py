@@ -13,6 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from fake_engine import write_byte_tokenizer
+from tenora_bench.adapters import adapter_bytes
 from tenora_bench.cache.timing import h200_llama3_8b
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
@@ -175,7 +176,7 @@ def test_registered_adapters_share_their_weights_and_nothing_else(
     assert len({store.read(ref.digest)[0].lora_alpha for ref in refs}) == 5
     _, tensors = store.read(refs[0].digest)
     taken = sum(tensor.nbytes for tensor in tensors.values())
-    assert taken == many_adapters.adapter_bytes(tiny)
+    assert taken == adapter_bytes(tiny, many_adapters.RANK, many_adapters.MODULES)
 
 
 SMALL: list[tuple[Any, dict[str, Any]]] = [
