@@ -151,8 +151,9 @@ class Simulator:
             at_once_bytes=math.inf,
         )
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
-        for beside in (self._loader, *self._copiers):
-            beside.on_complete = self.scheduler.note_load_ended
+        self._loader.on_complete = self.scheduler.note_load_ended
+        for copier in self._copiers:
+            copier.on_complete = self.scheduler.note_load_ended
         self._arrivals = deque(
             (START_S + request.t_s / speed, number, request) for number, request in enumerate(trace)
         )
@@ -262,7 +263,7 @@ class Simulator:
     def _sleep(self) -> None:
         """To the next arrival or end of a load."""
         times = [self._arrivals[0][0]] if self._arrivals else []
-        ends = [beside.next_end_s for beside in (self._loader, *self._copiers)]
+        ends = [self._loader.next_end_s, *(copier.next_end_s for copier in self._copiers)]
         times += [end_s for end_s in ends if end_s is not None]
         if not times:
             waiting = self.scheduler.book.num_waiting
