@@ -74,14 +74,21 @@ class Intake:
         """Whether anything waits that might start."""
         return bool(len(self._queue)) and len(self._running) < self._max_running
 
-    def admit(self, room: PrefillRoom, now_s: float, started: Callable[[Sequence], None]) -> None:
-        """Start waiting sequences in fair order while there is room, of which `started` takes what
-        it is told of. One whose adapter is loading or whose tenant has its part of the step is
-        passed over; so is, where the queue lets pass, one that finds no pages, but not for long:
-        then it stops all behind it that compete for them, so that it gets them."""
+    def admit(
+        self,
+        room: PrefillRoom,
+        now_s: float,
+        before: Callable[[Sequence], None],
+        started: Callable[[Sequence], None],
+    ) -> None:
+        """Start waiting sequences in fair order while there is room. Of that `before` takes what
+        comes before the sequence that is looked at, `started` what this one is to have. One whose
+        adapter is loading or whose tenant has its part of the step is passed over; so is, where the
+        queue lets pass, one that finds no pages, but not for long: then it stops all behind it that
+        compete for them, so that it gets them."""
         step = _Step()
         if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
-            self._walk(step, room, now_s, started)
+            self._walk(step, room, now_s, before, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
@@ -91,6 +98,7 @@ class Intake:
         step: _Step,
         room: PrefillRoom,
         now_s: float,
+        before: Callable[[Sequence], None],
         started: Callable[[Sequence], None],
     ) -> None:
         are_rivals = self._memory.rivals.are
@@ -103,6 +111,7 @@ class Intake:
                 if sequence is None:
                     break
                 passed.append(sequence)
+                before(sequence)
                 if not room.of(sequence) or any(are_rivals(s, sequence) for s in short):
                     continue
                 outcome = self._try_start(sequence, step)

@@ -112,13 +112,14 @@ class Scheduler:
         chunks: list[ScheduledSequence] = []
         room, passed = self._plan_running(chunks, now_s)
 
-        def plan_new(sequence: Sequence) -> None:
-            turn = self._queue.turn(sequence)
-            while passed and self._queue.turn(passed[0]) <= turn:
+        def plan_before(sequence: Sequence) -> None:
+            while passed and self._queue.turn(passed[0]) <= self._queue.turn(sequence):
                 _plan_chunk(chunks, passed.popleft(), room)
+
+        def plan_new(sequence: Sequence) -> None:
             _plan_chunk(chunks, sequence, room)
 
-        self._intake.admit(room, now_s, plan_new)
+        self._intake.admit(room, now_s, plan_before, plan_new)
         for sequence in passed:
             _plan_chunk(chunks, sequence, room)
         rows = self._running.rows(chunks)
