@@ -148,7 +148,7 @@ def summarise(
     runs: dict[int, list[Run]], adapter_ms: dict[int, float], details: dict[str, Any]
 ) -> Outcome:
     """`adapter_ms`: what reading one of the adapters beside takes, by their rank. Percentiles are
-    medians over the rounds: of all requests together, a P95 is that of the machine's worst round."""
+    medians over the rounds: of all requests together, a P95 is that of the worst round."""
     figures: dict[int, dict[str, Any]] = {}
     for rank, rounds in runs.items():
         ttfts = [ttfts_ms(each.measured) for each in rounds]
