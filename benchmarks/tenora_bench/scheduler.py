@@ -18,7 +18,7 @@ from tenora_engine.memory.heat import fade
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
-from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import BASE, PrefixTree, encode_tokens
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -132,10 +132,8 @@ def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float
     blocks = num_tokens // _BLOCK_TOKENS
     pool = PagePool(blocks)
     tree = PrefixTree(pool, _BLOCK_TOKENS, lambda _: None, lambda _: None, fade)
-    root, node = tree.enter("t0", BASE), None
-    encoded, size = encode_tokens(tokens), _BLOCK_TOKENS * TOKEN_BYTES
-    for number, page in enumerate(pool.try_allocate(blocks, LIVE_KV) or ()):
-        node = tree.insert(root, node, encoded[number * size : (number + 1) * size], page, 0.0)
+    root = tree.enter("t0", BASE)
+    tree.insert(root, [], encode_tokens(tokens), pool.try_allocate(blocks, LIVE_KV) or [], 0.0)
     encode_ms, match_ms = [], []
     for _ in range(rounds):
         started = time.thread_time()

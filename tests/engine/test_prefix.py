@@ -43,11 +43,9 @@ class Cache:
             pages = self.pool.try_allocate(1, LIVE_KV)
             assert pages is not None
             key = encode_tokens(tokens[start : start + SIZE])
-            parent = nodes[-1] if nodes else None
-            node = self.tree.insert(root, parent, key, pages[0], now_s)
-            if node.page != pages[0]:
+            self.tree.insert(root, nodes, key, pages, now_s)
+            if nodes[-1].page != pages[0]:
                 self.pool.release(pages)
-            nodes.append(node)
         return nodes[len(known) :]
 
 
@@ -83,12 +81,15 @@ def test_equal_hashes_are_not_equal_blocks() -> None:
         def __eq__(self, other: object) -> bool:
             return bytes(self) == other
 
+        def __getitem__(self, part: object) -> Collides:
+            return self
+
     cache = Cache()
     root = cache.tree.enter("a", BASE)
     page = cache.pool.try_allocate(1, LIVE_KV)
     assert page is not None
     key = Collides(encode_tokens([1, 2, 3, 4]))
-    cache.tree.insert(root, None, key, page[0], 0.0)
+    cache.tree.insert(root, [], key, page, 0.0)
     assert root.children.get(Collides(encode_tokens([1, 2, 3, 5]))) is None
     assert root.children.get(Collides(encode_tokens([1, 2, 3, 4]))) is not None
 
@@ -112,13 +113,13 @@ def test_only_unreferenced_leaves_are_offered() -> None:
     cache.tree.unpin(long, 1.0)
     assert list(cache.offered) == [long[2]]
     with pytest.raises(IntegrityError):
-        cache.tree.evict(long[1])
+        cache.tree.evict([long[1]])
     cache.tree.unpin(short, 2.0)
     assert list(cache.offered) == [long[2]]
     for node in reversed(long):
         assert list(cache.offered) == [node]
         cache._withdraw(node)
-        cache.tree.evict(node)
+        cache.tree.evict([node])
     assert cache.pool.num_free == cache.pool.total
 
 
@@ -158,8 +159,7 @@ def test_a_path_is_expected_to_return_as_often_as_others_from_its_fork() -> None
     for _ in range(2):
         leaf = use(5)
         assert leaf.parent is not None
-        cache.tree.evict(leaf)
-        cache.tree.evict(leaf.parent)
+        cache.tree.evict([leaf, leaf.parent])
     assert use(5).returns == pytest.approx((2 + 1) / (5 + 1))
 
 

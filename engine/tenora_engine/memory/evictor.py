@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeGuard
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
@@ -16,6 +15,10 @@ from tenora_engine.memory.pool import ADAPTER, CACHED_KV, LIVE_KV, IntegrityErro
 from tenora_engine.memory.prefix import BASE, PrefixNode
 
 Item = PrefixNode | ResidentAdapter
+
+Victim = ResidentAdapter | list[PrefixNode]
+"""An adapter, or a branch of the prefix tree: a leaf, and then nodes each of which is the parent of
+the one before and has no other child."""
 
 
 class Evictor:
@@ -39,8 +42,6 @@ class Evictor:
         self._clock = clock
         self._leaves: Counter[Key] = Counter()  # KV candidates by their adapter
         self._num_adapters = 0
-        self._evicting: PrefixNode | None = None  # what `victims` has just given
-        self._above: PrefixNode | None = None  # the node above it, which only it kept
         self.demand = AdapterDemand()
         self.partitions: Partitions[Item] = Partitions(
             "strict" if strict else policy.partitioning, pool, config.engine.max_adapters
@@ -63,9 +64,6 @@ class Evictor:
 
     def offer(self, item: Item) -> None:
         """It could be given up from now on, or is to be valued anew."""
-        if self._evicting is not None and _is_used_alike(item, self._evicting):
-            self._above = item
-            return
         partition = self.partition(item)
         if isinstance(item, PrefixNode):
             if item.root.digest != BASE and not item.ticket:
@@ -109,13 +107,13 @@ class Evictor:
         count: int,
         demand: Kind,
         is_spared: Callable[[Item], bool] = lambda item: False,
-    ) -> Iterator[Item]:
+    ) -> Iterator[Victim]:
         """What to give up, one after another, until `count` pages of `partition` can be allocated;
         the caller evicts each before it asks for the next. O(what has changed since the last call),
         and for each victim the logarithm of the partitions. Ends where the next one is spared.
         Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
-        while self.partitions.lacks(partition, count):
+        while self.partitions.lacking(partition, count):
             if not ranks:
                 self._revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self._ranks(demand, self._state(partition))
@@ -126,36 +124,8 @@ class Evictor:
                 yield item
                 ranks = []
             else:
-                yield from self._branch(item, partition, count, is_spared)
-
-    def _branch(
-        self,
-        leaf: PrefixNode,
-        partition: Partition[Item],
-        count: int,
-        is_spared: Callable[[Item], bool],
-    ) -> Iterator[PrefixNode]:
-        """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
-        they cost less to compute again, so nothing is worth less than they."""
-        node: PrefixNode | None = leaf
-        while node is not None:
-            self._evicting = node
-            yield node
-            node = self._take_above()
-            if node is None:
-                return
-            source = self.partition(node)
-            if (
-                is_spared(node)
-                or not self.partitions.lacks(partition, count)
-                or not self.partitions.may_give(source, partition, count)
-            ):
-                self.offer(node)
-                return
-
-    def _take_above(self) -> PrefixNode | None:
-        above, self._above, self._evicting = self._above, None, None
-        return above
+                most = self.partitions.most_from(self.partition(item), partition, count)
+                yield _branch(item, most, is_spared)
 
     def _ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
         """Kinds from which victims are taken, those of the first as long as there are any."""
@@ -247,13 +217,27 @@ def _by_value(head: tuple[float, Item]) -> float:
     return head[0]
 
 
-def _is_used_alike(item: Item, child: PrefixNode) -> TypeGuard[PrefixNode]:
-    return (
-        item is child.parent
-        and isinstance(item, PrefixNode)
-        and (item.last_used_s, item.heat) == (child.last_used_s, child.heat)
-        and (item.visits, item.wanted) == (child.visits, child.wanted)
-    )
+def _branch(
+    leaf: PrefixNode, most: int, is_spared: Callable[[PrefixNode], bool]
+) -> list[PrefixNode]:
+    """A leaf and, of the nodes above it that only it keeps, those that were used as it was: they
+    cost less to compute again, so nothing is worth less than they. At most `most` in all."""
+    last_used_s, heat, visits, wanted = leaf.last_used_s, leaf.heat, leaf.visits, leaf.wanted
+    branch, node = [leaf], leaf.parent
+    while (
+        node is not None
+        and len(branch) < most
+        and node.last_used_s == last_used_s
+        and node.heat == heat
+        and node.visits == visits
+        and node.wanted == wanted
+        and not node.references
+        and len(node.children) == 1
+        and not is_spared(node)
+    ):
+        branch.append(node)
+        node = node.parent
+    return branch
 
 
 def _kind(item: Item) -> Kind:

@@ -95,32 +95,20 @@ class HostKV:
     def used(self) -> int:
         return len(self._blocks)
 
-    def name(self, node: PrefixNode) -> None:
-        """A new node of the prefix tree, the one before it named already."""
-        if self.total:
-            node.chain = _chain(_before(node.root, node.parent), node.key)
-
-    def keep(self, node: PrefixNode) -> None:
-        """A node of the prefix tree is about to be evicted: copy its page, if that is worth it."""
+    def name(self, nodes: Iterable[PrefixNode]) -> None:
+        """Nodes of the prefix tree in the order of their path, those before them named already."""
         if not self.total:
             return
-        block = self._blocks.get(node.chain)
-        if block is None:
-            fetch_s = self._costs.fetch_s(self._page_bytes)
-            if fetch_s >= self._costs.block_s(node.depth):
-                return
-            block = HostBlock(node, _before(node.root, node.parent), -1)
-        block.heat, block.visits = node.heat, node.visits
-        block.last_used_s, block.weight = node.last_used_s, node.root.weight
-        if block.page < 0:
-            page = self._take_page(self._value(block))
-            if page is None:
-                return
-            block.page = page
-            self._add(block)
-            self.pages[page].copy_(self._device_pages[node.page], non_blocking=True)
-            self.pages_written += 1
-        self._offer(block)
+        for node in nodes:
+            if not node.chain:
+                node.chain = _chain(_before(node.root, node.parent), node.key)
+
+    def keep(self, nodes: Iterable[PrefixNode]) -> None:
+        """Nodes of the prefix tree are about to be evicted, in this order: copy their pages, where
+        that is worth it."""
+        if self.total:
+            for node in nodes:
+                self._keep(node)
 
     def match(
         self, root: PrefixRoot, last: PrefixNode | None, encoded: bytes, start: int
@@ -170,6 +158,25 @@ class HostKV:
             raise IntegrityError("a block of the host's KV has no root")
         if sum(map(self._is_candidate, self._blocks.values())) != len(self._queue):
             raise IntegrityError("wrong candidates for eviction from the host's KV")
+
+    def _keep(self, node: PrefixNode) -> None:
+        block = self._blocks.get(node.chain)
+        if block is None:
+            fetch_s = self._costs.fetch_s(self._page_bytes)
+            if fetch_s >= self._costs.block_s(node.depth):
+                return
+            block = HostBlock(node, _before(node.root, node.parent), -1)
+        block.heat, block.visits = node.heat, node.visits
+        block.last_used_s, block.weight = node.last_used_s, node.root.weight
+        if block.page < 0:
+            page = self._take_page(self._value(block))
+            if page is None:
+                return
+            block.page = page
+            self._add(block)
+            self.pages[page].copy_(self._device_pages[node.page], non_blocking=True)
+            self.pages_written += 1
+        self._offer(block)
 
     def _add(self, block: HostBlock) -> None:
         self._blocks[block.chain] = block

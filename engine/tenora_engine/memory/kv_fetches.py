@@ -236,16 +236,14 @@ class KVFetches:
         nodes = self._tree.match(fetch.root, fetch.encoded)
         come = max(len(nodes) - fetch.start, 0) if len(nodes) >= fetch.start else size
         self._pool.release(fetch.pages[:come])
-        new: list[PrefixNode] = []
         for block, page in zip(fetch.blocks[come:], fetch.pages[come:], strict=True):
-            at = block.depth * step
-            key = fetch.encoded[at : at + step]
-            node = self._tree.insert(fetch.root, nodes[-1] if nodes else None, key, page, now_s)
+            key = fetch.encoded[block.depth * step : (block.depth + 1) * step]
+            self._tree.insert(fetch.root, nodes, key, (page,), now_s)
+            node = nodes[-1]
             node.chain = block.chain
             node.heat = block.heat * fade(max(now_s - block.last_used_s, 0.0))
             node.visits = block.visits
-            nodes.append(node)
-            new.append(node)
+        new = nodes[fetch.start + come :]
         self._tree.unpin(new, now_s)
         self._host.unpin(fetch.blocks)
         self._pages_fetched += len(new)

@@ -17,7 +17,7 @@ from tenora_engine.memory.adapter_slots import AdapterSlots
 from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
-from tenora_engine.memory.evictor import Evictor, Item
+from tenora_engine.memory.evictor import Evictor, Item, Victim
 from tenora_engine.memory.heat import fade
 from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.integrity import check_ownership
@@ -28,7 +28,7 @@ from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
-from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens
 from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import Pace
@@ -265,20 +265,15 @@ class MemoryManager:
         root = sequence.prefix_root
         if full <= len(nodes) or root is None or not self._config.engine.prefix_caching:
             return
-        now_s = self._clock()
-        first, key_bytes = len(nodes), size * TOKEN_BYTES
+        first = len(nodes)
         encoded = encode_tokens(sequence.token_ids[first * size : full * size])
-        for number in range(first, full):
-            start = (number - first) * key_bytes
-            key = encoded[start : start + key_bytes]
-            page = sequence.block_table[number]
-            node = self.tree.insert(root, nodes[-1] if nodes else None, key, page, now_s)
-            if node.page != page:  # another sequence was first with this block: share its page
-                self.pool.release((page,))
-                sequence.block_table[number] = node.page
-            elif not node.chain:
-                self.host.name(node)
-            nodes.append(node)
+        pages = sequence.block_table[first:full]
+        self.tree.insert(root, nodes, encoded, pages, self._clock())
+        cached = array("i", [node.page for node in nodes[first:]])
+        if cached != pages:  # another sequence was first with some of them: share its pages
+            self.pool.release([own for own, page in zip(pages, cached, strict=True) if own != page])
+            sequence.block_table[first:full] = cached
+        self.host.name(nodes[first:])
 
     def release(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and its hold on the adapter. What the prefix tree has
@@ -395,8 +390,8 @@ class MemoryManager:
         return pages
 
     def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
-        for item in self._evictor.victims(partition, count, kind):
-            self._evict(item)
+        for victim in self._evictor.victims(partition, count, kind):
+            self._evict(victim)
 
     def _allocate_for_fetch(
         self, sequence: Sequence, count: int, nodes: Collection[PrefixNode], ahead: bool
@@ -409,16 +404,16 @@ class MemoryManager:
 
         return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
 
-    def _evict(self, item: Item) -> None:
-        if isinstance(item, PrefixNode):
-            self.host.keep(item)
-            self.tree.evict(item)
-            self.kv_evictions += 1
-            item.root.meter.kv_evictions += 1
-        else:
-            self._drop(item)
+    def _evict(self, victim: Victim) -> None:
+        if isinstance(victim, ResidentAdapter):
+            self._drop(victim)
             self.adapter_evictions += 1
-            item.meter.adapter_evictions += 1
+            victim.meter.adapter_evictions += 1
+        else:
+            self.host.keep(victim)
+            self.tree.evict(victim)
+            self.kv_evictions += len(victim)
+            victim[0].root.meter.kv_evictions += len(victim)
 
     def _drop(self, resident: ResidentAdapter) -> None:
         partition = self._evictor.partition(resident)

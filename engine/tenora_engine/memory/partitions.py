@@ -234,11 +234,12 @@ class Partitions(Generic[ItemT]):
             heapq.heappop(heap)
         return None
 
-    def lacks(self, partition: Partition[ItemT], count: int) -> bool:
-        """Whether something must be evicted before `count` pages can be allocated."""
-        if partition.hard and partition.used + count > partition.max_pages:
-            return True
-        return self._pool.num_free < count
+    def lacking(self, partition: Partition[ItemT], count: int) -> int:
+        """Pages that must be evicted before `count` can be allocated."""
+        lacking = max(count - self._pool.num_free, 0)
+        if partition.hard:
+            return max(partition.used + count - partition.max_pages, lacking)
+        return lacking
 
     def sources(
         self, partition: Partition[ItemT], count: int
@@ -254,12 +255,20 @@ class Partitions(Generic[ItemT]):
             return (partition,)
         return None
 
-    def may_give(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> bool:
-        """Whether `sources` for this demand hold `source`."""
-        sources = self.sources(partition, count)
-        if sources is None:
-            return source is partition or source.surplus(beyond_max=False) > 0
-        return source in sources
+    def most_from(
+        self, source: Partition[ItemT], partition: Partition[ItemT], count: int
+    ) -> int:
+        """Pages that this demand may take of one of its `sources`, as they are now, before they are
+        others."""
+        lacking = self.lacking(partition, count)
+        if partition.hard or not self._tenants:
+            return lacking
+        if self._above_max:
+            return min(source.surplus(beyond_max=True), lacking)
+        if source is not partition:
+            return min(source.surplus(beyond_max=False), lacking)
+        beyond = partition.used + count - partition.max_pages
+        return min(beyond, lacking) if beyond > 0 else lacking
 
     def num_competing(self, partition: Partition[ItemT], count: int) -> int:
         """Running sequences in the partitions that `compete` for this demand."""

@@ -4,7 +4,7 @@ knows page numbers only, neither what lies in a page nor who owns it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 FREE = ord(".")
 LIVE_KV = ord("L")
@@ -94,33 +94,37 @@ class PagePool:
         self._counts[kind] += count
         return pages
 
-    def release(self, pages: Iterable[int]) -> None:
+    def release(self, pages: Collection[int]) -> None:
         """Give pages back. Raises IntegrityError for one that is free already."""
-        kinds, counts = self._kinds, self._counts
+        kinds, accounts, counts = self._kinds, self._accounts, self._counts
         for page in pages:
             kind = kinds[page]
             if kind == FREE:
                 raise IntegrityError(f"page {page} was given back twice")
             kinds[page] = FREE
-            account = self._accounts[page]
+            counts[kind] -= 1
+            account = accounts[page]
             account.used -= 1
-            account.cached -= kind == CACHED_KV
+            if kind == CACHED_KV:
+                account.cached -= 1
             if not account.changed:
                 self.note_change(account)
-            counts[kind] -= 1
-            counts[FREE] += 1
-            self._free.append(page)
+        counts[FREE] += len(pages)
+        self._free.extend(pages)
 
-    def set_kind(self, page: int, kind: int) -> None:
-        """A used page changes hands: live KV becomes cached KV, or the other way round."""
-        counts, before = self._counts, self._kinds[page]
-        counts[before] -= 1
-        counts[kind] += 1
-        account = self._accounts[page]
-        account.cached += (kind == CACHED_KV) - (before == CACHED_KV)
-        if not account.changed:
-            self.note_change(account)
-        self._kinds[page] = kind
+    def set_kind(self, pages: Iterable[int], kind: int) -> None:
+        """Used pages change hands: live KV becomes cached KV, or the other way round."""
+        kinds, accounts, counts = self._kinds, self._accounts, self._counts
+        is_cached = kind == CACHED_KV
+        for page in pages:
+            before = kinds[page]
+            kinds[page] = kind
+            counts[before] -= 1
+            counts[kind] += 1
+            account = accounts[page]
+            account.cached += is_cached - (before == CACHED_KV)
+            if not account.changed:
+                self.note_change(account)
 
     def page_map(self) -> str:
         """One character a page, in page order."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
 from tenora_engine.memory.pool import CACHED_KV, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
 
@@ -27,34 +29,29 @@ PATHS_KEPT = 1024
 """Paths that a node remembers to have parted from it."""
 
 
-class PrefixNode:
+class PrefixNode(msgspec.Struct, eq=False):
     """One cached block. `references` counts the live sequences that use it; a node without
     references and children may be evicted."""
 
-    __slots__ = (
-        "chain", "children", "depth", "fork", "heat", "key", "last_used_s", "new_paths", "page",
-        "parent", "paths", "references", "root", "ticket", "visits", "wanted",
-    )  # fmt: skip
+    root: PrefixRoot
+    parent: PrefixNode | None
+    key: bytes
+    page: int
+    depth: int  # blocks before it
+    last_used_s: float
+    fork: PrefixNode | None  # where its path parted from what was there before
+    children: dict[bytes, PrefixNode] = {}
+    references: int = 1
+    heat: float = 1.0  # uses, each fading with time: see heat.fade
+    visits: int = 1
+    wanted: int = 0  # waiting sequences that begin with it
+    ticket: int = 0  # its place among the candidates for eviction; 0 = none
+    chain: bytes = b""  # its name in the HostKV, if there is one
+    new_paths: int = 0  # that have parted here
+    paths: set[int] | None = None  # the latest of them, cached or not, by their first key
 
-    def __init__(
-        self, root: PrefixRoot, parent: PrefixNode | None, key: bytes, page: int, now_s: float
-    ) -> None:
-        self.root = root
-        self.parent = parent
-        self.key = key
-        self.chain = b""  # its name in the HostKV, if there is one
-        self.page = page
-        self.depth: int = 0 if parent is None else parent.depth + 1  # blocks before it
-        self.children: dict[bytes, PrefixNode] = {}
-        self.references = 1
-        self.heat = 1.0  # uses, each fading with time: see heat.fade
-        self.visits = 1
-        self.last_used_s = now_s
-        self.wanted = 0  # waiting sequences that begin with it
-        self.ticket = 0  # its place among the candidates for eviction; 0 = none
-        self.fork: PrefixNode | None = None  # where its path parted from what was there before
-        self.new_paths = 0  # that have parted here
-        self.paths: set[int] | None = None  # the latest of them, cached or not, by their first key
+    def __repr__(self) -> str:
+        return f"PrefixNode(page={self.page}, depth={self.depth})"  # without the whole tree
 
     @property
     def returns(self) -> float:
@@ -160,6 +157,7 @@ class PrefixTree:
     def pin(self, nodes: Sequence[PrefixNode], now_s: float) -> None:
         """Take a reference to each node of a path; it counts as a use."""
         last_s, faded = now_s, 1.0
+        unused: list[PrefixNode] = []
         for node in nodes:
             if node.last_used_s != last_s:
                 last_s = node.last_used_s
@@ -167,31 +165,36 @@ class PrefixTree:
             node.heat = 1.0 + node.heat * faded
             node.visits += 1
             node.last_used_s = now_s
-            node.references += 1
-            if node.references == 1:
-                node.root.live_pages += 1
-                node.root.cached_pages -= 1
-                self._pool.set_kind(node.page, LIVE_KV)
+            if not node.references:
+                unused.append(node)
                 if node.ticket:
                     self._withdraw(node)
+            node.references += 1
+        if unused:
+            root = unused[0].root
+            root.live_pages += len(unused)
+            root.cached_pages -= len(unused)
+            self._pool.set_kind([node.page for node in unused], LIVE_KV)
 
     def unpin(self, nodes: Sequence[PrefixNode], now_s: float) -> None:
-        """Give back a reference to each node of a path. What is then unused stays cached, or is
-        freed if its root has been purged."""
+        """Give back a reference to each node of a path, or of the end of one. What is then unused
+        stays cached, or is freed if its root has been purged."""
+        unused: list[PrefixNode] = []
         for node in reversed(nodes):
             node.references -= 1
-            if node.references:
-                continue
-            node.root.live_pages -= 1
-            node.root.cached_pages += 1
-            node.last_used_s = now_s
-            self._pool.set_kind(node.page, CACHED_KV)
-            if node.children:
-                continue
-            if node.root.purged:
-                self._remove(node)
-            else:
-                self._offer(node)
+            if not node.references:
+                node.last_used_s = now_s
+                unused.append(node)
+        if not unused:
+            return
+        root, last = unused[0].root, unused[0]
+        root.live_pages -= len(unused)
+        root.cached_pages += len(unused)
+        self._pool.set_kind([node.page for node in unused], CACHED_KV)
+        if root.purged:
+            self._drop(unused)
+        elif not last.children:
+            self._offer(last)
 
     def want(self, nodes: Sequence[PrefixNode]) -> None:
         """A waiting sequence begins with this path."""
@@ -208,37 +211,40 @@ class PrefixTree:
                 self._offer(node)
 
     def insert(
-        self, root: PrefixRoot, parent: PrefixNode | None, key: bytes, page: int, now_s: float
-    ) -> PrefixNode:
-        """Hand a computed block's live page to the tree; the caller holds a reference to the node
-        that is returned. If the block was cached meanwhile, the node is that one (with another
-        page) and `page` stays the caller's."""
-        siblings = root.children if parent is None else parent.children
-        node = siblings.get(key)
-        if node is not None:
-            self.pin((node,), now_s)
-            return node
-        if parent is not None and parent.ticket:  # it came from the host: nobody uses its prefix
-            self._withdraw(parent)
-        node = PrefixNode(root, parent, key, page, now_s)
-        if parent is not None and parent.visits == 1:  # of the same sequence
-            node.fork = parent.fork
-        elif parent is not None:
-            parent.part(key)
-            node.fork = parent
-        siblings[key] = node
-        root.live_pages += 1
-        return node
+        self,
+        root: PrefixRoot,
+        path: list[PrefixNode],
+        encoded: bytes,
+        pages: Sequence[int],
+        now_s: float,
+    ) -> None:
+        """Hand the live pages of computed blocks to the tree, those of the tokens of `encoded`,
+        which come after `path`. It gets their nodes, of which the caller holds a reference to each.
+        Where a block was cached meanwhile, the node is that one (with another page) and the page
+        stays the caller's."""
+        step, num_new = self._block_bytes, 0
+        parent = path[-1] if path else None
+        for number, page in enumerate(pages):
+            key = encoded[number * step : (number + 1) * step]
+            siblings = root.children if parent is None else parent.children
+            node = siblings.get(key)
+            if node is not None:
+                self.pin((node,), now_s)
+            else:
+                node = siblings[key] = self._new_node(root, parent, key, page, now_s)
+                num_new += 1
+            path.append(node)
+            parent = node
+        root.live_pages += num_new
 
-    def evict(self, node: PrefixNode) -> None:
-        """Drop an unreferenced leaf and free its page."""
-        if node.references or node.children:
-            raise IntegrityError("only an unreferenced leaf of the prefix tree can be evicted")
-        self._remove(node)
-        parent = node.parent
+    def evict(self, branch: Sequence[PrefixNode]) -> None:
+        """Drop unreferenced nodes and free their pages: a leaf, and then each the parent of the one
+        before, with no other child."""
+        self._drop(branch)
+        parent = branch[-1].parent
         if parent is not None and not parent.references and not parent.children:
             self._offer(parent)
-        self._drop_if_empty(node.root)
+        self._drop_if_empty(branch[0].root)
 
     def purge(self, namespace: str, digest: str) -> int:
         """Free all cached pages of one (namespace, digest), now; those of live sequences follow
@@ -248,8 +254,7 @@ class PrefixTree:
             return 0
         root.purged = True
         unused = [node for node in walk(root) if not node.references]
-        for node in reversed(unused):  # children come after their parents in a walk
-            self._remove(node)
+        self._drop(unused[::-1])  # children come after their parents in a walk
         if root.users:
             self._detached[root] = None
         return len(unused)
@@ -258,13 +263,31 @@ class PrefixTree:
         yield from self._roots.values()
         yield from self._detached
 
-    def _remove(self, node: PrefixNode) -> None:
-        siblings = node.root.children if node.parent is None else node.parent.children
-        del siblings[node.key]
-        if node.ticket:
-            self._withdraw(node)
-        node.root.cached_pages -= 1
-        self._pool.release((node.page,))
+    def _new_node(
+        self, root: PrefixRoot, parent: PrefixNode | None, key: bytes, page: int, now_s: float
+    ) -> PrefixNode:
+        if parent is None:
+            return PrefixNode(root, None, key, page, 0, now_s, None)
+        if parent.ticket:  # it came from the host: nobody uses its prefix
+            self._withdraw(parent)
+        fork = parent.fork
+        if parent.visits > 1:  # not of the same sequence
+            parent.part(key)
+            fork = parent
+        return PrefixNode(root, parent, key, page, parent.depth + 1, now_s, fork)
+
+    def _drop(self, nodes: Sequence[PrefixNode]) -> None:
+        """Forget unreferenced nodes of one root, children before their parents."""
+        for node in nodes:
+            if node.references or node.children:
+                raise IntegrityError("only an unreferenced leaf of the prefix tree can be dropped")
+            siblings = node.root.children if node.parent is None else node.parent.children
+            del siblings[node.key]
+            if node.ticket:
+                self._withdraw(node)
+        if nodes:
+            nodes[0].root.cached_pages -= len(nodes)
+            self._pool.release([node.page for node in nodes])
 
     def _drop_if_empty(self, root: PrefixRoot) -> None:
         if root.users or root.children:
