@@ -16,10 +16,6 @@ from tenora_engine.memory.prefix import BASE, PrefixNode
 
 Item = PrefixNode | ResidentAdapter
 
-Victim = ResidentAdapter | list[PrefixNode]
-"""An adapter, or a branch of the prefix tree: a leaf, and then nodes each of which is the parent of
-the one before and has no other child."""
-
 
 class Evictor:
     """`describe` makes a candidate of an item; the clock gives seconds."""
@@ -56,7 +52,7 @@ class Evictor:
         return "" if self.partitions.adapters_are_shared else namespace
 
     def partition(self, item: Item) -> Partition[Item]:
-        page = item.page if isinstance(item, PrefixNode) else item.pages[0]
+        page = item.pages[0]
         account = self._pool.account(page)
         if not isinstance(account, Partition):
             raise IntegrityError(f"page {page} belongs to no partition")
@@ -107,9 +103,11 @@ class Evictor:
         count: int,
         demand: Kind,
         is_spared: Callable[[Item], bool] = lambda item: False,
-    ) -> Iterator[Victim]:
-        """What to give up, one after another, until `count` pages of `partition` can be allocated;
-        the caller evicts each before it asks for the next. O(what has changed since the last call),
+    ) -> Iterator[tuple[Item, int]]:
+        """What to give up, and of a run of KV blocks how many at most, one after another, until
+        `count` pages of `partition` can be allocated; the caller evicts each before it asks for the
+        next. (A block costs less to compute again than those after it, which were used alike, so
+        they go together.) O(what has changed since the last call),
         and for each victim the logarithm of the partitions. Ends where the next one is spared.
         Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
@@ -120,12 +118,9 @@ class Evictor:
             item = self._next(partition, count, ranks)
             if is_spared(item):
                 return
+            yield item, self.partitions.most_from(self.partition(item), partition, count)
             if isinstance(item, ResidentAdapter):
-                yield item
                 ranks = []
-            else:
-                most = self.partitions.most_from(self.partition(item), partition, count)
-                yield _branch(item, most, is_spared)
 
     def _ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
         """Kinds from which victims are taken, those of the first as long as there are any."""
@@ -215,29 +210,6 @@ class Evictor:
 
 def _by_value(head: tuple[float, Item]) -> float:
     return head[0]
-
-
-def _branch(
-    leaf: PrefixNode, most: int, is_spared: Callable[[PrefixNode], bool]
-) -> list[PrefixNode]:
-    """A leaf and, of the nodes above it that only it keeps, those that were used as it was: they
-    cost less to compute again, so nothing is worth less than they. At most `most` in all."""
-    last_used_s, heat, visits, wanted = leaf.last_used_s, leaf.heat, leaf.visits, leaf.wanted
-    branch, node = [leaf], leaf.parent
-    while (
-        node is not None
-        and len(branch) < most
-        and node.last_used_s == last_used_s
-        and node.heat == heat
-        and node.visits == visits
-        and node.wanted == wanted
-        and not node.references
-        and len(node.children) == 1
-        and not is_spared(node)
-    ):
-        branch.append(node)
-        node = node.parent
-    return branch
 
 
 def _kind(item: Item) -> Kind:

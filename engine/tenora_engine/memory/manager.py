@@ -17,7 +17,7 @@ from tenora_engine.memory.adapter_slots import AdapterSlots
 from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
-from tenora_engine.memory.evictor import Evictor, Item, Victim
+from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.heat import fade
 from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.integrity import check_ownership
@@ -28,7 +28,15 @@ from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
-from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import (
+    BASE,
+    PrefixNode,
+    PrefixTree,
+    encode_tokens,
+    num_blocks,
+    pages_to,
+    path,
+)
 from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import Pace
@@ -146,8 +154,8 @@ class MemoryManager:
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.want(key[1], key[0])
-        sequence.wanted_nodes = self._match(sequence)
-        self.tree.want(sequence.wanted_nodes)
+        sequence.wanted_end = self._match(sequence)
+        self.tree.want(sequence.wanted_end)
         sequence.num_fetches = 0
         sequence.looked_ahead = False
 
@@ -158,8 +166,8 @@ class MemoryManager:
         if key is not None:
             self.adapters.unwant(key[1], key[0])
             self.arrivals.forgo(key)
-        self.tree.unwant(sequence.wanted_nodes)
-        sequence.wanted_nodes = []
+        self.tree.unwant(sequence.wanted_end)
+        sequence.wanted_end = None
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence has ended and holds no pages any more."""
@@ -171,7 +179,7 @@ class MemoryManager:
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Of a sequence's prefix, when it last began to wait."""
-        return len(sequence.wanted_nodes) * self._block_tokens
+        return num_blocks(sequence.wanted_end) * self._block_tokens
 
     def try_admit(
         self,
@@ -185,13 +193,13 @@ class MemoryManager:
         held; `packed` is installed first when it is not resident yet. False, and nothing changed,
         unless `reserve` pages would still be available afterwards."""
         request = sequence.request
-        nodes = self._match(sequence)
-        needed = self.blocks(len(sequence.token_ids)) - len(nodes)
+        end = self._match(sequence)
+        needed = self.blocks(len(sequence.token_ids)) - num_blocks(end)
         adapter_pages = 0 if packed is None else packed.num_pages
-        if not self._can_admit(sequence, nodes, resident, needed + reserve, adapter_pages):
+        if not self._can_admit(sequence, end, resident, needed + reserve, adapter_pages):
             return False
         now_s = self._clock()
-        self.tree.pin(nodes, now_s)
+        self.tree.pin(end, now_s)
         if packed is not None:
             resident = self._install(sequence, packed, load_ms, now_s)
         if resident is not None:
@@ -199,11 +207,12 @@ class MemoryManager:
             resident.weight = slo_weight(request.tenant)
             resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
-        sequence.prefix_nodes = nodes
+        sequence.prefix_end = end
         pages = self._allocate(needed, "kv", request.tenant.namespace)
         self._count_running(sequence, 1)
-        sequence.block_table = array("i", [*(node.page for node in nodes), *pages])
-        sequence.num_computed = len(nodes) * self._block_tokens
+        sequence.block_table = pages_to(end)
+        sequence.block_table.extend(pages)
+        sequence.num_computed = num_blocks(end) * self._block_tokens
         digest = None if request.adapter is None else request.adapter.digest
         self._evictor.demand.started(digest, now_s)
         return True
@@ -214,9 +223,9 @@ class MemoryManager:
         """Begin to copy the adapter of a waiting sequence to the device, of which the pages and the
         slot are taken now. False, and nothing changed, unless the sequence could be admitted beside
         it (see `try_admit`)."""
-        nodes = self._match(sequence)
-        needed = self.blocks(len(sequence.token_ids)) - len(nodes) + reserve
-        if not self._can_admit(sequence, nodes, None, needed, packed.num_pages):
+        end = self._match(sequence)
+        needed = self.blocks(len(sequence.token_ids)) - num_blocks(end) + reserve
+        if not self._can_admit(sequence, end, None, needed, packed.num_pages):
             return False
         pages, namespace, scope = self._place(sequence, packed)
         arriving = self.adapters.reserve(packed, pages, load_ms, self._clock(), namespace, scope)
@@ -260,20 +269,18 @@ class MemoryManager:
 
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
-        nodes, size = sequence.prefix_nodes, self._block_tokens
-        full = sequence.num_computed // size
-        root = sequence.prefix_root
-        if full <= len(nodes) or root is None or not self._config.engine.prefix_caching:
+        size, root = self._block_tokens, sequence.prefix_root
+        first, full = num_blocks(sequence.prefix_end), sequence.num_computed // size
+        if full <= first or root is None or not self._config.engine.prefix_caching:
             return
-        first = len(nodes)
         encoded = encode_tokens(sequence.token_ids[first * size : full * size])
-        pages = sequence.block_table[first:full]
-        self.tree.insert(root, nodes, encoded, pages, self._clock())
-        cached = array("i", [node.page for node in nodes[first:]])
-        if cached != pages:  # another sequence was first with some of them: share its pages
-            self.pool.release([own for own, page in zip(pages, cached, strict=True) if own != page])
-            sequence.block_table[first:full] = cached
-        self.host.name(nodes[first:])
+        pages, now_s = sequence.block_table[first:full], self._clock()
+        end, cached = self.tree.insert(root, sequence.prefix_end, encoded, pages, now_s)
+        sequence.prefix_end = end
+        if cached:  # another sequence was first with these blocks: share its pages
+            self.pool.release(pages[: len(cached)])
+            sequence.block_table[first : first + len(cached)] = cached
+        self.host.name(end)
 
     def release(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and its hold on the adapter. What the prefix tree has
@@ -281,10 +288,9 @@ class MemoryManager:
         now_s = self._clock()
         self._count_running(sequence, -1)
         self._evictor.demand.stopped(now_s)
-        nodes = sequence.prefix_nodes
-        self.tree.unpin(nodes, now_s)
-        self.pool.release(sequence.block_table[len(nodes) :])
-        sequence.prefix_nodes = []
+        self.tree.unpin(sequence.prefix_end, now_s)
+        self.pool.release(sequence.block_table[num_blocks(sequence.prefix_end) :])
+        sequence.prefix_end = None
         sequence.block_table = array("i")
         sequence.num_computed = 0
         sequence.encoded = b""
@@ -333,9 +339,9 @@ class MemoryManager:
         partition.running += change
         self.pool.note_change(partition)
 
-    def _match(self, sequence: Sequence) -> list[PrefixNode]:
+    def _match(self, sequence: Sequence) -> PrefixNode | None:
         if sequence.prefix_root is None or not self._config.engine.prefix_caching:
-            return []
+            return None
         if not sequence.encoded:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
@@ -343,16 +349,16 @@ class MemoryManager:
     def _can_admit(
         self,
         sequence: Sequence,
-        nodes: list[PrefixNode],
+        end: PrefixNode | None,
         resident: ResidentAdapter | None,
         kv_pages: int,
         adapter_pages: int,
     ) -> bool:
         evictor, namespace = self._evictor, sequence.request.tenant.namespace
         held: Counter[Partition[Item]] = Counter()
-        for node in nodes:
+        for node in path(end):
             if not node.references:
-                held[evictor.partition(node)] += 1
+                held[evictor.partition(node)] += len(node.pages)
         if resident is not None and not resident.references:
             held[evictor.partition(resident)] += len(resident.pages)
         demands: Counter[Partition[Item]] = Counter()
@@ -376,7 +382,7 @@ class MemoryManager:
         namespace = sequence.request.tenant.namespace
         idle = self.slots.victim(namespace)
         if idle is not None:
-            self._evict(idle)
+            self._evict_adapter(idle)
         pages = self._allocate(packed.num_pages, "adapter", namespace)
         return pages, namespace, self._evictor.scope(namespace)
 
@@ -390,30 +396,34 @@ class MemoryManager:
         return pages
 
     def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
-        for victim in self._evictor.victims(partition, count, kind):
-            self._evict(victim)
+        for item, most in self._evictor.victims(partition, count, kind):
+            self._evict(item, most)
 
     def _allocate_for_fetch(
-        self, sequence: Sequence, count: int, nodes: Collection[PrefixNode], ahead: bool
+        self, sequence: Sequence, count: int, end: PrefixNode | None, ahead: bool
     ) -> list[int]:
         """See `KVFetches`."""
-        kept, namespace = set(nodes), sequence.request.tenant.namespace
+        kept, namespace = set(path(end)), sequence.request.tenant.namespace
 
         def is_spared(item: Item) -> bool:
             return item in kept or (ahead and self._appraiser.is_wanted(item))
 
         return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
 
-    def _evict(self, victim: Victim) -> None:
-        if isinstance(victim, ResidentAdapter):
-            self._drop(victim)
-            self.adapter_evictions += 1
-            victim.meter.adapter_evictions += 1
+    def _evict(self, item: Item, most: int) -> None:
+        """Of KV at most so many pages."""
+        if isinstance(item, PrefixNode):
+            self.host.keep(item, most)
+            count = self.tree.evict(item, most)
+            self.kv_evictions += count
+            item.root.meter.kv_evictions += count
         else:
-            self.host.keep(victim)
-            self.tree.evict(victim)
-            self.kv_evictions += len(victim)
-            victim[0].root.meter.kv_evictions += len(victim)
+            self._evict_adapter(item)
+
+    def _evict_adapter(self, resident: ResidentAdapter) -> None:
+        self._drop(resident)
+        self.adapter_evictions += 1
+        resident.meter.adapter_evictions += 1
 
     def _drop(self, resident: ResidentAdapter) -> None:
         partition = self._evictor.partition(resident)

@@ -255,9 +255,7 @@ class Partitions(Generic[ItemT]):
             return (partition,)
         return None
 
-    def most_from(
-        self, source: Partition[ItemT], partition: Partition[ItemT], count: int
-    ) -> int:
+    def most_from(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> int:
         """Pages that this demand may take of one of its `sources`, as they are now, before they are
         others."""
         lacking = self.lacking(partition, count)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tenora_engine.memory.evictor import Evictor, Item, Victim
+from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.pool import LIVE_KV, PagePool
 
 
 def allocate_sparing(
     evictor: Evictor,
     pool: PagePool,
-    evict: Callable[[Victim], None],
+    evict: Callable[[Item, int], None],
     namespace: str,
     count: int,
     is_spared: Callable[[Item], bool],
@@ -21,7 +21,7 @@ def allocate_sparing(
     partitions = evictor.partitions
     partition = partitions.of(namespace, "kv")
     count = max(min(count, partitions.available(partition, count, {})), 0)
-    for victim in evictor.victims(partition, count, "kv", is_spared):
-        evict(victim)
+    for item, most in evictor.victims(partition, count, "kv", is_spared):
+        evict(item, most)
     count = max(count - partitions.lacking(partition, count), 0)
     return pool.try_allocate(count, LIVE_KV, partition) or []
