@@ -113,7 +113,8 @@ class Evictor:
         ranks: list[list[Kind]] = []
         while self.partitions.lacking(partition, count):
             if not ranks:
-                self._revalue(self.partitions.sources(partition, count) or self.partitions)
+                if self._policy.revalue_s is not None:
+                    self._revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self._ranks(demand, self._state(partition))
             item = self._next(partition, count, ranks)
             if is_spared(item):

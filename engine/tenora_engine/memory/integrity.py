@@ -59,21 +59,27 @@ def _claim_cache(
     for root in tree.roots():
         live = cached = 0
         for node in walk(root):
-            kind = LIVE_KV if node.references else CACHED_KV
-            for page in node.pages:
-                _claim(pool, owners, page, kind, f"cache {root.namespace}/{root.digest}")
+            _claim_node(pool, owners, node)
             if node.references != references.pop(node, 0):
                 raise IntegrityError(f"wrong reference count on the cached {node}")
             if node.parent is not None and node.references > node.parent.references:
                 raise IntegrityError(f"{node} is used without its prefix")
-            if not node.pages or node.depth != num_blocks(node.parent):
-                raise IntegrityError(f"{node} does not begin where its prefix ends")
             live += len(node.pages) if node.references else 0
             cached += 0 if node.references else len(node.pages)
         if (live, cached) != (root.live_pages, root.cached_pages):
             raise IntegrityError(f"wrong page counts of {root.namespace}/{root.digest}")
     if references:
         raise IntegrityError("a sequence uses a cached block that is not in the tree")
+
+
+def _claim_node(pool: PagePool, owners: dict[int, str], node: PrefixNode) -> None:
+    kind = LIVE_KV if node.references else CACHED_KV
+    for page in node.pages:
+        _claim(pool, owners, page, kind, f"cache {node.root.namespace}/{node.root.digest}")
+    if len({pool.account(page) for page in node.pages}) != 1:
+        raise IntegrityError(f"{node} is in several accounts, or empty")
+    if node.depth != num_blocks(node.parent):
+        raise IntegrityError(f"{node} does not begin where its prefix ends")
 
 
 def _claim_sequences(pool: PagePool, owners: dict[int, str], running: Collection[Sequence]) -> None:

@@ -30,6 +30,7 @@ from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import (
     BASE,
+    TOKEN_BYTES,
     PrefixNode,
     PrefixTree,
     encode_tokens,
@@ -240,12 +241,17 @@ class MemoryManager:
             lambda arrival: self.rivals.is_helped_by(sequence, arrival.adapter)
         )
 
-    def make_room(self, count: int) -> None:
-        """Evict at once for `count` demands of a page each, where all can be met and who they are
-        makes no difference."""
+    def make_room(self, sequences: Collection[Sequence]) -> None:
+        """Evict at once for a page for each of them, as far as it makes no difference to what is
+        evicted who they are."""
         partitions = self._evictor.partitions
-        if partitions.are_one and count <= self.available_pages("", "kv", count):
-            self._make_room(partitions.of("", "kv"), count, "kv")
+        demands: Counter[Partition[Item]] = Counter()
+        for sequence in sequences:
+            own = partitions.of(sequence.request.tenant.namespace, "kv")
+            demands[partitions.stand_in(own, len(sequences))] += 1
+        (partition, count), *_ = demands.most_common(1)
+        if count <= partitions.available(partition, count, {}):
+            self._make_room(partition, count, "kv")
 
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
@@ -273,14 +279,18 @@ class MemoryManager:
         first, full = num_blocks(sequence.prefix_end), sequence.num_computed // size
         if full <= first or root is None or not self._config.engine.prefix_caching:
             return
-        encoded = encode_tokens(sequence.token_ids[first * size : full * size])
+        begin, stop = first * size, full * size
+        encoded = sequence.encoded[begin * TOKEN_BYTES : stop * TOKEN_BYTES]
+        if len(encoded) < (stop - begin) * TOKEN_BYTES:  # not of its prompt alone
+            encoded = encode_tokens(sequence.token_ids[begin:stop])
         pages, now_s = sequence.block_table[first:full], self._clock()
-        end, cached = self.tree.insert(root, sequence.prefix_end, encoded, pages, now_s)
-        sequence.prefix_end = end
+        sequence.prefix_end, cached = self.tree.insert(
+            root, sequence.prefix_end, encoded, pages, now_s
+        )
         if cached:  # another sequence was first with these blocks: share its pages
             self.pool.release(pages[: len(cached)])
             sequence.block_table[first : first + len(cached)] = cached
-        self.host.name(end)
+        self.host.name(sequence.prefix_end)
 
     def release(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and its hold on the adapter. What the prefix tree has

@@ -135,11 +135,6 @@ class Partitions(Generic[ItemT]):
         return bool(self._tenants)
 
     @property
-    def are_one(self) -> bool:
-        """Whether all pages are one partition's."""
-        return not self._tenants and not self._kinds
-
-    @property
     def adapters_are_shared(self) -> bool:
         """Whether tenants with an adapter of equal content use one copy."""
         return self.partitioning != "strict"
@@ -254,6 +249,14 @@ class Partitions(Generic[ItemT]):
         if partition.used + count > partition.max_pages and partition.evictable_pages:
             return (partition,)
         return None
+
+    def stand_in(self, partition: Partition[ItemT], count: int) -> Partition[ItemT]:
+        """For which the same would be taken, if it asked for up to `count` pages: the common one,
+        where that is whatever is worth least of all above their minimum."""
+        is_inside = partition.used + count <= partition.max_pages
+        if is_inside and not partition.hard and partition.surplus(beyond_max=False):
+            return self._common
+        return partition
 
     def most_from(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> int:
         """Pages that this demand may take of one of its `sources`, as they are now, before they are

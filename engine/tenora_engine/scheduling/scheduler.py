@@ -190,7 +190,7 @@ class Scheduler:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
         short = self._running.take_short()
         if len(short) > 1:
-            self._memory.make_room(len(short))
+            self._memory.make_room(short)
         for sequence in short:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
