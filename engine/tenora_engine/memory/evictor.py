@@ -132,15 +132,14 @@ class Evictor:
     def _next(self, partition: Partition[Item], count: int, ranks: list[list[Kind]]) -> Item:
         sources = self.partitions.sources(partition, count)
         for kinds in ranks:
-            heads = [
-                source.queues[kind].least()
-                for source in (sources or (partition,))
-                for kind in kinds
-                if len(source.queues[kind])
-            ]
-            if sources is None:
-                spares = (self.partitions.least_spare(kind) for kind in kinds)
-                heads += [spare for spare in spares if spare is not None]
+            heads: list[tuple[float, Item]] = []
+            for kind in kinds:
+                for source in sources or (partition,):
+                    if len(source.queues[kind]):
+                        heads.append(source.queues[kind].least())
+                spare = self.partitions.least_spare(kind) if sources is None else None
+                if spare is not None:
+                    heads.append(spare)
             if heads:
                 return min(heads, key=_by_value)[1]
         raise IntegrityError("there is no candidate where pages were promised")

@@ -264,9 +264,13 @@ class MemoryManager:
 
     def try_allocate(self, count: int, kind: Kind, namespace: str) -> list[int] | None:
         """`count` pages, at the cost of what is worth least; None when even that is not enough."""
-        if count > self.available_pages(namespace, kind, count):
-            return None
-        return self._allocate(count, kind, namespace)
+        partitions = self._evictor.partitions
+        partition = partitions.of(namespace, kind)
+        if partitions.lacking(partition, count):
+            if count > partitions.available(partition, count, {}):
+                return None
+            self._make_room(partition, count, kind)
+        return self._take(partition, count, kind)
 
     def available_pages(self, namespace: str, kind: Kind, count: int) -> int:
         """Pages that a demand for `count` could get, free or by eviction."""
@@ -397,9 +401,11 @@ class MemoryManager:
         return pages, namespace, self._evictor.scope(namespace)
 
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
-        partitions = self._evictor.partitions
-        partition = partitions.of(namespace, kind)
+        partition = self._evictor.partitions.of(namespace, kind)
         self._make_room(partition, count, kind)
+        return self._take(partition, count, kind)
+
+    def _take(self, partition: Partition[Item], count: int, kind: Kind) -> list[int]:
         pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
         if pages is None:
             raise IntegrityError("eviction did not free the pages it promised")

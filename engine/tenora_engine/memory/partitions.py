@@ -71,7 +71,8 @@ class Partition(PageAccount, Generic[ItemT]):
 
     def surplus(self, beyond_max: bool) -> int:
         """Pages above its maximum, or its minimum."""
-        return max(self.used - (self.max_pages if beyond_max else self.min_pages), 0)
+        surplus = self.used - (self.max_pages if beyond_max else self.min_pages)
+        return surplus if surplus > 0 else 0
 
     def bounded_max(self, max_pages: int) -> int:
         """So many, but no fewer than are promised."""
@@ -310,13 +311,11 @@ class Partitions(Generic[ItemT]):
         for partition in self._pool.take_changed():
             if not isinstance(partition, Partition):
                 continue
-            self._spare -= partition.spare
-            partition.spare = partition.takeable()
-            self._spare += partition.spare
-            self._rivals -= partition.rivals
-            partition.rivals = partition.competitors()
-            self._rivals += partition.rivals
-            if partition.takeable(beyond_max=True):
+            spare, rivals = partition.takeable(), partition.competitors()
+            self._spare += spare - partition.spare
+            self._rivals += rivals - partition.rivals
+            partition.spare, partition.rivals = spare, rivals
+            if spare and partition.used > partition.max_pages:
                 self._above_max[partition] = None
             else:
                 self._above_max.pop(partition, None)
@@ -326,22 +325,21 @@ class Partitions(Generic[ItemT]):
         """See to it that the least of every partition is in the heaps."""
         self._recount()
         for partition in self._unnoted:
-            for kind in self._least:
-                self._note_least(partition, kind)
+            for kind, queue in partition.queues.items():
+                if len(queue):
+                    self._note_least(partition, kind)
         self._unnoted.clear()
         for kind, heap in self._least.items():
             if len(heap) > 4 * len(self._tenants) + 64:
                 heap.clear()
                 for partition in self:
                     partition.heads.pop(kind, None)
-                    self._note_least(partition, kind)
+                    if len(partition.queues[kind]):
+                        self._note_least(partition, kind)
 
     def _note_least(self, partition: Partition[ItemT], kind: Kind) -> None:
-        """See to it that the partition's least is in the heap."""
-        queue = partition.queues[kind]
-        if not len(queue):
-            return
-        value, item = queue.least()
+        """See to it that the partition's least is in the heap. There must be one."""
+        value, item = partition.queues[kind].least()
         if partition.heads.get(kind) != item.ticket:
             partition.heads[kind] = item.ticket
             entry = (value, next(self._numbers), item.ticket, item, partition)

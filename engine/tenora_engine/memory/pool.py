@@ -144,4 +144,5 @@ class PagePool:
         account.used += change
         if kind == CACHED_KV:
             account.cached += change
-        self.note_change(account)
+        if not account.changed:
+            self.note_change(account)
