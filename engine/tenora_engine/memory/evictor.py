@@ -61,11 +61,11 @@ class Evictor:
     def offer(self, item: Item) -> None:
         """It could be given up from now on, or is to be valued anew."""
         partition = self.partition(item)
-        if isinstance(item, PrefixNode):
-            if item.root.digest != BASE and not item.ticket:
+        if not item.ticket:
+            if isinstance(item, ResidentAdapter):
+                self._count_idle(partition, len(item.pages))
+            elif item.root.digest != BASE:
                 self._leaves[self._adapter_of(item)] += 1
-        elif not item.ticket:
-            partition.idle_adapter_pages += len(item.pages)
         self._enqueue(partition, item)
 
     def withdraw(self, item: Item) -> None:
@@ -74,9 +74,9 @@ class Evictor:
             return
         partition = self.partition(item)
         partition.queues[_kind(item)].withdraw(item)
-        self._pool.note_change(partition)
+        self.partitions.note_candidates(partition)
         if isinstance(item, ResidentAdapter):
-            partition.idle_adapter_pages -= len(item.pages)
+            self._count_idle(partition, -len(item.pages))
         elif item.root.digest != BASE:
             self._forget_leaf(item)
 
@@ -150,7 +150,7 @@ class Evictor:
 
     def _enqueue(self, partition: Partition[Item], item: Item) -> None:
         partition.queues[_kind(item)].offer(item, self._value(partition, item))
-        self._pool.note_change(partition)
+        self.partitions.note_candidates(partition)
 
     def _value(self, partition: Partition[Item], item: Item) -> float:
         candidate = self._describe(item)
@@ -168,7 +168,7 @@ class Evictor:
                 for queue in partition.queues.values():
                     for item in queue.items():
                         queue.offer(item, self._value(partition, item))
-                self._pool.note_change(partition)
+                self.partitions.note_candidates(partition)
 
     def _state(self, partition: Partition[Item]) -> MemoryState:
         """What a policy may know. In strict mode nothing that other tenants could change."""
@@ -197,6 +197,10 @@ class Evictor:
             most_visits=most_visits,
             most_bytes=most_bytes,
         )
+
+    def _count_idle(self, partition: Partition[Item], num_pages: int) -> None:
+        partition.idle_adapter_pages += num_pages
+        self._pool.note_change(partition)
 
     def _adapter_of(self, node: PrefixNode) -> Key:
         return self.scope(node.root.namespace), node.root.digest

@@ -216,6 +216,10 @@ class Partitions(Generic[ItemT]):
                     others += other.takeable(held=pages) - other.spare
         return self._pool.num_free + own + others
 
+    def note_candidates(self, partition: Partition[ItemT]) -> None:
+        """They are others, or are valued otherwise, than before."""
+        self._unnoted[partition] = None
+
     def least_spare(self, kind: Kind) -> tuple[float, ItemT] | None:
         """The candidate of least value of all partitions above their minimum, and its value. What
         is not above it is dropped until it changes."""
@@ -314,12 +318,13 @@ class Partitions(Generic[ItemT]):
             spare, rivals = partition.takeable(), partition.competitors()
             self._spare += spare - partition.spare
             self._rivals += rivals - partition.rivals
+            if spare and not partition.spare:
+                self._unnoted[partition] = None
             partition.spare, partition.rivals = spare, rivals
             if spare and partition.used > partition.max_pages:
                 self._above_max[partition] = None
             else:
                 self._above_max.pop(partition, None)
-            self._unnoted[partition] = None
 
     def _note_all(self) -> None:
         """See to it that the least of every partition is in the heaps."""
