@@ -245,11 +245,12 @@ class MemoryManager:
         """Evict at once for a page for each of them, as far as it makes no difference to what is
         evicted who they are."""
         partitions = self._evictor.partitions
-        demands: Counter[Partition[Item]] = Counter()
+        demands: dict[Partition[Item], int] = {}
         for sequence in sequences:
             own = partitions.of(sequence.request.tenant.namespace, "kv")
-            demands[partitions.stand_in(own, len(sequences))] += 1
-        (partition, count), *_ = demands.most_common(1)
+            like = partitions.stand_in(own, len(sequences))
+            demands[like] = demands.get(like, 0) + 1
+        partition, count = max(demands.items(), key=lambda demand: demand[1])
         if count <= partitions.available(partition, count, {}):
             self._make_room(partition, count, "kv")
 
@@ -375,13 +376,13 @@ class MemoryManager:
                 held[evictor.partition(node)] += len(node.pages)
         if resident is not None and not resident.references:
             held[evictor.partition(resident)] += len(resident.pages)
-        demands: Counter[Partition[Item]] = Counter()
-        demands[evictor.partitions.of(namespace, "kv")] += kv_pages
-        demands[evictor.partitions.of(namespace, "adapter")] += adapter_pages
-        return all(
-            count <= evictor.partitions.available(partition, count, held)
-            for partition, count in demands.items()
-        )
+        kv = evictor.partitions.of(namespace, "kv")
+        others = evictor.partitions.of(namespace, "adapter")
+        if kv is others:
+            kv_pages += adapter_pages
+        elif adapter_pages > evictor.partitions.available(others, adapter_pages, held):
+            return False
+        return kv_pages <= evictor.partitions.available(kv, kv_pages, held)
 
     def _install(
         self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
