@@ -298,9 +298,10 @@ class MemoryManager:
         self.host.name(sequence.prefix_end)
 
     def release(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages and its hold on the adapter. What the prefix tree has
-        of it stays cached."""
+        """Take a running sequence's pages and its hold on the adapter. Its full blocks stay
+        cached."""
         now_s = self._clock()
+        self.cache_blocks(sequence)
         self._count_running(sequence, -1)
         self._evictor.demand.stopped(now_s)
         self.tree.unpin(sequence.prefix_end, now_s)
