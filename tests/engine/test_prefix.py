@@ -91,7 +91,7 @@ def test_equal_hashes_are_not_equal_blocks() -> None:
         def __eq__(self, other: object) -> bool:
             return bytes(self) == other
 
-        def __getitem__(self, part: object) -> Collides:
+        def __getitem__(self, part: object) -> Collides:  # type: ignore[override]
             return self
 
     cache = Cache()

@@ -245,12 +245,8 @@ class MemoryManager:
         """Evict at once for a page for each of them, as far as it makes no difference to what is
         evicted who they are."""
         partitions = self._evictor.partitions
-        demands: dict[Partition[Item], int] = {}
-        for sequence in sequences:
-            own = partitions.of(sequence.request.tenant.namespace, "kv")
-            like = partitions.stand_in(own, len(sequences))
-            demands[like] = demands.get(like, 0) + 1
-        partition, count = max(demands.items(), key=lambda demand: demand[1])
+        owns = [partitions.of(sequence.request.tenant.namespace, "kv") for sequence in sequences]
+        partition, count = partitions.most_alike(owns)
         if count <= partitions.available(partition, count, {}):
             self._make_room(partition, count, "kv")
 
@@ -271,7 +267,7 @@ class MemoryManager:
             if count > partitions.available(partition, count, {}):
                 return None
             self._make_room(partition, count, kind)
-        return self._take(partition, count, kind)
+        return self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
 
     def available_pages(self, namespace: str, kind: Kind, count: int) -> int:
         """Pages that a demand for `count` could get, free or by eviction."""
@@ -403,14 +399,9 @@ class MemoryManager:
         return pages, namespace, self._evictor.scope(namespace)
 
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
-        partition = self._evictor.partitions.of(namespace, kind)
-        self._make_room(partition, count, kind)
-        return self._take(partition, count, kind)
-
-    def _take(self, partition: Partition[Item], count: int, kind: Kind) -> list[int]:
-        pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
+        pages = self.try_allocate(count, kind, namespace)
         if pages is None:
-            raise IntegrityError("eviction did not free the pages it promised")
+            raise IntegrityError("there are not the pages that were promised")
         return pages
 
     def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:

@@ -255,13 +255,17 @@ class Partitions(Generic[ItemT]):
             return (partition,)
         return None
 
-    def stand_in(self, partition: Partition[ItemT], count: int) -> Partition[ItemT]:
-        """For which the same would be taken, if it asked for up to `count` pages: the common one,
-        where that is whatever is worth least of all above their minimum."""
-        is_inside = partition.used + count <= partition.max_pages
-        if is_inside and not partition.hard and partition.surplus(beyond_max=False):
-            return self._common
-        return partition
+    def most_alike(self, partitions: Collection[Partition[ItemT]]) -> tuple[Partition[ItemT], int]:
+        """Of demands for a page each, the most for which the same would be taken: a partition for
+        which it would be, too, and how many they are. There must be one."""
+        counts: dict[Partition[ItemT], int] = {}
+        for partition in partitions:
+            # For all inside their bounds that is whatever is worth least above its own minimum.
+            is_inside = partition.used + len(partitions) <= partition.max_pages
+            if is_inside and not partition.hard and partition.surplus(beyond_max=False):
+                partition = self._common
+            counts[partition] = counts.get(partition, 0) + 1
+        return max(counts.items(), key=lambda item: item[1])
 
     def most_from(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> int:
         """Pages that this demand may take of one of its `sources`, as they are now, before they are
