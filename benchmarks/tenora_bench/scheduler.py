@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from tenora_engine.memory.heat import fade
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
-from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import BASE, PrefixTree, encode_tokens, num_blocks
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -132,16 +133,15 @@ def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float
     blocks = num_tokens // _BLOCK_TOKENS
     pool = PagePool(blocks)
     tree = PrefixTree(pool, _BLOCK_TOKENS, lambda _: None, lambda _: None, fade)
-    root, node = tree.enter("t0", BASE), None
-    encoded, size = encode_tokens(tokens), _BLOCK_TOKENS * TOKEN_BYTES
-    for number, page in enumerate(pool.try_allocate(blocks, LIVE_KV) or ()):
-        node = tree.insert(root, node, encoded[number * size : (number + 1) * size], page, 0.0)
+    root = tree.enter("t0", BASE)
+    pages = array("i", pool.try_allocate(blocks, LIVE_KV) or ())
+    tree.insert(root, None, encode_tokens(tokens[:-1]), pages, 0.0)
     encode_ms, match_ms = [], []
     for _ in range(rounds):
         started = time.thread_time()
         encoded = encode_tokens(tokens)
         ready = time.thread_time()
-        assert len(tree.match(root, encoded)) == blocks
+        assert num_blocks(tree.match(root, encoded)) == blocks
         encode_ms.append((ready - started) * 1000)
         match_ms.append((time.thread_time() - ready) * 1000)
     return {

@@ -55,13 +55,15 @@ class Sequence:
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     prefix_root: PrefixRoot | None = None
-    prefix_nodes: list[PrefixNode] = field(default_factory=list)  # of its first blocks, pinned
-    wanted_nodes: list[PrefixNode] = field(default_factory=list)  # cached, while it waits
+    prefix_end: PrefixNode | None = None  # of what the tree has of its blocks, pinned
+    wanted_end: PrefixNode | None = None  # of what is cached of it, while it waits
     fetch: KVFetch | None = None  # for which it waits
     num_fetches: int = 0  # that have come or were cancelled, since it began to wait
     unpaid_pages: int = 0  # fetched for it; charged when it starts
     looked_ahead: bool = False  # whether a fetch was considered before its turn
-    encoded: bytes = b""  # `token_ids` as the prefix tree compares them, when last waiting
+    encoded: bytes = (
+        b""  # `token_ids` as the prefix tree compares them, those of when it last waited
+    )
     service_class: str = "default"  # in which it waits and is charged
     token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)
     work: float = 0.0  # expected cost until its first token, when it entered the queue

@@ -106,9 +106,10 @@ def test_pages_come_back_to_the_bit(folder: Path) -> None:
                 answer(small, f"{turn}-{number}", prompt)
                 nodes = [node for root in memory.tree.roots() for node in root.evictable()]
                 for node in nodes:
-                    block = memory.host._blocks.get(node.chain)
-                    if block is not None:
-                        assert torch.equal(arena[node.page], memory.host.pages[block.page])
+                    for chain, page in zip(node.chains, node.pages, strict=True):
+                        block = memory.host._blocks.get(chain)
+                        if block is not None:
+                            assert torch.equal(arena[page], memory.host.pages[block.page])
         assert memory.host.used
     finally:
         small.close()

@@ -37,6 +37,7 @@ class Appraiser:
         return self._adapters.is_wanted(item.digest, item.scope)
 
     def describe(self, item: PrefixNode | ResidentAdapter) -> Candidate:
+        """A run of KV blocks is what its last is, which goes first."""
         if isinstance(item, PrefixNode):
             root = item.root
             return Candidate(
@@ -47,7 +48,7 @@ class Appraiser:
                 heat=item.heat,
                 visits=item.visits,
                 fetch_s=self._fetch_s(item),
-                recompute_s=self._costs.block_s(item.depth),
+                recompute_s=self._costs.block_s(item.end - 1),
                 weight=root.weight,
                 returns=item.returns,
                 wanted=item.wanted > 0,

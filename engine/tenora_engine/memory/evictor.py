@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeGuard
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
@@ -39,8 +38,6 @@ class Evictor:
         self._clock = clock
         self._leaves: Counter[Key] = Counter()  # KV candidates by their adapter
         self._num_adapters = 0
-        self._evicting: PrefixNode | None = None  # what `victims` has just given
-        self._above: PrefixNode | None = None  # the node above it, which only it kept
         self.demand = AdapterDemand()
         self.partitions: Partitions[Item] = Partitions(
             "strict" if strict else policy.partitioning, pool, config.engine.max_adapters
@@ -55,7 +52,7 @@ class Evictor:
         return "" if self.partitions.adapters_are_shared else namespace
 
     def partition(self, item: Item) -> Partition[Item]:
-        page = item.page if isinstance(item, PrefixNode) else item.pages[0]
+        page = item.pages[0]
         account = self._pool.account(page)
         if not isinstance(account, Partition):
             raise IntegrityError(f"page {page} belongs to no partition")
@@ -63,15 +60,12 @@ class Evictor:
 
     def offer(self, item: Item) -> None:
         """It could be given up from now on, or is to be valued anew."""
-        if self._evicting is not None and _is_used_alike(item, self._evicting):
-            self._above = item
-            return
         partition = self.partition(item)
-        if isinstance(item, PrefixNode):
-            if item.root.digest != BASE and not item.ticket:
+        if not item.ticket:
+            if isinstance(item, ResidentAdapter):
+                self._count_idle(partition, len(item.pages))
+            elif item.root.digest != BASE:
                 self._leaves[self._adapter_of(item)] += 1
-        elif not item.ticket:
-            partition.idle_adapter_pages += len(item.pages)
         self._enqueue(partition, item)
 
     def withdraw(self, item: Item) -> None:
@@ -80,9 +74,9 @@ class Evictor:
             return
         partition = self.partition(item)
         partition.queues[_kind(item)].withdraw(item)
-        self._pool.note_change(partition)
+        self.partitions.note_candidates(partition)
         if isinstance(item, ResidentAdapter):
-            partition.idle_adapter_pages -= len(item.pages)
+            self._count_idle(partition, -len(item.pages))
         elif item.root.digest != BASE:
             self._forget_leaf(item)
 
@@ -109,53 +103,25 @@ class Evictor:
         count: int,
         demand: Kind,
         is_spared: Callable[[Item], bool] = lambda item: False,
-    ) -> Iterator[Item]:
-        """What to give up, one after another, until `count` pages of `partition` can be allocated;
-        the caller evicts each before it asks for the next. O(what has changed since the last call),
+    ) -> Iterator[tuple[Item, int]]:
+        """What to give up, and of a run of KV blocks how many at most, one after another, until
+        `count` pages of `partition` can be allocated; the caller evicts each before it asks for the
+        next. (A block costs less to compute again than those after it, which were used alike, so
+        they go together.) O(what has changed since the last call),
         and for each victim the logarithm of the partitions. Ends where the next one is spared.
         Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
-        while self.partitions.lacks(partition, count):
+        while self.partitions.lacking(partition, count):
             if not ranks:
-                self._revalue(self.partitions.sources(partition, count) or self.partitions)
+                if self._policy.revalue_s is not None:
+                    self._revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self._ranks(demand, self._state(partition))
             item = self._next(partition, count, ranks)
             if is_spared(item):
                 return
+            yield item, self.partitions.most_from(self.partition(item), partition, count)
             if isinstance(item, ResidentAdapter):
-                yield item
                 ranks = []
-            else:
-                yield from self._branch(item, partition, count, is_spared)
-
-    def _branch(
-        self,
-        leaf: PrefixNode,
-        partition: Partition[Item],
-        count: int,
-        is_spared: Callable[[Item], bool],
-    ) -> Iterator[PrefixNode]:
-        """A leaf and then, as far as they are needed, the nodes above it that were used as it was:
-        they cost less to compute again, so nothing is worth less than they."""
-        node: PrefixNode | None = leaf
-        while node is not None:
-            self._evicting = node
-            yield node
-            node = self._take_above()
-            if node is None:
-                return
-            source = self.partition(node)
-            if (
-                is_spared(node)
-                or not self.partitions.lacks(partition, count)
-                or not self.partitions.may_give(source, partition, count)
-            ):
-                self.offer(node)
-                return
-
-    def _take_above(self) -> PrefixNode | None:
-        above, self._above, self._evicting = self._above, None, None
-        return above
 
     def _ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
         """Kinds from which victims are taken, those of the first as long as there are any."""
@@ -166,15 +132,14 @@ class Evictor:
     def _next(self, partition: Partition[Item], count: int, ranks: list[list[Kind]]) -> Item:
         sources = self.partitions.sources(partition, count)
         for kinds in ranks:
-            heads = [
-                source.queues[kind].least()
-                for source in (sources or (partition,))
-                for kind in kinds
-                if len(source.queues[kind])
-            ]
-            if sources is None:
-                spares = (self.partitions.least_spare(kind) for kind in kinds)
-                heads += [spare for spare in spares if spare is not None]
+            heads: list[tuple[float, Item]] = []
+            for kind in kinds:
+                for source in sources or (partition,):
+                    if len(source.queues[kind]):
+                        heads.append(source.queues[kind].least())
+                spare = self.partitions.least_spare(kind) if sources is None else None
+                if spare is not None:
+                    heads.append(spare)
             if heads:
                 return min(heads, key=_by_value)[1]
         raise IntegrityError("there is no candidate where pages were promised")
@@ -185,7 +150,7 @@ class Evictor:
 
     def _enqueue(self, partition: Partition[Item], item: Item) -> None:
         partition.queues[_kind(item)].offer(item, self._value(partition, item))
-        self._pool.note_change(partition)
+        self.partitions.note_candidates(partition)
 
     def _value(self, partition: Partition[Item], item: Item) -> float:
         candidate = self._describe(item)
@@ -203,7 +168,7 @@ class Evictor:
                 for queue in partition.queues.values():
                     for item in queue.items():
                         queue.offer(item, self._value(partition, item))
-                self._pool.note_change(partition)
+                self.partitions.note_candidates(partition)
 
     def _state(self, partition: Partition[Item]) -> MemoryState:
         """What a policy may know. In strict mode nothing that other tenants could change."""
@@ -233,6 +198,10 @@ class Evictor:
             most_bytes=most_bytes,
         )
 
+    def _count_idle(self, partition: Partition[Item], num_pages: int) -> None:
+        partition.idle_adapter_pages += num_pages
+        self._pool.note_change(partition)
+
     def _adapter_of(self, node: PrefixNode) -> Key:
         return self.scope(node.root.namespace), node.root.digest
 
@@ -245,15 +214,6 @@ class Evictor:
 
 def _by_value(head: tuple[float, Item]) -> float:
     return head[0]
-
-
-def _is_used_alike(item: Item, child: PrefixNode) -> TypeGuard[PrefixNode]:
-    return (
-        item is child.parent
-        and isinstance(item, PrefixNode)
-        and (item.last_used_s, item.heat) == (child.last_used_s, child.heat)
-        and (item.visits, item.wanted) == (child.visits, child.wanted)
-    )
 
 
 def _kind(item: Item) -> Kind:

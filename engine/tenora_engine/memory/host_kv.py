@@ -16,7 +16,7 @@ from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.eviction_queue import EvictionQueue
 from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, MemoryState
 from tenora_engine.memory.pool import IntegrityError
-from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot
+from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, num_blocks
 
 if TYPE_CHECKING:
     from tenora_engine.memory.kv_fetches import KVFetch
@@ -31,11 +31,13 @@ class HostBlock:
         "visits", "weight",
     )  # fmt: skip
 
-    def __init__(self, node: PrefixNode, before: bytes, page: int) -> None:
-        self.root = (node.root.namespace, node.root.digest)
-        self.chain = node.chain
+    def __init__(
+        self, root: tuple[str, str], chain: bytes, before: bytes, depth: int, page: int
+    ) -> None:
+        self.root = root
+        self.chain = chain
         self.before = before
-        self.depth = node.depth
+        self.depth = depth
         self.page = page
         self.weight = 1.0
         self.heat = 0.0
@@ -89,50 +91,37 @@ class HostKV:
         self.evictions = 0
 
     def __contains__(self, node: PrefixNode) -> bool:
-        return node.chain in self._blocks
+        """Whether its last block lies here."""
+        return bool(node.chains) and node.chains[-1] in self._blocks
 
     @property
     def used(self) -> int:
         return len(self._blocks)
 
-    def name(self, node: PrefixNode) -> None:
-        """A new node of the prefix tree, the one before it named already."""
-        if self.total:
-            node.chain = _chain(_before(node.root, node.parent), node.key)
-
-    def keep(self, node: PrefixNode) -> None:
-        """A node of the prefix tree is about to be evicted: copy its page, if that is worth it."""
-        if not self.total:
+    def name(self, node: PrefixNode | None) -> None:
+        """The new blocks at the end of a node of the prefix tree, those before named already."""
+        if not self.total or node is None:
             return
-        block = self._blocks.get(node.chain)
-        if block is None:
-            fetch_s = self._costs.fetch_s(self._page_bytes)
-            if fetch_s >= self._costs.block_s(node.depth):
-                return
-            block = HostBlock(node, _before(node.root, node.parent), -1)
-        block.heat, block.visits = node.heat, node.visits
-        block.last_used_s, block.weight = node.last_used_s, node.root.weight
-        if block.page < 0:
-            page = self._take_page(self._value(block))
-            if page is None:
-                return
-            block.page = page
-            self._add(block)
-            self.pages[page].copy_(self._device_pages[node.page], non_blocking=True)
-            self.pages_written += 1
-        self._offer(block)
+        for number in range(len(node.chains), len(node.pages)):
+            key = node.key[number * self._block_bytes : (number + 1) * self._block_bytes]
+            node.chains.append(_chain(_before(node, number), key))
 
-    def match(
-        self, root: PrefixRoot, last: PrefixNode | None, encoded: bytes, start: int
-    ) -> list[HostBlock]:
-        """The blocks that go on from `last`, the `start`-th of a path of `root`, along the tokens
-        of `encoded` (see `prefix.encode_tokens`). As in the tree, the last token is never part of
-        it."""
+    def keep(self, node: PrefixNode, most: int) -> None:
+        """At most so many of the last blocks of a node of the prefix tree are about to be evicted:
+        copy their pages, where that is worth it."""
+        if self.total:
+            for number in range(len(node.pages) - 1, max(len(node.pages) - most, 0) - 1, -1):
+                self._keep(node, number)
+
+    def match(self, root: PrefixRoot, last: PrefixNode | None, encoded: bytes) -> list[HostBlock]:
+        """The blocks that go on from `last`, a node of `root` or None, along the tokens of
+        `encoded` from the root on (see `prefix.encode_tokens`). As in the tree, the last token is
+        never part of it."""
         blocks: list[HostBlock] = []
         if not self._blocks or root.purged:
             return blocks
-        step, chain = self._block_bytes, _before(root, last)
-        for at in range(start * step, len(encoded) - step, step):
+        step, chain = self._block_bytes, _name(root, last)
+        for at in range(num_blocks(last) * step, len(encoded) - step, step):
             chain = _chain(chain, encoded[at : at + step])
             block = self._blocks.get(chain)
             if block is None:
@@ -170,6 +159,26 @@ class HostKV:
             raise IntegrityError("a block of the host's KV has no root")
         if sum(map(self._is_candidate, self._blocks.values())) != len(self._queue):
             raise IntegrityError("wrong candidates for eviction from the host's KV")
+
+    def _keep(self, node: PrefixNode, number: int) -> None:
+        chain, depth = node.chains[number], node.depth + number
+        block = self._blocks.get(chain)
+        if block is None:
+            if self._costs.fetch_s(self._page_bytes) >= self._costs.block_s(depth):
+                return
+            root = node.root.namespace, node.root.digest
+            block = HostBlock(root, chain, _before(node, number), depth, -1)
+        block.heat, block.visits = node.heat, node.visits
+        block.last_used_s, block.weight = node.last_used_s, node.root.weight
+        if block.page < 0:
+            page = self._take_page(self._value(block))
+            if page is None:
+                return
+            block.page = page
+            self._add(block)
+            self.pages[page].copy_(self._device_pages[node.pages[number]], non_blocking=True)
+            self.pages_written += 1
+        self._offer(block)
 
     def _add(self, block: HostBlock) -> None:
         self._blocks[block.chain] = block
@@ -242,13 +251,18 @@ class HostKV:
         return self._policy.value(candidate, state)
 
 
-def _before(root: PrefixRoot, node: PrefixNode | None) -> bytes:
-    """The name of a node of the tree, or of its root."""
+def _name(root: PrefixRoot, node: PrefixNode | None) -> bytes:
+    """Of the last block of a node of the tree, or of its root."""
     if node is not None:
-        return node.chain
+        return node.chains[-1]
     namespace = root.namespace.encode()
     return sha256(b"%d:%b%b" % (len(namespace), namespace, root.digest.encode())).digest()
 
 
-def _chain(before: bytes, key: bytes) -> bytes:
+def _before(node: PrefixNode, number: int) -> bytes:
+    """The name of the block before that of a node, or of the root."""
+    return node.chains[number - 1] if number else _name(node.root, node.parent)
+
+
+def _chain(before: bytes, key: bytes | bytearray) -> bytes:
     return sha256(before + key).digest()

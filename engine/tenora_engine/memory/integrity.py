@@ -9,7 +9,14 @@ from collections.abc import Collection, Iterable
 from tenora_engine.memory.adapter_cache import AdapterCache
 from tenora_engine.memory.kv_fetches import KVFetch
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
-from tenora_engine.memory.prefix import PrefixNode, PrefixTree, walk
+from tenora_engine.memory.prefix import (
+    PrefixNode,
+    PrefixTree,
+    num_blocks,
+    pages_to,
+    path,
+    walk,
+)
 from tenora_engine.sequence import Sequence
 from tenora_kernels.segments import BASE_SLOT
 
@@ -48,29 +55,38 @@ def _claim_cache(
 ) -> None:
     references: Counter[PrefixNode] = Counter()
     for sequence in running:
-        references.update(sequence.prefix_nodes)
+        references.update(path(sequence.prefix_end))
     for root in tree.roots():
         live = cached = 0
         for node in walk(root):
-            kind = LIVE_KV if node.references else CACHED_KV
-            _claim(pool, owners, node.page, kind, f"cache {root.namespace}/{root.digest}")
+            _claim_node(pool, owners, node)
             if node.references != references.pop(node, 0):
-                raise IntegrityError(f"wrong reference count on the cached page {node.page}")
+                raise IntegrityError(f"wrong reference count on the cached {node}")
             if node.parent is not None and node.references > node.parent.references:
-                raise IntegrityError(f"page {node.page} is used without its prefix")
-            live += bool(node.references)
-            cached += not node.references
+                raise IntegrityError(f"{node} is used without its prefix")
+            live += len(node.pages) if node.references else 0
+            cached += 0 if node.references else len(node.pages)
         if (live, cached) != (root.live_pages, root.cached_pages):
             raise IntegrityError(f"wrong page counts of {root.namespace}/{root.digest}")
     if references:
         raise IntegrityError("a sequence uses a cached block that is not in the tree")
 
 
+def _claim_node(pool: PagePool, owners: dict[int, str], node: PrefixNode) -> None:
+    kind = LIVE_KV if node.references else CACHED_KV
+    for page in node.pages:
+        _claim(pool, owners, page, kind, f"cache {node.root.namespace}/{node.root.digest}")
+    if len({pool.account(page) for page in node.pages}) != 1:
+        raise IntegrityError(f"{node} is in several accounts, or empty")
+    if node.depth != num_blocks(node.parent):
+        raise IntegrityError(f"{node} does not begin where its prefix ends")
+
+
 def _claim_sequences(pool: PagePool, owners: dict[int, str], running: Collection[Sequence]) -> None:
     for sequence in running:
         name = f"sequence {sequence.request.request_id}:{sequence.index}"
-        shared = len(sequence.prefix_nodes)
-        if [node.page for node in sequence.prefix_nodes] != sequence.block_table[:shared].tolist():
+        shared = num_blocks(sequence.prefix_end)
+        if pages_to(sequence.prefix_end) != sequence.block_table[:shared]:
             raise IntegrityError(f"{name} does not point at its cached blocks")
         for page in sequence.block_table[shared:]:
             _claim(pool, owners, page, LIVE_KV, name)

@@ -4,8 +4,10 @@ whose turn it is, others decide."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from tenora_engine.config import ResolvedConfig
@@ -14,7 +16,13 @@ from tenora_engine.memory.heat import fade
 from tenora_engine.memory.host_kv import HostBlock, HostKV
 from tenora_engine.memory.page_copier import PageCopier, PageCopy
 from tenora_engine.memory.pool import PagePool
-from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, PrefixTree
+from tenora_engine.memory.prefix import (
+    TOKEN_BYTES,
+    PrefixNode,
+    PrefixRoot,
+    PrefixTree,
+    num_blocks,
+)
 
 if TYPE_CHECKING:
     from tenora_engine.sequence import Sequence
@@ -49,8 +57,8 @@ class KVFetch:
 class KVFetches:
     """Fetches in flight, at most MAX_FETCHES; a waiting sequence waits for at most one.
 
-    `match` gives the nodes that a sequence finds in the tree; `allocate(sequence, count, nodes,
-    ahead)` at most `count` pages for it, none of them at the cost of `nodes` or, `ahead` of its
+    `match` gives the end of what a sequence finds in the tree; `allocate(sequence, count, end,
+    ahead)` at most `count` pages for it, none of them at the cost of that path or, `ahead` of its
     turn, of what any waiting sequence needs.
     """
 
@@ -63,8 +71,8 @@ class KVFetches:
         pool: PagePool,
         costs: CostModel,
         clock: Callable[[], float],
-        match: Callable[[Sequence], list[PrefixNode]],
-        allocate: Callable[[Sequence, int, Collection[PrefixNode], bool], list[int]],
+        match: Callable[[Sequence], PrefixNode | None],
+        allocate: Callable[[Sequence, int, PrefixNode | None, bool], list[int]],
     ) -> None:
         self.copier = copier
         self._host = host
@@ -113,27 +121,27 @@ class KVFetches:
             return True
         if not self._host.used or (ahead and sequence.looked_ahead):
             return False
-        nodes, blocks = self._find(sequence)
+        end, blocks = self._find(sequence)
         if blocks and blocks[0].fetch is not None:
             self._join(sequence, blocks[0].fetch)
             return True
         least_s = self._costs.step_s if busy and not ahead else 0.0
-        if not blocks or not self._pays(len(nodes), len(blocks), least_s):
+        if not blocks or not self._pays(num_blocks(end), len(blocks), least_s):
             sequence.looked_ahead = True
             return False
         if self._is_full(sequence.request.tenant.key):
             return not ahead  # one of those in flight will end
         if ahead:
             del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
-        return self._start(sequence, nodes, blocks, ahead)
+        return self._start(sequence, end, blocks, ahead)
 
     def foresee(self, sequence: Sequence) -> tuple[int, float]:
         """Tokens of a waiting sequence's prefix that would be fetched as it stands now, and the
         seconds that takes; none of each where computing them takes less."""
         if not self._host.used:
             return 0, 0.0
-        nodes, blocks = self._find(sequence)
-        if not blocks or not self._pays(len(nodes), len(blocks), 0.0):
+        end, blocks = self._find(sequence)
+        if not blocks or not self._pays(num_blocks(end), len(blocks), 0.0):
             return 0, 0.0
         return len(blocks) * self._block_bytes // TOKEN_BYTES, self._fetch_s(len(blocks))
 
@@ -171,17 +179,16 @@ class KVFetches:
             self._cancel(fetch)
         return bool(doomed)
 
-    def _find(self, sequence: Sequence) -> tuple[list[PrefixNode], list[HostBlock]]:
-        """What the device has of its prefix, and the host from there on: up to what another fetch
-        brings, unless that comes first."""
+    def _find(self, sequence: Sequence) -> tuple[PrefixNode | None, list[HostBlock]]:
+        """Where that ends which the device has of its prefix, and what the host has from there on:
+        up to what another fetch brings, unless that comes first."""
         root = sequence.prefix_root
         if root is None or sequence.num_fetches >= _TRIES:
-            return [], []
-        nodes = self._match(sequence)
-        last = nodes[-1] if nodes else None
-        blocks = self._host.match(root, last, sequence.encoded, len(nodes))
+            return None, []
+        end = self._match(sequence)
+        blocks = self._host.match(root, end, sequence.encoded)
         under_way = (number for number, block in enumerate(blocks) if number and block.fetch)
-        return nodes, blocks[: next(under_way, len(blocks))]
+        return end, blocks[: next(under_way, len(blocks))]
 
     def _join(self, sequence: Sequence, fetch: KVFetch) -> None:
         sequence.fetch = fetch
@@ -204,7 +211,7 @@ class KVFetches:
     def _start(
         self,
         sequence: Sequence,
-        nodes: list[PrefixNode],
+        end: PrefixNode | None,
         blocks: list[HostBlock],
         ahead: bool,
     ) -> bool:
@@ -212,15 +219,15 @@ class KVFetches:
         root, tenant_key = sequence.prefix_root, sequence.request.tenant.key
         assert root is not None
         copy = PageCopy(self._host.pages, [], [])
-        fetch = KVFetch(root, b"", len(nodes), blocks, [], tenant_key, copy)
+        fetch = KVFetch(root, b"", num_blocks(end), blocks, [], tenant_key, copy)
         self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
-        fetch.pages = self._allocate(sequence, len(blocks), nodes, ahead)
+        fetch.pages = self._allocate(sequence, len(blocks), end, ahead)
         fetch.blocks = blocks[: len(fetch.pages)]
         self._host.unpin(blocks[len(fetch.pages) :])
         if not fetch.pages:
             return False
-        end = (fetch.start + len(fetch.pages)) * self._block_bytes
-        fetch.encoded = sequence.encoded[: end + TOKEN_BYTES]  # `match` leaves a token
+        size = (fetch.start + len(fetch.pages)) * self._block_bytes
+        fetch.encoded = sequence.encoded[: size + TOKEN_BYTES]  # `match` leaves a token
         sources = [block.page for block in fetch.blocks]
         fetch.copy = PageCopy(self._host.pages, sources, fetch.pages)
         self._flights[fetch.copy] = fetch
@@ -233,30 +240,31 @@ class KVFetches:
         """Its pages become cached KV of the tree, but for those of blocks that are there already
         or whose prefix is gone."""
         now_s, step, size = self._clock(), self._block_bytes, len(fetch.pages)
-        nodes = self._tree.match(fetch.root, fetch.encoded)
-        come = max(len(nodes) - fetch.start, 0) if len(nodes) >= fetch.start else size
+        end = self._tree.match(fetch.root, fetch.encoded)
+        there = num_blocks(end) - fetch.start
+        come = there if there >= 0 else size
         self._pool.release(fetch.pages[:come])
-        new: list[PrefixNode] = []
-        for block, page in zip(fetch.blocks[come:], fetch.pages[come:], strict=True):
-            at = block.depth * step
-            key = fetch.encoded[at : at + step]
-            node = self._tree.insert(fetch.root, nodes[-1] if nodes else None, key, page, now_s)
-            node.chain = block.chain
-            node.heat = block.heat * fade(max(now_s - block.last_used_s, 0.0))
-            node.visits = block.visits
-            nodes.append(node)
-            new.append(node)
-        self._tree.unpin(new, now_s)
+        pages = iter(fetch.pages[come:])
+        for _, alike in groupby(fetch.blocks[come:], _use):
+            blocks = list(alike)
+            encoded = fetch.encoded[blocks[0].depth * step : (blocks[-1].depth + 1) * step]
+            own, last = array("i", islice(pages, len(blocks))), end
+            end, _ = self._tree.insert(fetch.root, last, encoded, own, now_s)
+            assert end is not None
+            end.chains = [block.chain for block in blocks]
+            end.heat = blocks[0].heat * fade(max(now_s - blocks[0].last_used_s, 0.0))
+            end.visits = blocks[0].visits
+            self._tree.unpin(end, now_s, last)
         self._host.unpin(fetch.blocks)
-        self._pages_fetched += len(new)
+        self._pages_fetched += size - come
         next(iter(fetch.waiters)).unpaid_pages += len(fetch.pages)  # one pays for all who share it
         for sequence in fetch.waiters:
             sequence.fetch = None
             sequence.num_fetches += 1
             sequence.looked_ahead = False
-            self._tree.unwant(sequence.wanted_nodes)
-            sequence.wanted_nodes = self._match(sequence)
-            self._tree.want(sequence.wanted_nodes)
+            self._tree.unwant(sequence.wanted_end)
+            sequence.wanted_end = self._match(sequence)
+            self._tree.want(sequence.wanted_end)
 
     def _cancel(self, fetch: KVFetch) -> None:
         del self._flights[fetch.copy]
@@ -270,3 +278,7 @@ class KVFetches:
         self._cancelled += 1
         if fetch.waiters and self.copier.on_complete is not None:
             self.copier.on_complete()
+
+
+def _use(block: HostBlock) -> tuple[float, float, int]:
+    return block.heat, block.last_used_s, block.visits

@@ -28,7 +28,16 @@ from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.pool_stats import pool_stats
-from tenora_engine.memory.prefix import BASE, TOKEN_BYTES, PrefixNode, PrefixTree, encode_tokens
+from tenora_engine.memory.prefix import (
+    BASE,
+    TOKEN_BYTES,
+    PrefixNode,
+    PrefixTree,
+    encode_tokens,
+    num_blocks,
+    pages_to,
+    path,
+)
 from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import Pace
@@ -146,8 +155,8 @@ class MemoryManager:
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.want(key[1], key[0])
-        sequence.wanted_nodes = self._match(sequence)
-        self.tree.want(sequence.wanted_nodes)
+        sequence.wanted_end = self._match(sequence)
+        self.tree.want(sequence.wanted_end)
         sequence.num_fetches = 0
         sequence.looked_ahead = False
 
@@ -158,8 +167,8 @@ class MemoryManager:
         if key is not None:
             self.adapters.unwant(key[1], key[0])
             self.arrivals.forgo(key)
-        self.tree.unwant(sequence.wanted_nodes)
-        sequence.wanted_nodes = []
+        self.tree.unwant(sequence.wanted_end)
+        sequence.wanted_end = None
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence has ended and holds no pages any more."""
@@ -171,7 +180,7 @@ class MemoryManager:
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Of a sequence's prefix, when it last began to wait."""
-        return len(sequence.wanted_nodes) * self._block_tokens
+        return num_blocks(sequence.wanted_end) * self._block_tokens
 
     def try_admit(
         self,
@@ -185,13 +194,13 @@ class MemoryManager:
         held; `packed` is installed first when it is not resident yet. False, and nothing changed,
         unless `reserve` pages would still be available afterwards."""
         request = sequence.request
-        nodes = self._match(sequence)
-        needed = self.blocks(len(sequence.token_ids)) - len(nodes)
+        end = self._match(sequence)
+        needed = self.blocks(len(sequence.token_ids)) - num_blocks(end)
         adapter_pages = 0 if packed is None else packed.num_pages
-        if not self._can_admit(sequence, nodes, resident, needed + reserve, adapter_pages):
+        if not self._can_admit(sequence, end, resident, needed + reserve, adapter_pages):
             return False
         now_s = self._clock()
-        self.tree.pin(nodes, now_s)
+        self.tree.pin(end, now_s)
         if packed is not None:
             resident = self._install(sequence, packed, load_ms, now_s)
         if resident is not None:
@@ -199,11 +208,12 @@ class MemoryManager:
             resident.weight = slo_weight(request.tenant)
             resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
-        sequence.prefix_nodes = nodes
+        sequence.prefix_end = end
         pages = self._allocate(needed, "kv", request.tenant.namespace)
         self._count_running(sequence, 1)
-        sequence.block_table = array("i", [*(node.page for node in nodes), *pages])
-        sequence.num_computed = len(nodes) * self._block_tokens
+        sequence.block_table = pages_to(end)
+        sequence.block_table.extend(pages)
+        sequence.num_computed = num_blocks(end) * self._block_tokens
         digest = None if request.adapter is None else request.adapter.digest
         self._evictor.demand.started(digest, now_s)
         return True
@@ -214,9 +224,9 @@ class MemoryManager:
         """Begin to copy the adapter of a waiting sequence to the device, of which the pages and the
         slot are taken now. False, and nothing changed, unless the sequence could be admitted beside
         it (see `try_admit`)."""
-        nodes = self._match(sequence)
-        needed = self.blocks(len(sequence.token_ids)) - len(nodes) + reserve
-        if not self._can_admit(sequence, nodes, None, needed, packed.num_pages):
+        end = self._match(sequence)
+        needed = self.blocks(len(sequence.token_ids)) - num_blocks(end) + reserve
+        if not self._can_admit(sequence, end, None, needed, packed.num_pages):
             return False
         pages, namespace, scope = self._place(sequence, packed)
         arriving = self.adapters.reserve(packed, pages, load_ms, self._clock(), namespace, scope)
@@ -231,12 +241,14 @@ class MemoryManager:
             lambda arrival: self.rivals.is_helped_by(sequence, arrival.adapter)
         )
 
-    def make_room(self, count: int) -> None:
-        """Evict at once for `count` demands of a page each, where all can be met and who they are
-        makes no difference."""
+    def make_room(self, sequences: Collection[Sequence]) -> None:
+        """Evict at once for a page for each of them, as far as it makes no difference to what is
+        evicted who they are."""
         partitions = self._evictor.partitions
-        if partitions.are_one and count <= self.available_pages("", "kv", count):
-            self._make_room(partitions.of("", "kv"), count, "kv")
+        owns = [partitions.of(sequence.request.tenant.namespace, "kv") for sequence in sequences]
+        partition, count = partitions.most_alike(owns)
+        if count <= partitions.available(partition, count, {}):
+            self._make_room(partition, count, "kv")
 
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
@@ -249,9 +261,13 @@ class MemoryManager:
 
     def try_allocate(self, count: int, kind: Kind, namespace: str) -> list[int] | None:
         """`count` pages, at the cost of what is worth least; None when even that is not enough."""
-        if count > self.available_pages(namespace, kind, count):
-            return None
-        return self._allocate(count, kind, namespace)
+        partitions = self._evictor.partitions
+        partition = partitions.of(namespace, kind)
+        if partitions.lacking(partition, count):
+            if count > partitions.available(partition, count, {}):
+                return None
+            self._make_room(partition, count, kind)
+        return self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
 
     def available_pages(self, namespace: str, kind: Kind, count: int) -> int:
         """Pages that a demand for `count` could get, free or by eviction."""
@@ -260,36 +276,33 @@ class MemoryManager:
 
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
-        nodes, size = sequence.prefix_nodes, self._block_tokens
-        full = sequence.num_computed // size
-        root = sequence.prefix_root
-        if full <= len(nodes) or root is None or not self._config.engine.prefix_caching:
+        size, root = self._block_tokens, sequence.prefix_root
+        first, full = num_blocks(sequence.prefix_end), sequence.num_computed // size
+        if full <= first or root is None or not self._config.engine.prefix_caching:
             return
-        now_s = self._clock()
-        first, key_bytes = len(nodes), size * TOKEN_BYTES
-        encoded = encode_tokens(sequence.token_ids[first * size : full * size])
-        for number in range(first, full):
-            start = (number - first) * key_bytes
-            key = encoded[start : start + key_bytes]
-            page = sequence.block_table[number]
-            node = self.tree.insert(root, nodes[-1] if nodes else None, key, page, now_s)
-            if node.page != page:  # another sequence was first with this block: share its page
-                self.pool.release((page,))
-                sequence.block_table[number] = node.page
-            elif not node.chain:
-                self.host.name(node)
-            nodes.append(node)
+        begin, stop = first * size, full * size
+        encoded = sequence.encoded[begin * TOKEN_BYTES : stop * TOKEN_BYTES]
+        if len(encoded) < (stop - begin) * TOKEN_BYTES:  # not of its prompt alone
+            encoded = encode_tokens(sequence.token_ids[begin:stop])
+        pages, now_s = sequence.block_table[first:full], self._clock()
+        sequence.prefix_end, cached = self.tree.insert(
+            root, sequence.prefix_end, encoded, pages, now_s
+        )
+        if cached:  # another sequence was first with these blocks: share its pages
+            self.pool.release(pages[: len(cached)])
+            sequence.block_table[first : first + len(cached)] = cached
+        self.host.name(sequence.prefix_end)
 
     def release(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages and its hold on the adapter. What the prefix tree has
-        of it stays cached."""
+        """Take a running sequence's pages and its hold on the adapter. Its full blocks stay
+        cached."""
         now_s = self._clock()
+        self.cache_blocks(sequence)
         self._count_running(sequence, -1)
         self._evictor.demand.stopped(now_s)
-        nodes = sequence.prefix_nodes
-        self.tree.unpin(nodes, now_s)
-        self.pool.release(sequence.block_table[len(nodes) :])
-        sequence.prefix_nodes = []
+        self.tree.unpin(sequence.prefix_end, now_s)
+        self.pool.release(sequence.block_table[num_blocks(sequence.prefix_end) :])
+        sequence.prefix_end = None
         sequence.block_table = array("i")
         sequence.num_computed = 0
         sequence.encoded = b""
@@ -338,9 +351,9 @@ class MemoryManager:
         partition.running += change
         self.pool.note_change(partition)
 
-    def _match(self, sequence: Sequence) -> list[PrefixNode]:
+    def _match(self, sequence: Sequence) -> PrefixNode | None:
         if sequence.prefix_root is None or not self._config.engine.prefix_caching:
-            return []
+            return None
         if not sequence.encoded:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
@@ -348,25 +361,25 @@ class MemoryManager:
     def _can_admit(
         self,
         sequence: Sequence,
-        nodes: list[PrefixNode],
+        end: PrefixNode | None,
         resident: ResidentAdapter | None,
         kv_pages: int,
         adapter_pages: int,
     ) -> bool:
         evictor, namespace = self._evictor, sequence.request.tenant.namespace
         held: Counter[Partition[Item]] = Counter()
-        for node in nodes:
+        for node in path(end):
             if not node.references:
-                held[evictor.partition(node)] += 1
+                held[evictor.partition(node)] += len(node.pages)
         if resident is not None and not resident.references:
             held[evictor.partition(resident)] += len(resident.pages)
-        demands: Counter[Partition[Item]] = Counter()
-        demands[evictor.partitions.of(namespace, "kv")] += kv_pages
-        demands[evictor.partitions.of(namespace, "adapter")] += adapter_pages
-        return all(
-            count <= evictor.partitions.available(partition, count, held)
-            for partition, count in demands.items()
-        )
+        kv = evictor.partitions.of(namespace, "kv")
+        others = evictor.partitions.of(namespace, "adapter")
+        if kv is others:
+            kv_pages += adapter_pages
+        elif adapter_pages > evictor.partitions.available(others, adapter_pages, held):
+            return False
+        return kv_pages <= evictor.partitions.available(kv, kv_pages, held)
 
     def _install(
         self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
@@ -381,44 +394,45 @@ class MemoryManager:
         namespace = sequence.request.tenant.namespace
         idle = self.slots.victim(namespace)
         if idle is not None:
-            self._evict(idle)
+            self._evict_adapter(idle)
         pages = self._allocate(packed.num_pages, "adapter", namespace)
         return pages, namespace, self._evictor.scope(namespace)
 
     def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
-        partitions = self._evictor.partitions
-        partition = partitions.of(namespace, kind)
-        self._make_room(partition, count, kind)
-        pages = self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
+        pages = self.try_allocate(count, kind, namespace)
         if pages is None:
-            raise IntegrityError("eviction did not free the pages it promised")
+            raise IntegrityError("there are not the pages that were promised")
         return pages
 
     def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
-        for item in self._evictor.victims(partition, count, kind):
-            self._evict(item)
+        for item, most in self._evictor.victims(partition, count, kind):
+            self._evict(item, most)
 
     def _allocate_for_fetch(
-        self, sequence: Sequence, count: int, nodes: Collection[PrefixNode], ahead: bool
+        self, sequence: Sequence, count: int, end: PrefixNode | None, ahead: bool
     ) -> list[int]:
         """See `KVFetches`."""
-        kept, namespace = set(nodes), sequence.request.tenant.namespace
+        kept, namespace = set(path(end)), sequence.request.tenant.namespace
 
         def is_spared(item: Item) -> bool:
             return item in kept or (ahead and self._appraiser.is_wanted(item))
 
         return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
 
-    def _evict(self, item: Item) -> None:
+    def _evict(self, item: Item, most: int) -> None:
+        """Of KV at most so many pages."""
         if isinstance(item, PrefixNode):
-            self.host.keep(item)
-            self.tree.evict(item)
-            self.kv_evictions += 1
-            item.root.meter.kv_evictions += 1
+            self.host.keep(item, most)
+            count = self.tree.evict(item, most)
+            self.kv_evictions += count
+            item.root.meter.kv_evictions += count
         else:
-            self._drop(item)
-            self.adapter_evictions += 1
-            item.meter.adapter_evictions += 1
+            self._evict_adapter(item)
+
+    def _evict_adapter(self, resident: ResidentAdapter) -> None:
+        self._drop(resident)
+        self.adapter_evictions += 1
+        resident.meter.adapter_evictions += 1
 
     def _drop(self, resident: ResidentAdapter) -> None:
         partition = self._evictor.partition(resident)

@@ -71,7 +71,8 @@ class Partition(PageAccount, Generic[ItemT]):
 
     def surplus(self, beyond_max: bool) -> int:
         """Pages above its maximum, or its minimum."""
-        return max(self.used - (self.max_pages if beyond_max else self.min_pages), 0)
+        surplus = self.used - (self.max_pages if beyond_max else self.min_pages)
+        return surplus if surplus > 0 else 0
 
     def bounded_max(self, max_pages: int) -> int:
         """So many, but no fewer than are promised."""
@@ -133,11 +134,6 @@ class Partitions(Generic[ItemT]):
     @property
     def has_tenants(self) -> bool:
         return bool(self._tenants)
-
-    @property
-    def are_one(self) -> bool:
-        """Whether all pages are one partition's."""
-        return not self._tenants and not self._kinds
 
     @property
     def adapters_are_shared(self) -> bool:
@@ -220,6 +216,10 @@ class Partitions(Generic[ItemT]):
                     others += other.takeable(held=pages) - other.spare
         return self._pool.num_free + own + others
 
+    def note_candidates(self, partition: Partition[ItemT]) -> None:
+        """They are others, or are valued otherwise, than before."""
+        self._unnoted[partition] = None
+
     def least_spare(self, kind: Kind) -> tuple[float, ItemT] | None:
         """The candidate of least value of all partitions above their minimum, and its value. What
         is not above it is dropped until it changes."""
@@ -234,11 +234,12 @@ class Partitions(Generic[ItemT]):
             heapq.heappop(heap)
         return None
 
-    def lacks(self, partition: Partition[ItemT], count: int) -> bool:
-        """Whether something must be evicted before `count` pages can be allocated."""
-        if partition.hard and partition.used + count > partition.max_pages:
-            return True
-        return self._pool.num_free < count
+    def lacking(self, partition: Partition[ItemT], count: int) -> int:
+        """Pages that must be evicted before `count` can be allocated."""
+        lacking = max(count - self._pool.num_free, 0)
+        if partition.hard:
+            return max(partition.used + count - partition.max_pages, lacking)
+        return lacking
 
     def sources(
         self, partition: Partition[ItemT], count: int
@@ -254,12 +255,30 @@ class Partitions(Generic[ItemT]):
             return (partition,)
         return None
 
-    def may_give(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> bool:
-        """Whether `sources` for this demand hold `source`."""
-        sources = self.sources(partition, count)
-        if sources is None:
-            return source is partition or source.surplus(beyond_max=False) > 0
-        return source in sources
+    def most_alike(self, partitions: Collection[Partition[ItemT]]) -> tuple[Partition[ItemT], int]:
+        """Of demands for a page each, the most for which the same would be taken: a partition for
+        which it would be, too, and how many they are. There must be one."""
+        counts: dict[Partition[ItemT], int] = {}
+        for partition in partitions:
+            # For all inside their bounds that is whatever is worth least above its own minimum.
+            is_inside = partition.used + len(partitions) <= partition.max_pages
+            if is_inside and not partition.hard and partition.surplus(beyond_max=False):
+                partition = self._common
+            counts[partition] = counts.get(partition, 0) + 1
+        return max(counts.items(), key=lambda item: item[1])
+
+    def most_from(self, source: Partition[ItemT], partition: Partition[ItemT], count: int) -> int:
+        """Pages that this demand may take of one of its `sources`, as they are now, before they are
+        others."""
+        lacking = self.lacking(partition, count)
+        if partition.hard or not self._tenants:
+            return lacking
+        if self._above_max:
+            return min(source.surplus(beyond_max=True), lacking)
+        if source is not partition:
+            return min(source.surplus(beyond_max=False), lacking)
+        beyond = partition.used + count - partition.max_pages
+        return min(beyond, lacking) if beyond > 0 else lacking
 
     def num_competing(self, partition: Partition[ItemT], count: int) -> int:
         """Running sequences in the partitions that `compete` for this demand."""
@@ -300,38 +319,36 @@ class Partitions(Generic[ItemT]):
         for partition in self._pool.take_changed():
             if not isinstance(partition, Partition):
                 continue
-            self._spare -= partition.spare
-            partition.spare = partition.takeable()
-            self._spare += partition.spare
-            self._rivals -= partition.rivals
-            partition.rivals = partition.competitors()
-            self._rivals += partition.rivals
-            if partition.takeable(beyond_max=True):
+            spare, rivals = partition.takeable(), partition.competitors()
+            self._spare += spare - partition.spare
+            self._rivals += rivals - partition.rivals
+            if spare and not partition.spare:
+                self._unnoted[partition] = None
+            partition.spare, partition.rivals = spare, rivals
+            if spare and partition.used > partition.max_pages:
                 self._above_max[partition] = None
             else:
                 self._above_max.pop(partition, None)
-            self._unnoted[partition] = None
 
     def _note_all(self) -> None:
         """See to it that the least of every partition is in the heaps."""
         self._recount()
         for partition in self._unnoted:
-            for kind in self._least:
-                self._note_least(partition, kind)
+            for kind, queue in partition.queues.items():
+                if len(queue):
+                    self._note_least(partition, kind)
         self._unnoted.clear()
         for kind, heap in self._least.items():
             if len(heap) > 4 * len(self._tenants) + 64:
                 heap.clear()
                 for partition in self:
                     partition.heads.pop(kind, None)
-                    self._note_least(partition, kind)
+                    if len(partition.queues[kind]):
+                        self._note_least(partition, kind)
 
     def _note_least(self, partition: Partition[ItemT], kind: Kind) -> None:
-        """See to it that the partition's least is in the heap."""
-        queue = partition.queues[kind]
-        if not len(queue):
-            return
-        value, item = queue.least()
+        """See to it that the partition's least is in the heap. There must be one."""
+        value, item = partition.queues[kind].least()
         if partition.heads.get(kind) != item.ticket:
             partition.heads[kind] = item.ticket
             entry = (value, next(self._numbers), item.ticket, item, partition)

@@ -4,7 +4,7 @@ knows page numbers only, neither what lies in a page nor who owns it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 FREE = ord(".")
 LIVE_KV = ord("L")
@@ -84,43 +84,36 @@ class PagePool:
         pages = self._free[-count:]
         del self._free[-count:]
         account = account or self._nobody
+        kinds, accounts = self._kinds, self._accounts
         for page in pages:
-            self._kinds[page] = kind
-            self._accounts[page] = account
-        account.used += count
-        account.cached += count * (kind == CACHED_KV)
-        self.note_change(account)
+            kinds[page] = kind
+            accounts[page] = account
+        self._count(account, kind, count)
         self._counts[FREE] -= count
-        self._counts[kind] += count
         return pages
 
-    def release(self, pages: Iterable[int]) -> None:
-        """Give pages back. Raises IntegrityError for one that is free already."""
-        kinds, counts = self._kinds, self._counts
+    def release(self, pages: Sequence[int]) -> None:
+        """Give back pages of one account and kind. Raises IntegrityError for one that is free
+        already."""
+        if not pages:
+            return
+        kinds, kind = self._kinds, self._kinds[pages[0]]
         for page in pages:
-            kind = kinds[page]
-            if kind == FREE:
-                raise IntegrityError(f"page {page} was given back twice")
+            if kinds[page] != kind or kind == FREE:
+                raise IntegrityError(f"page {page} was given back twice, or with others")
             kinds[page] = FREE
-            account = self._accounts[page]
-            account.used -= 1
-            account.cached -= kind == CACHED_KV
-            if not account.changed:
-                self.note_change(account)
-            counts[kind] -= 1
-            counts[FREE] += 1
-            self._free.append(page)
+        self._count(self._accounts[pages[0]], kind, -len(pages))
+        self._counts[FREE] += len(pages)
+        self._free.extend(pages)
 
-    def set_kind(self, page: int, kind: int) -> None:
-        """A used page changes hands: live KV becomes cached KV, or the other way round."""
-        counts, before = self._counts, self._kinds[page]
-        counts[before] -= 1
-        counts[kind] += 1
-        account = self._accounts[page]
-        account.cached += (kind == CACHED_KV) - (before == CACHED_KV)
-        if not account.changed:
-            self.note_change(account)
-        self._kinds[page] = kind
+    def set_kind(self, pages: Sequence[int], kind: int) -> None:
+        """Used pages of one account and kind change hands: live KV becomes cached KV, or the other
+        way round."""
+        account, before = self._accounts[pages[0]], self._kinds[pages[0]]
+        for page in pages:
+            self._kinds[page] = kind
+        self._count(account, before, -len(pages))
+        self._count(account, kind, len(pages))
 
     def page_map(self) -> str:
         """One character a page, in page order."""
@@ -145,3 +138,11 @@ class PagePool:
             raise IntegrityError("an account's number of pages is wrong")
         if self._counts[FREE] != len(self._free) or sum(self._counts.values()) != self.total:
             raise IntegrityError("free + used is not the total number of pages")
+
+    def _count(self, account: PageAccount, kind: int, change: int) -> None:
+        self._counts[kind] += change
+        account.used += change
+        if kind == CACHED_KV:
+            account.cached += change
+        if not account.changed:
+            self.note_change(account)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.kv_fetches import KVFetch
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, PagePool
-from tenora_engine.memory.prefix import PrefixTree
+from tenora_engine.memory.prefix import PrefixTree, num_blocks
 from tenora_engine.sequence import Sequence
 
 
@@ -26,7 +26,7 @@ def pool_stats(
         live[root.namespace] += root.live_pages
         cached[root.namespace] += root.cached_pages
     for sequence in running:
-        own = len(sequence.block_table) - len(sequence.prefix_nodes)
+        own = len(sequence.block_table) - num_blocks(sequence.prefix_end)
         live[sequence.request.tenant.namespace] += own
     for fetch in fetches:
         live[fetch.root.namespace] += len(fetch.pages)

@@ -1,11 +1,13 @@
-"""PrefixTree: which KV blocks are already computed, by what they were computed from. A tree over
-full blocks of tokens with one root for each (namespace, adapter digest or BASE), so that a match
-never crosses a tenant's namespace or an adapter. It knows pages by number only."""
+"""PrefixTree: which KV blocks are already computed, by what they were computed from. A radix tree
+over full blocks of tokens with one root for each (namespace, adapter digest or BASE), so that a
+match never crosses a tenant's namespace or an adapter. It knows pages by number only."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
 
 from tenora_engine.memory.pool import CACHED_KV, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
@@ -27,34 +29,38 @@ PATHS_KEPT = 1024
 """Paths that a node remembers to have parted from it."""
 
 
-class PrefixNode:
-    """One cached block. `references` counts the live sequences that use it; a node without
-    references and children may be evicted."""
+class PrefixNode(msgspec.Struct, eq=False):
+    """A run of cached blocks that all the same sequences have used, at least one. `references`
+    counts the live ones; a node without references and children may be evicted, from its end on.
 
-    __slots__ = (
-        "chain", "children", "depth", "fork", "heat", "key", "last_used_s", "new_paths", "page",
-        "parent", "paths", "references", "root", "ticket", "visits", "wanted",
-    )  # fmt: skip
+    Where a sequence parts within the run the node is split, and stays the one that ends where it
+    ended: who holds it holds all from the root to there, however many nodes that is.
+    """
 
-    def __init__(
-        self, root: PrefixRoot, parent: PrefixNode | None, key: bytes, page: int, now_s: float
-    ) -> None:
-        self.root = root
-        self.parent = parent
-        self.key = key
-        self.chain = b""  # its name in the HostKV, if there is one
-        self.page = page
-        self.depth: int = 0 if parent is None else parent.depth + 1  # blocks before it
-        self.children: dict[bytes, PrefixNode] = {}
-        self.references = 1
-        self.heat = 1.0  # uses, each fading with time: see heat.fade
-        self.visits = 1
-        self.last_used_s = now_s
-        self.wanted = 0  # waiting sequences that begin with it
-        self.ticket = 0  # its place among the candidates for eviction; 0 = none
-        self.fork: PrefixNode | None = None  # where its path parted from what was there before
-        self.new_paths = 0  # that have parted here
-        self.paths: set[int] | None = None  # the latest of them, cached or not, by their first key
+    root: PrefixRoot
+    parent: PrefixNode | None
+    key: bytearray  # the tokens of its blocks (see `encode_tokens`)
+    pages: array[int]
+    depth: int  # blocks before it
+    last_used_s: float
+    fork: PrefixNode | None  # where its path parted from what was there before
+    children: dict[bytes, PrefixNode] = {}  # by their first block
+    references: int = 1
+    heat: float = 1.0  # uses, each fading with time: see heat.fade
+    visits: int = 1
+    wanted: int = 0  # waiting sequences that begin with it
+    ticket: int = 0  # its place among the candidates for eviction; 0 = none
+    chains: list[bytes] = []  # the names of its blocks in the HostKV, if there is one
+    new_paths: int = 0  # that have parted here
+    paths: set[int] | None = None  # the latest of them, cached or not, by their first block
+
+    def __repr__(self) -> str:
+        return f"PrefixNode(depth={self.depth}, pages={self.pages.tolist()})"  # not all its tree
+
+    @property
+    def end(self) -> int:
+        """Blocks from the root to its last."""
+        return self.depth + len(self.pages)
 
     @property
     def returns(self) -> float:
@@ -140,105 +146,113 @@ class PrefixTree:
         root.users -= 1
         self._drop_if_empty(root)
 
-    def match(self, root: PrefixRoot, encoded: bytes) -> list[PrefixNode]:
-        """The longest cached prefix of the tokens of `encoded`, as its nodes from the root down.
+    def match(self, root: PrefixRoot, encoded: bytes) -> PrefixNode | None:
+        """The node at which the longest cached prefix of the tokens of `encoded` ends, None at the
+        root.
 
         The last token is never part of it: something must be left to compute a next token from.
         O(matched blocks). Takes no references.
         """
-        step = self._block_bytes
-        nodes: list[PrefixNode] = []
-        children = root.children
-        for start in range(0, len(encoded) - step, step):
-            node = children.get(encoded[start : start + step])
+        stop = (len(encoded) - 1) // self._block_bytes * self._block_bytes
+        at, end = 0, None
+        while at < stop:
+            node = self._child(root, end, encoded, at, stop)
             if node is None:
                 break
-            nodes.append(node)
-            children = node.children
-        return nodes
+            at += len(node.key)
+            end = node
+        return end
 
-    def pin(self, nodes: Sequence[PrefixNode], now_s: float) -> None:
-        """Take a reference to each node of a path; it counts as a use."""
-        last_s, faded = now_s, 1.0
-        for node in nodes:
-            if node.last_used_s != last_s:
-                last_s = node.last_used_s
-                faded = self._fade(now_s - last_s)
-            node.heat = 1.0 + node.heat * faded
+    def pin(self, end: PrefixNode | None, now_s: float, above: PrefixNode | None = None) -> None:
+        """Take a reference to each node from `end` up to below `above`; it counts as a use."""
+        for node in path(end, above):
+            node.heat = 1.0 + node.heat * self._fade(now_s - node.last_used_s)
             node.visits += 1
             node.last_used_s = now_s
             node.references += 1
             if node.references == 1:
-                node.root.live_pages += 1
-                node.root.cached_pages -= 1
-                self._pool.set_kind(node.page, LIVE_KV)
+                node.root.live_pages += len(node.pages)
+                node.root.cached_pages -= len(node.pages)
+                self._pool.set_kind(node.pages, LIVE_KV)
                 if node.ticket:
                     self._withdraw(node)
 
-    def unpin(self, nodes: Sequence[PrefixNode], now_s: float) -> None:
-        """Give back a reference to each node of a path. What is then unused stays cached, or is
-        freed if its root has been purged."""
-        for node in reversed(nodes):
+    def unpin(self, end: PrefixNode | None, now_s: float, above: PrefixNode | None = None) -> None:
+        """Give back a reference to each node from `end` up to below `above`. What is then unused
+        stays cached, or is freed if its root has been purged."""
+        for node in path(end, above):
             node.references -= 1
             if node.references:
                 continue
-            node.root.live_pages -= 1
-            node.root.cached_pages += 1
+            node.root.live_pages -= len(node.pages)
+            node.root.cached_pages += len(node.pages)
             node.last_used_s = now_s
-            self._pool.set_kind(node.page, CACHED_KV)
+            self._pool.set_kind(node.pages, CACHED_KV)
             if node.children:
                 continue
             if node.root.purged:
-                self._remove(node)
+                self._drop(node)
             else:
                 self._offer(node)
 
-    def want(self, nodes: Sequence[PrefixNode]) -> None:
-        """A waiting sequence begins with this path."""
-        for node in nodes:
+    def want(self, end: PrefixNode | None) -> None:
+        """A waiting sequence begins with the path to `end`."""
+        for node in path(end):
             node.wanted += 1
             if node.ticket and node.wanted == 1:
                 self._offer(node)
 
-    def unwant(self, nodes: Sequence[PrefixNode]) -> None:
+    def unwant(self, end: PrefixNode | None) -> None:
         """It waits no more. Nodes may have been evicted meanwhile."""
-        for node in nodes:
+        for node in path(end):
             node.wanted -= 1
             if node.ticket and not node.wanted:
                 self._offer(node)
 
     def insert(
-        self, root: PrefixRoot, parent: PrefixNode | None, key: bytes, page: int, now_s: float
-    ) -> PrefixNode:
-        """Hand a computed block's live page to the tree; the caller holds a reference to the node
-        that is returned. If the block was cached meanwhile, the node is that one (with another
-        page) and `page` stays the caller's."""
-        siblings = root.children if parent is None else parent.children
-        node = siblings.get(key)
-        if node is not None:
-            self.pin((node,), now_s)
-            return node
-        if parent is not None and parent.ticket:  # it came from the host: nobody uses its prefix
-            self._withdraw(parent)
-        node = PrefixNode(root, parent, key, page, now_s)
-        if parent is not None and parent.visits == 1:  # of the same sequence
-            node.fork = parent.fork
-        elif parent is not None:
-            parent.part(key)
-            node.fork = parent
-        siblings[key] = node
-        root.live_pages += 1
-        return node
+        self,
+        root: PrefixRoot,
+        end: PrefixNode | None,
+        encoded: bytes,
+        pages: array[int],
+        now_s: float,
+    ) -> tuple[PrefixNode | None, array[int]]:
+        """Hand the live pages of computed blocks to the tree: of the tokens of `encoded`, which
+        come after `end`. Returns where they end, to which the caller has references then from `end`
+        on, and the pages of those which were cached meanwhile, the first of them: for these, the
+        pages given stay the caller's."""
+        at, cached = 0, array("i")
+        while at < len(encoded):
+            node = self._child(root, end, encoded, at, len(encoded))
+            if node is None:
+                return self._append(root, end, encoded[at:], pages[len(cached) :], now_s), cached
+            self.pin(node, now_s, end)
+            cached.extend(node.pages)
+            at += len(node.key)
+            end = node
+        return end, cached
 
-    def evict(self, node: PrefixNode) -> None:
-        """Drop an unreferenced leaf and free its page."""
+    def evict(self, node: PrefixNode, most: int) -> int:
+        """Free the pages of the last blocks of an unreferenced leaf, at most so many. Returns how
+        many they were."""
         if node.references or node.children:
             raise IntegrityError("only an unreferenced leaf of the prefix tree can be evicted")
-        self._remove(node)
-        parent = node.parent
-        if parent is not None and not parent.references and not parent.children:
-            self._offer(parent)
-        self._drop_if_empty(node.root)
+        count = min(most, len(node.pages))
+        if count == len(node.pages):
+            self._drop(node)
+            parent = node.parent
+            if parent is not None and not parent.references and not parent.children:
+                self._offer(parent)
+            self._drop_if_empty(node.root)
+            return count
+        pages = node.pages[-count:]
+        del node.key[-count * self._block_bytes :], node.pages[-count:]
+        if node.chains:
+            del node.chains[-count:]
+        node.root.cached_pages -= count
+        self._pool.release(pages[::-1])
+        self._offer(node)
+        return count
 
     def purge(self, namespace: str, digest: str) -> int:
         """Free all cached pages of one (namespace, digest), now; those of live sequences follow
@@ -249,22 +263,108 @@ class PrefixTree:
         root.purged = True
         unused = [node for node in walk(root) if not node.references]
         for node in reversed(unused):  # children come after their parents in a walk
-            self._remove(node)
+            self._drop(node)
         if root.users:
             self._detached[root] = None
-        return len(unused)
+        return sum(len(node.pages) for node in unused)
 
     def roots(self) -> Iterator[PrefixRoot]:
         yield from self._roots.values()
         yield from self._detached
 
-    def _remove(self, node: PrefixNode) -> None:
-        siblings = node.root.children if node.parent is None else node.parent.children
-        del siblings[node.key]
+    def _child(
+        self, root: PrefixRoot, node: PrefixNode | None, encoded: bytes, at: int, stop: int
+    ) -> PrefixNode | None:
+        """What goes on from a node, or the root, along `encoded` from `at` to `stop`; split where
+        it does not go on to its own end."""
+        children = root.children if node is None else node.children
+        child = children.get(encoded[at : at + self._block_bytes])
+        if child is None:
+            return None
+        ahead = encoded[at : min(at + len(child.key), stop)]
+        if ahead == child.key:
+            return child
+        return self._split(child, self._common_blocks(child.key, ahead))
+
+    def _common_blocks(self, key: bytearray, ahead: bytes) -> int:
+        """With how many blocks both begin; the first is known to be common."""
+        step = self._block_bytes
+        common, most = 1, len(ahead) // step
+        while common < most:
+            middle = (common + most + 1) // 2
+            if key[common * step : middle * step] == ahead[common * step : middle * step]:
+                common = middle
+            else:
+                most = middle - 1
+        return common
+
+    def _split(self, node: PrefixNode, count: int) -> PrefixNode:
+        """Make the first `count` blocks of a node one of their own, above it."""
+        size = count * self._block_bytes
+        upper = PrefixNode(
+            root=node.root,
+            parent=node.parent,
+            key=node.key[:size],
+            pages=node.pages[:count],
+            depth=node.depth,
+            last_used_s=node.last_used_s,
+            fork=node.fork,
+            references=node.references,
+            heat=node.heat,
+            visits=node.visits,
+            wanted=node.wanted,
+            chains=node.chains[:count],
+        )
+        self._siblings(node)[self._first_block(upper)] = upper
+        del node.key[:size], node.pages[:count], node.chains[:count]
+        node.depth += count
+        node.parent = upper
+        upper.children[self._first_block(node)] = node
+        return upper
+
+    def _append(
+        self,
+        root: PrefixRoot,
+        end: PrefixNode | None,
+        encoded: bytes,
+        pages: array[int],
+        now_s: float,
+    ) -> PrefixNode:
+        """New blocks after `end`: more of its run as long as that is one sequence's alone."""
+        root.live_pages += len(pages)
+        if end is None:
+            node = PrefixNode(root, None, bytearray(encoded), pages, 0, now_s, None)
+            root.children[self._first_block(node)] = node
+            return node
+        is_own = end.visits == 1
+        if is_own and end.references == 1 and not end.children and not end.wanted:
+            end.key += encoded
+            end.pages.extend(pages)
+            end.last_used_s = now_s
+            return end
+        if end.ticket:  # it came from the host: nobody uses it
+            self._withdraw(end)
+        fork = end.fork if is_own else end
+        node = PrefixNode(root, end, bytearray(encoded), pages, end.end, now_s, fork)
+        first = self._first_block(node)
+        if not is_own:
+            end.part(first)
+        end.children[first] = node
+        return node
+
+    def _drop(self, node: PrefixNode) -> None:
+        """Forget an unreferenced node without children."""
+        del self._siblings(node)[self._first_block(node)]
         if node.ticket:
             self._withdraw(node)
-        node.root.cached_pages -= 1
-        self._pool.release((node.page,))
+        node.root.cached_pages -= len(node.pages)
+        self._pool.release(node.pages[::-1])
+
+    def _siblings(self, node: PrefixNode) -> dict[bytes, PrefixNode]:
+        return node.root.children if node.parent is None else node.parent.children
+
+    def _first_block(self, node: PrefixNode) -> bytes:
+        return bytes(node.key[: self._block_bytes])
 
     def _drop_if_empty(self, root: PrefixRoot) -> None:
         if root.users or root.children:
@@ -273,6 +373,27 @@ class PrefixTree:
             self._detached.pop(root, None)
         else:
             self._roots.pop((root.namespace, root.digest), None)
+
+
+def path(end: PrefixNode | None, above: PrefixNode | None = None) -> Iterator[PrefixNode]:
+    """The nodes from `end` up to the root, or to below `above`. The one given last may be dropped
+    before the next is asked for."""
+    while end is not None and end is not above:
+        node, end = end, end.parent
+        yield node
+
+
+def num_blocks(end: PrefixNode | None) -> int:
+    """From the root to there."""
+    return 0 if end is None else end.end
+
+
+def pages_to(end: PrefixNode | None) -> array[int]:
+    """Of all blocks from the root to there."""
+    pages = array("i")
+    for node in reversed(list(path(end))):
+        pages.extend(node.pages)
+    return pages
 
 
 def walk(root: PrefixRoot) -> Iterator[PrefixNode]:

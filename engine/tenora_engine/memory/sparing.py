@@ -11,7 +11,7 @@ from tenora_engine.memory.pool import LIVE_KV, PagePool
 def allocate_sparing(
     evictor: Evictor,
     pool: PagePool,
-    evict: Callable[[Item], None],
+    evict: Callable[[Item, int], None],
     namespace: str,
     count: int,
     is_spared: Callable[[Item], bool],
@@ -21,8 +21,7 @@ def allocate_sparing(
     partitions = evictor.partitions
     partition = partitions.of(namespace, "kv")
     count = max(min(count, partitions.available(partition, count, {})), 0)
-    for item in evictor.victims(partition, count, "kv", is_spared):
-        evict(item)
-    while count > 0 and partitions.lacks(partition, count):
-        count -= 1
+    for item, most in evictor.victims(partition, count, "kv", is_spared):
+        evict(item, most)
+    count = max(count - partitions.lacking(partition, count), 0)
     return pool.try_allocate(count, LIVE_KV, partition) or []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import ContextLengthError, InvalidRequestError
@@ -61,7 +62,13 @@ def stop_ids(config: ResolvedConfig, request: GenerationRequest) -> frozenset[in
     request's own, always."""
     sampling = request.sampling
     eos = () if sampling.ignore_eos else config.model.eos_token_ids
-    return frozenset((*eos, *sampling.stop_token_ids))
+    return _one_frozenset((*eos, *sampling.stop_token_ids))
+
+
+@lru_cache(maxsize=1024)
+def _one_frozenset(token_ids: tuple[int, ...]) -> frozenset[int]:
+    """The same for equal ids: every step looks at that of every sequence."""
+    return frozenset(token_ids)
 
 
 def make_sequences(

@@ -4,6 +4,7 @@ adapters, and costs only by number."""
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import count
 
@@ -59,9 +60,11 @@ class ClassQueue:
     any, both bounds are AHEAD_ROUNDS more of a quantum (the first one twice).
     """
 
-    def __init__(self, quantum: float) -> None:
+    def __init__(self, quantum: float, backlogs: Counter[str]) -> None:
+        """`backlogs` counts the classes in which a tenant has a backlog."""
         self.waiting: dict[str, TenantLine] = {}
         self.backlogged: set[str] = set()  # tenants with much that waits (BACKLOG_ROUNDS)
+        self._backlogs = backlogs
         self._quantum = quantum
         self._lines: dict[str, TenantLine] = {}
         self._lines_kept = _TENANTS_KEPT
@@ -80,9 +83,10 @@ class ClassQueue:
     @property
     def first(self) -> TenantLine | None:
         """Whose turn it is."""
-        while self._heap and self._entries.get(self._heap[0][-1]) is not self._heap[0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][-1] if self._heap else None
+        heap, entries = self._heap, self._entries
+        while heap and entries.get(heap[0][-1]) is not heap[0]:
+            heapq.heappop(heap)
+        return heap[0][-1] if heap else None
 
     @property
     def first_due_s(self) -> float:
@@ -96,10 +100,9 @@ class ClassQueue:
     def place(self, line: TenantLine) -> None:
         """Put a tenant that waits where it belongs; to be called when anything that the order goes
         by has changed. O(log tenants)."""
-        if line.work >= BACKLOG_ROUNDS * self._quantum * line.weight:
-            self.backlogged.add(line.key)
-        else:
-            self.backlogged.discard(line.key)
+        has_backlog = line.work >= BACKLOG_ROUNDS * self._quantum * line.weight
+        if has_backlog is not (line.key in self.backlogged):
+            self._note_backlog(line.key, has_backlog)
         waiting = line.next
         entry = self._entries.get(line)
         if waiting is None:
@@ -190,6 +193,16 @@ class ClassQueue:
         """Of a tenant that enters the queue."""
         return max(self._round - CREDIT_ROUNDS, self._empty_round)
 
+    def _note_backlog(self, tenant_key: str, has_backlog: bool) -> None:
+        if has_backlog:
+            self.backlogged.add(tenant_key)
+            self._backlogs[tenant_key] += 1
+            return
+        self.backlogged.remove(tenant_key)
+        self._backlogs[tenant_key] -= 1
+        if not self._backlogs[tenant_key]:
+            del self._backlogs[tenant_key]
+
     def _forget_the_idle(self) -> None:
         """Tenants who would be lifted anyway when they return need not be remembered."""
         if len(self._lines) < self._lines_kept:
@@ -212,7 +225,8 @@ class FairQueue:
 
     def __init__(self, quantum: float) -> None:
         self._shares = ClassShares()
-        self._classes = {name: ClassQueue(quantum) for name in CLASS_WEIGHTS}
+        self._backlogs: Counter[str] = Counter()
+        self._classes = {name: ClassQueue(quantum, self._backlogs) for name in CLASS_WEIGHTS}
         self._size = 0
 
     def __len__(self) -> int:
@@ -220,8 +234,8 @@ class FairQueue:
 
     @property
     def num_backlogged(self) -> int:
-        """Tenants with a backlog. O(their number)."""
-        return len(set().union(*(queue.backlogged for queue in self._classes.values())))
+        """Tenants with a backlog."""
+        return len(self._backlogs)
 
     @property
     def has_excess(self) -> bool:

@@ -164,7 +164,6 @@ class RequestBook:
         self.queue.start(sequence, is_express)
         self.running.start(sequence)
         sequence.state = SequenceState.RUNNING
-        sequence.encoded = b""
         sequence.slot_waits = 0
         sequence.settled_length = len(sequence.token_ids)
         sequence.settled_kv = self.charges.kv_price

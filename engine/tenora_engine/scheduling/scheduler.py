@@ -206,7 +206,7 @@ class Scheduler:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
         short = self._running.take_short()
         if len(short) > 1:
-            self._memory.make_room(len(short))
+            self._memory.make_room(short)
         for sequence in short:
             while sequence.state is SequenceState.RUNNING and not self._memory.try_grow(
                 sequence, len(sequence.token_ids)
@@ -230,8 +230,9 @@ class Scheduler:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
         sequence.num_computed += item.num_tokens
-        if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
+        if item.num_tokens > 1:
             self._memory.cache_blocks(sequence)
+        if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
             self._book.settle(sequence)
         added = self._append(sequence, new, logprobs, now_s) if new else 0
         if sequence.state is SequenceState.RUNNING:
