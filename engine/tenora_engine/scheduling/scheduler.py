@@ -117,6 +117,7 @@ class Scheduler:
         if self._express is not None:
             express = self._express.plan(paused, now_s)
             if express or paused is not None:
+                self._stalled = False
                 return StepPlan(tuple(express))
         self._grow()
         chunks: list[ScheduledSequence] = []
