@@ -101,8 +101,10 @@ def _pair(engine: Engine, base_first: bool) -> tuple[float, float]:
     results: dict[str, StepResult] = {}
     for name in ("base", "adapted") if base_first else ("adapted", "base"):
         started = time.perf_counter()
-        results[name] = engine._runner.run(engine._runner.build_batch(parts[name]))
+        result = engine._runner.run(engine._runner.build_batch(parts[name]))
         seconds[name] = time.perf_counter() - started
+        assert result is not None, "nobody asks for a pause"
+        results[name] = result
     together = StepResult(
         results["base"].token_ids + results["adapted"].token_ids,  # the plan has the base first
         results["base"].logprobs + results["adapted"].logprobs,

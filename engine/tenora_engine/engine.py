@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tenora_engine.client import AbortReason
@@ -24,12 +25,25 @@ _log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """What the engine needs of a model runner. Both may raise: then the sequences of that plan
-    fail, and only they."""
+    """What the engine needs of a model runner, as in `runner.ModelRunner`. `build_batch` and `run`
+    may raise: then the sequences of that plan fail, and only they."""
+
+    can_pause: bool
 
     def build_batch(self, plan: StepPlan) -> Any: ...
 
-    def run(self, batch: Any) -> StepResult: ...
+    def run(self, batch: Any) -> StepResult | None: ...
+
+    def ask_to_pause(self, wanted: bool) -> None: ...
+
+
+@dataclass
+class _Step:
+    """One that has begun."""
+
+    plan: StepPlan
+    batch: Any = None
+    seconds: float = 0.0  # that it was worked on
 
 
 class Engine:
@@ -54,9 +68,11 @@ class Engine:
         self._runner = runner
         self._loader = loader
         self._memory = memory
-        self._scheduler = Scheduler(config, memory, loader, clock)
+        self._scheduler = Scheduler(config, memory, loader, clock, can_pause=runner.can_pause)
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
+        self._paused: _Step | None = None
+        self._events: list[Event] = []  # of a step that had to be completed before a command
         loader.on_complete = self._load_ended
         for copier in memory.copiers:
             copier.on_complete = self._load_ended
@@ -69,7 +85,14 @@ class Engine:
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
         context nor the arena) or QueueFullError.
         """
+        self._runner.ask_to_pause(False)
         self._scheduler.submit(request)
+
+    def announce(self, request: GenerationRequest) -> None:
+        """The request is about to be submitted, as soon as the step that runs has been paused or
+        has ended. May be called from any thread."""
+        if self._scheduler.is_express(request):
+            self._runner.ask_to_pause(True)
 
     def abort(
         self,
@@ -84,6 +107,8 @@ class Engine:
         metered at `output_tokens`. "client_gone" meters what was generated. An unknown id is no
         error: the sequence may have ended meanwhile.
         """
+        while self._paused is not None:  # it may compute what is ended here
+            self._events += self._resume(self._paused)
         self._book.abort(request_id, index, reason, output_tokens)
 
     def forget_adapter(self, namespace: str, digest: str) -> None:
@@ -98,7 +123,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something. False while all that waits, waits for adapters."""
-        return self._scheduler.has_work
+        return self._paused is not None or bool(self._events) or self._scheduler.has_work
 
     @property
     def idle_s(self) -> float | None:
@@ -107,23 +132,42 @@ class Engine:
         return self._scheduler.idle_s
 
     def step(self) -> list[Event]:
-        """One iteration of the batch. A failing runner fails the sequences of its plan with an
-        "error" event and leaves the pool intact."""
+        """One iteration of the batch, or as much of it as is run before it is paused for those who
+        come meanwhile (`announce`) and ask for no more than their shares: the next call runs them
+        first. A failing runner fails the sequences of its plan with an "error" event and leaves the
+        pool intact."""
+        events, self._events = self._events, []
         started = time.perf_counter()
-        plan = self._scheduler.schedule()
-        if not plan.scheduled:
-            return self._scheduler.take_events()
+        plan = self._scheduler.schedule(None if self._paused is None else self._paused.plan)
+        if plan.scheduled:
+            return events + self._run(_Step(plan, seconds=time.perf_counter() - started))
+        if self._paused is not None:
+            return events + self._resume(self._paused)
+        return events + self._scheduler.take_events()
+
+    def _resume(self, paused: _Step) -> list[Event]:
+        self._paused = None
+        return self._run(paused)
+
+    def _run(self, step: _Step) -> list[Event]:
+        started = time.perf_counter()
         self._pace.begin_step()
         try:
-            result = self._runner.run(self._runner.build_batch(plan))
+            if step.batch is None:
+                step.batch = self._runner.build_batch(step.plan)
+            result = self._runner.run(step.batch)
         except Exception as error:
-            _log.exception("a step of %d sequences failed", len(plan.scheduled))
-            return self._scheduler.fail(plan, error)
+            _log.exception("a step of %d sequences failed", len(step.plan.scheduled))
+            return self._scheduler.fail(step.plan, error)
         finally:
             self._pace.end_step()
-        step_s = time.perf_counter() - started
-        self._last_step_ms = step_s * 1000
-        return self._scheduler.commit(plan, result, step_s)
+        step.seconds += time.perf_counter() - started
+        if result is None:
+            self._paused = step
+            self._runner.ask_to_pause(False)
+            return self._scheduler.take_events()
+        self._last_step_ms = step.seconds * 1000
+        return self._scheduler.commit(step.plan, result, step.seconds)
 
     def stats(self) -> EngineStats:
         """A snapshot. O(pages)."""

@@ -93,7 +93,9 @@ class EngineLoop:
 
     def submit(self, request: GenerationRequest) -> Future[None]:
         """See `Engine.submit`, whose errors the Future holds."""
-        return self.call(lambda engine: engine.submit(request))
+        future = self.call(lambda engine: engine.submit(request))
+        self._engine.announce(request)
+        return future
 
     def abort(
         self,

@@ -14,7 +14,12 @@ from engine_fakes import make_request, make_tenant
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, ClassShares
 from tenora_engine.scheduling.line import AGE_S, LINE_WINDOW
-from tenora_engine.scheduling.queue import BACKLOG_ROUNDS, CREDIT_ROUNDS, FairQueue
+from tenora_engine.scheduling.queue import (
+    AHEAD_ROUNDS,
+    BACKLOG_ROUNDS,
+    CREDIT_ROUNDS,
+    FairQueue,
+)
 from tenora_engine.sequence import Sequence
 
 NOW_S = 1000.0
@@ -38,8 +43,13 @@ def make_sequence(
 
 
 def take(queue: FairQueue, cost: float | None = None, now_s: float = NOW_S) -> Sequence:
-    sequence = next(queue.candidates())
-    queue.start(sequence)
+    return start(queue, next(queue.candidates()), cost)
+
+
+def start(
+    queue: FairQueue, sequence: Sequence, cost: float | None = None, is_express: bool = False
+) -> Sequence:
+    queue.start(sequence, is_express)
     queue.charge(sequence, sequence.num_prompt if cost is None else cost)
     return sequence
 
@@ -235,29 +245,36 @@ def test_the_service_gap_of_backlogged_tenants_is_bounded(
 @given(
     st.lists(st.integers(1, 4), min_size=2, max_size=3),
     st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(1, 30), st.integers(0, 9)),
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(0, 6),
+            st.integers(1, 30),
+            st.integers(0, 9),
+            st.booleans(),
+        ),
         max_size=60,
     ),
     st.integers(1, 40),
 )
 @settings(deadline=None)
 def test_the_service_gap_is_bounded_for_tenants_that_come_and_go(
-    weights: list[int], moves: list[tuple[int, int, int, int]], quantum: int
+    weights: list[int], moves: list[tuple[int, int, int, int, bool]], quantum: int
 ) -> None:
     """The bound of `ClassQueue` over any span in which two tenants wait all the time, wherever
     their counters were when they came: each move is some requests of one tenant (with deadlines
-    that favour the first), then some starts."""
+    that favour the first), then some starts, some of them first of those that go express."""
     queue = FairQueue(quantum)
     tenants = [make_tenant(f"t{i}", weight=float(w)) for i, w in enumerate(weights)]
     service = dict.fromkeys((t.key for t in tenants), 0.0)
     spans: dict[tuple[str, str], list[float]] = {}
-    bound = 2 * ((1 + CREDIT_ROUNDS) * quantum + 30)
-    for who, requests, length, starts in moves:
+    bound = 2 * ((1 + CREDIT_ROUNDS + AHEAD_ROUNDS) * quantum + 30)
+    for who, requests, length, starts, is_express in moves:
         for _ in range(requests):
             tenant = tenants[who % len(tenants)]
             queue.push(make_sequence(tenant, length, due_s=NOW_S + who), NOW_S)
         for _ in range(min(starts, len(queue))):
-            sequence = take(queue)
+            express = next(queue.express(), None) if is_express else None
+            sequence = take(queue) if express is None else start(queue, express, is_express=True)
             tenant = sequence.request.tenant
             service[tenant.key] += sequence.num_prompt / tenant.weight
             waiting = queue.waiting_by_tenant()
@@ -350,3 +367,25 @@ def test_nothing_is_lost_and_everything_is_come_to(moves: list[tuple[str, int]])
                 if s.service_class == tier
             ]
             assert places == sorted(places)
+
+
+def test_express_are_those_whose_requests_leave_them_within_their_shares() -> None:
+    """In fair order; who asks for much is not, whatever it is owed, and who had much is not."""
+    queue = FairQueue(quantum=10)
+    noisy, quiet, small, greedy = (make_tenant(name) for name in ("n", "q", "s", "g"))
+    for _ in range(30):
+        queue.push(make_sequence(noisy, 10), NOW_S)
+    for _ in range(CREDIT_ROUNDS + 4):
+        assert take(queue).request.tenant is noisy
+    mine = [make_sequence(tenant, 10) for tenant in (quiet, small, quiet)]
+    for sequence in mine:
+        queue.push(sequence, NOW_S)
+    queue.push(make_sequence(greedy, 10 * (CREDIT_ROUNDS + AHEAD_ROUNDS) + 1), NOW_S)
+    assert list(queue.express()) == [mine[0], mine[2], mine[1]]
+    assert queue.keeps_share(small, "default")
+    assert not queue.keeps_share(noisy, "default")
+    start(queue, mine[1], is_express=True, cost=10.0 * (CREDIT_ROUNDS + AHEAD_ROUNDS + 1))
+    queue.push(make_sequence(small, 10), NOW_S)
+    assert not queue.keeps_share(small, "default"), "it is too far ahead"
+    assert list(queue.express()) == [mine[0], mine[2]]
+    assert len(list(queue.candidates())) == len(queue), "the walk has left no trace"

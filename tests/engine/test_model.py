@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.loader import DTYPES, LoadedModel, load_model, read_model_info
 from tenora_kernels import build_attention_layout, build_segments
 from tenora_kernels.backend import has_compiled_ops
+from tenora_kernels.compiled.decoder import Progress
 from tenora_kernels.segments import BASE_SLOT, AdapterTable, KVLayout
 
 BLOCK_TOKENS = 4
@@ -297,6 +298,35 @@ def test_next_tokens_are_the_first_of_the_highest_logits(tmp_path: Path, dtype: 
     chosen = decoder.next_tokens(harness.inputs(TOKENS), harness.arena, rows)
     assert chosen == logits.float().nan_to_num(nan=-torch.inf).numpy().argmax(axis=1).tolist()
     assert all(token < 1001 or token % 1001 == 17 for token in chosen)
+
+
+@pytest.mark.skipif(not has_compiled_ops(), reason="only the compiled decoder can be paused")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_paused_step_goes_on_as_if_nothing_had_been_run_meanwhile(
+    tmp_path: Path, dtype: DType
+) -> None:
+    """Paused after every layer, with a longer step of another sequence on the same decoder each
+    time."""
+    save_random_model(tmp_path, CONFIGS["llama"]())
+    alone = Harness.of(tmp_path, dtype)
+    wanted = alone.run(TOKENS[:30])
+    harness = Harness.of(tmp_path, dtype)
+    decoder = harness.model.decoder
+    assert isinstance(decoder, CompiledDecoder)
+    other = replace(harness, block_table=harness.block_table[16:])
+    inputs, rows = harness.inputs(TOKENS[:30]), torch.arange(30)
+    for advance, result in (
+        (decoder.advance_logits, wanted),
+        (decoder.advance_tokens, wanted.float().argmax(1).tolist()),
+    ):
+        progress, pauses = Progress(pause=torch.ones(1, dtype=torch.int32)), 0
+        while (found := advance(inputs, harness.arena, rows, progress)) is None:
+            pauses += 1
+            other.computed = 0
+            other.run(TOKENS)
+        assert pauses == SIZES["num_hidden_layers"] - 1
+        assert torch.equal(torch.as_tensor(found), torch.as_tensor(result))
+    assert torch.equal(harness.run(TOKENS[30:]), alone.run(TOKENS[30:])), "the same KV"
 
 
 @pytest.mark.usefixtures("kind")

@@ -232,6 +232,7 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
         plan = scheduler.schedule()
         loads.append(charges.load(2 * config.page_bytes))  # as the rates are now
         result = rig.runner.run(rig.runner.build_batch(plan))
+        assert result is not None
         scheduler.commit(plan, result, step_s=0.0)  # pages held for no time cost nothing
     paid = rig.engine._book.queue.counter("t0", "default")
     assert paid == pytest.approx(token * (6 + DECODE_COST * 3) + loads[0])

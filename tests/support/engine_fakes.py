@@ -142,7 +142,12 @@ class FakeRunner:
     reads all of the context back and refuses any difference."""
 
     def __init__(
-        self, config: ResolvedConfig, pool: Tensor, table: AdapterTable, eos_every: int = 11
+        self,
+        config: ResolvedConfig,
+        pool: Tensor,
+        table: AdapterTable,
+        eos_every: int = 11,
+        can_pause: bool = False,
     ) -> None:
         self.config = config
         self.pool = pool
@@ -153,6 +158,12 @@ class FakeRunner:
         self.plans: list[StepPlan] = []
         self.computed_tokens = 0
         self.builder = BatchBuilder(config, table, pool.device)
+        self.can_pause = can_pause
+        self.pauses = 0
+        self._pause_wanted = False
+
+    def ask_to_pause(self, wanted: bool) -> None:
+        self._pause_wanted = wanted
 
     def build_batch(self, plan: StepPlan) -> FakeBatch:
         engine = self.config.engine
@@ -170,7 +181,12 @@ class FakeRunner:
         check_batch(self.builder.build(plan), plan, engine.block_tokens)
         return FakeBatch(plan)
 
-    def run(self, batch: FakeBatch) -> StepResult:
+    def run(self, batch: FakeBatch) -> StepResult | None:
+        """A step that is paused has written nothing yet: what it is to write to and to read must
+        still be its own when it goes on."""
+        if self._pause_wanted and batch.plan.is_pausable:
+            self.pauses += 1
+            return None
         self.plans.append(batch.plan)
         for item in batch.plan.scheduled:
             self._write(item.sequence, item.num_tokens)
@@ -328,6 +344,7 @@ class Rig:
         eos_every: int = 11,
         policy: EvictionPolicy | None = None,
         at_once_bytes: float = AT_ONCE_BYTES,
+        can_pause: bool = False,
     ) -> Rig:
         arena = Arena.allocate(config)
         rig: Rig
@@ -346,7 +363,7 @@ class Rig:
         copier, adapter_copier = memory.copiers
         assert isinstance(copier, FakeCopier)
         assert isinstance(adapter_copier, FakeCopier)
-        runner = FakeRunner(config, arena.pool, memory.adapters.table, eos_every)
+        runner = FakeRunner(config, arena.pool, memory.adapters.table, eos_every, can_pause)
         loader = FakeLoader(config, instant)
         engine = Engine(config, runner, loader, memory, clock)
         rig = cls(config, engine, runner, loader, copier, adapter_copier, memory)

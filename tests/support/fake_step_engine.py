@@ -121,6 +121,9 @@ class FakeStepEngine:
         usage = usage_record(*key, output_tokens=output_tokens, reason=reason)
         self._ended.append(FinishEvent(*key, reason=reason, usage=usage))
 
+    def announce(self, request: GenerationRequest) -> None:
+        """Its steps are short."""
+
     def forget_adapter(self, namespace: str, digest: str) -> None:
         self._forgotten += 1
 

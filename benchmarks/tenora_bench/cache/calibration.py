@@ -139,6 +139,7 @@ def _time_wave(
         plan = engine._scheduler.schedule()
         features = step_features(plan, lambda ref: _adapter_bytes(engine, ref))
         result = engine._runner.run(engine._runner.build_batch(plan))
+        assert result is not None, "nobody asks for a pause"
         engine._scheduler.commit(plan, result, time.perf_counter() - started)
         timed.append(TimedStep(features, time.perf_counter() - started))
         decoding += plan.is_decode

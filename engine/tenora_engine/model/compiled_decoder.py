@@ -16,6 +16,7 @@ from tenora_kernels.compiled.decoder import (
     DecoderSizes,
     PackedLayer,
     PackedProjection,
+    Progress,
     StepDecoder,
     StepRows,
 )
@@ -84,6 +85,19 @@ class CompiledDecoder:
     ) -> list[int]:
         """As `next_logits`, and of each row the likeliest token, the first of equals."""
         return self._steps.next_tokens(self._rows(inputs, arena, rows))
+
+    def advance_logits(
+        self, inputs: ForwardInputs, arena: Arena, rows: Tensor, progress: Progress
+    ) -> Tensor | None:  # [num_samples, vocab]
+        """As `next_logits`, of a step that may be paused: then None, and the next call with the
+        same `progress` goes on."""
+        return self._steps.advance_logits(self._rows(inputs, arena, rows), progress)
+
+    def advance_tokens(
+        self, inputs: ForwardInputs, arena: Arena, rows: Tensor, progress: Progress
+    ) -> list[int] | None:
+        """As `next_tokens` and `advance_logits`."""
+        return self._steps.advance_tokens(self._rows(inputs, arena, rows), progress)
 
     def _rows(self, inputs: ForwardInputs, arena: Arena, rows: Tensor) -> StepRows:
         if arena is not self._arena:

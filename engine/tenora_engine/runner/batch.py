@@ -20,6 +20,7 @@ from tenora_engine.runner.sampling_inputs import SamplingInputs, build_sampling_
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.sequence import Sequence
 from tenora_kernels import build_attention_layout, build_segments
+from tenora_kernels.compiled.decoder import Progress
 from tenora_kernels.segments import AdapterTable, stack_block_tables
 
 Places = Rows[int]
@@ -28,13 +29,14 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """One step, ready to run; valid until the next is built."""
+    """One step, ready to run; valid until the next is built, or for good if it can be paused."""
 
     inputs: ForwardInputs
     sample_rows: Tensor  # [num_samples] int64, the rows whose next token is wanted
     sampling: SamplingInputs  # of those rows, in that order
     sampled_items: Places  # their places in the plan
     num_items: int
+    progress: Progress | None = None  # of a step that can be paused
 
     def result(self, sampled: Sampled) -> StepResult:
         """The sampled tokens by place in the plan."""
@@ -47,20 +49,28 @@ class Batch:
 
 
 class BatchBuilder:
-    """Builds batches for one arena and one adapter table."""
+    """Builds batches for one arena and one adapter table. `pause` stops what can be paused, see
+    `Progress`; None where nothing can."""
 
-    def __init__(self, resolved: ResolvedConfig, table: AdapterTable, device: torch.device) -> None:
+    def __init__(
+        self,
+        resolved: ResolvedConfig,
+        table: AdapterTable,
+        device: torch.device,
+        pause: Tensor | None = None,  # [1] int32
+    ) -> None:
         self._block_tokens = resolved.engine.block_tokens
         self._vocab = resolved.model.vocab
         self._seed = resolved.engine.seed
         self._table = table
         self._device = device
+        self._pause = pause
         self._decode = DecodeInputs(self._block_tokens, table)
 
     def build(self, plan: StepPlan) -> Batch:
         """The plan is not empty, and its sequences have the pages their tokens need."""
         sequences = [item.sequence for item in plan.scheduled]
-        if self._device.type == "cpu" and plan.is_decode:
+        if self._device.type == "cpu" and plan.is_decode and not plan.is_pausable:
             inputs, rows = self._decode.write(sequences)
             sampled: Places = range(len(sequences))
         else:
@@ -74,6 +84,9 @@ class BatchBuilder:
             ),
             sampled_items=sampled,
             num_items=len(sequences),
+            progress=Progress(self._pause)
+            if plan.is_pausable and self._pause is not None
+            else None,
         )
 
     def _ragged(

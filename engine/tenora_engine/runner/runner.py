@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import torch
 from torch import Tensor
 
@@ -37,34 +39,53 @@ class ModelRunner:
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
         adapters = as_packed(pool, resolved).view(-1)
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
-        self._builder = BatchBuilder(resolved, table, pool.device)
+        self.can_pause = isinstance(self._decoder, CompiledDecoder)
+        self._pause = array("i", [0])
+        pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_pause else None
+        self._builder = BatchBuilder(resolved, table, pool.device, pause)
         self._graphs: GraphRunner | None = None
         if isinstance(self._decoder, Decoder) and pool.device.type == "cuda":
             max_rows, max_context = resolved.engine.max_running, resolved.model.context_tokens
             self._graphs = GraphRunner(self._decoder, self._arena, max_rows, max_context)
             self._graphs.capture_all()
 
+    def ask_to_pause(self, wanted: bool) -> None:
+        """The step that runs or runs next, if its plan can be paused; from any thread. Holds until
+        it is asked otherwise."""
+        self._pause[0] = wanted
+
     def build_batch(self, plan: StepPlan) -> Batch:
         """The flat ragged tensors of one step; reads the plan's sequences, changes nothing."""
         return self._builder.build(plan)
 
-    def run(self, batch: Batch) -> StepResult:
-        """Write the step's KV into its pages and sample one token for each row that samples.
+    def run(self, batch: Batch) -> StepResult | None:
+        """Write the step's KV into its pages and sample one token for each row that samples. None:
+        it was paused, and goes on when it is called again; other batches may be run before.
 
         What a row gets depends on its own sequence only: with the compiled decoder down to the
         bits, else up to the rounding of matrix products, which libraries block differently for
         different numbers of rows.
         """
         if isinstance(self._decoder, CompiledDecoder) and batch.sampling.likeliest_only:
-            chosen = self._decoder.next_tokens(batch.inputs, self._arena, batch.sample_rows)
-            return batch.result(Sampled(chosen, [None] * len(chosen)))
+            chosen = self._next_tokens(self._decoder, batch)
+            return None if chosen is None else batch.result(Sampled(chosen, [None] * len(chosen)))
         logits = self._next_logits(batch)
+        if logits is None:
+            return None
         if not batch.sampled_items:
             return batch.result(Sampled([], []))
         return batch.result(sample(logits, batch.sampling))
 
-    def _next_logits(self, batch: Batch) -> Tensor:  # [num_samples, vocab]
-        inputs, rows = batch.inputs, batch.sample_rows
-        if self._graphs is not None and self._graphs.can_run(inputs):
-            return self._graphs.next_logits(inputs, rows)
-        return self._decoder.next_logits(inputs, self._arena, rows)
+    def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
+        step = (batch.inputs, self._arena, batch.sample_rows)
+        if batch.progress is None:
+            return decoder.next_tokens(*step)
+        return decoder.advance_tokens(*step, batch.progress)
+
+    def _next_logits(self, batch: Batch) -> Tensor | None:  # [num_samples, vocab]
+        step = (batch.inputs, self._arena, batch.sample_rows)
+        if batch.progress is not None and isinstance(self._decoder, CompiledDecoder):
+            return self._decoder.advance_logits(*step, batch.progress)
+        if self._graphs is not None and self._graphs.can_run(batch.inputs):
+            return self._graphs.next_logits(batch.inputs, batch.sample_rows)
+        return self._decoder.next_logits(*step)

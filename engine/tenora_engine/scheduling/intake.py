@@ -53,7 +53,7 @@ class _Step:
 
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
     cold_adapters: int = 0
-    work: float = 0.0  # that left the queue
+    is_express: bool = False
     without_pages: list[Sequence] = field(default_factory=list)
 
 
@@ -68,6 +68,7 @@ class Intake:
         self._max_running = max_running
         self._prefetch = Prefetch(book, memory)
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
+        self._work = 0.0  # that has left the queue since then
 
     @property
     def is_open(self) -> bool:
@@ -90,8 +91,20 @@ class Intake:
         if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, before, started)
         if self._backlog_s is not None:
-            self._book.gate.feasibility.observe_drain(step.work, now_s - self._backlog_s)
+            self._book.gate.feasibility.observe_drain(self._work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
+        self._work = 0.0
+
+    def admit_express(self, room: PrefillRoom, started: Callable[[Sequence], None]) -> None:
+        """Start what waits of tenants that keep their shares, while there is room and nothing is
+        short of memory."""
+        step = _Step(is_express=True)
+        with closing(self._queue.express()) as express:
+            for sequence in islice(express, SCAN_LIMIT):
+                if not room or len(self._running) >= self._max_running or step.without_pages:
+                    break
+                if room.of(sequence) and self._try_start(sequence, step) is _Start.STARTED:
+                    started(sequence)
 
     def _walk(
         self,
@@ -151,9 +164,9 @@ class Intake:
             if self._memory.try_bring(sequence, packed, load_ms, reserve):
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
-            self._book.started(sequence)
+            self._book.started(sequence, step.is_express)
             sequence.page_waits = 0
-            step.work += sequence.work
+            self._work += sequence.work
             step.cold_adapters += packed is not None
             return _Start.STARTED
         if rivals or len(self._memory.fetches) or len(arrivals):

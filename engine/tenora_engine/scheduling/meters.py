@@ -14,6 +14,7 @@ class Counters:
     """Those of `EngineStats.counters` that telemetry does not keep by class and tenant."""
 
     steps: int = 0
+    express_steps: int = 0
     step_failures: int = 0
     output_tokens: int = 0
     requests_finished: int = 0

@@ -25,9 +25,10 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
 class StepPlan:
     """The sequences of one step, those of one adapter slot next to each other, by rising slot (the
     base first). Decode comes first in what the token budget is spent on, not in the order of rows.
-    Empty when there is nothing to run."""
+    Empty when there is nothing to run. `is_pausable`: others may run before it has ended."""
 
     scheduled: tuple[ScheduledSequence, ...]
+    is_pausable: bool = False
 
     @cached_property
     def num_tokens(self) -> int:

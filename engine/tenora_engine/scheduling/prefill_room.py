@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
+from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.sequence import Sequence
 
 
@@ -45,3 +46,11 @@ class PrefillRoom:
         self._tenant_left[sequence.request.tenant.key] -= num_tokens
         self._arrival_left = max(self._arrival_left - num_tokens, 0)
         return num_tokens
+
+
+def plan_chunk(chunks: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
+    """Add to `chunks` what the sequence has room to prefill, if any."""
+    left = sequence.num_uncomputed
+    num_tokens = room.take(sequence)
+    if num_tokens:
+        chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import count
 
+from tenora_engine.request import Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
 from tenora_engine.scheduling.line import TenantLine
 from tenora_engine.sequence import Sequence
@@ -19,6 +20,9 @@ in which others waited and it did not."""
 
 BACKLOG_ROUNDS = 2.5
 """A tenant has a backlog when so many rounds' work of it waits."""
+
+AHEAD_ROUNDS = 4
+"""A tenant keeps within its share while it is not further ahead of the others than this."""
 
 _TENANTS_KEPT = 4096
 
@@ -51,7 +55,9 @@ class ClassQueue:
     counter never falls. So from i's first start on, c_i - c_j < quantum + U. What i started before
     j entered leaves it below the end of the last round plus U, and j enters at most CREDIT_ROUNDS
     before that round: c_i - c_j < (1 + CREDIT_ROUNDS) * quantum + U at all times, and the same with
-    i and j exchanged; over a span this changes by less than the two together.
+    i and j exchanged; over a span this changes by less than the two together. What starts express
+    leaves the last round where it is and its tenant at most AHEAD_ROUNDS after it: where there is
+    any, both bounds are AHEAD_ROUNDS more of a quantum (the first one twice).
     """
 
     def __init__(self, quantum: float, backlogs: Counter[str]) -> None:
@@ -137,7 +143,7 @@ class ClassQueue:
         self.place(line)
 
     def started(self, tenant_key: str) -> None:
-        """One of the tenant's sequences has been taken out to run."""
+        """One of the tenant's sequences has been taken out to run, since it was its turn."""
         self._round = max(self._round, self._lines[tenant_key].round)
 
     def charge(self, tenant_key: str, cost: float) -> None:
@@ -152,6 +158,15 @@ class ClassQueue:
     def exceeds_share(self, tenant_key: str) -> bool:
         """Whether the tenant has a backlog and is behind nobody."""
         return tenant_key in self.backlogged and self._lines[tenant_key].round >= self._round
+
+    def keeps_share(self, tenant_key: str) -> bool:
+        """Whether the tenant, had it all that waits of it, would be no more than AHEAD_ROUNDS ahead
+        of the last round."""
+        line = self._lines.get(tenant_key)
+        if line is None:
+            return True
+        owed = (self._round + AHEAD_ROUNDS - line.round) * self._quantum * line.weight
+        return line.work <= owed
 
     def work(self) -> float:
         return sum(line.work for line in self.waiting.values())
@@ -222,6 +237,15 @@ class FairQueue:
         """Tenants with a backlog."""
         return len(self._backlogs)
 
+    @property
+    def has_excess(self) -> bool:
+        """Whether a tenant with a backlog does not keep its share. O(their number)."""
+        return any(
+            not queue.keeps_share(key)
+            for queue in self._classes.values()
+            for key in queue.backlogged
+        )
+
     def __contains__(self, sequence: Sequence) -> bool:
         line = self._classes[sequence.service_class].line(sequence.request.tenant.key)
         return line is not None and sequence in line
@@ -243,10 +267,11 @@ class FairQueue:
         self._classes[sequence.service_class].remove(sequence)
         self._size -= 1
 
-    def start(self, sequence: Sequence) -> None:
-        """Take out a waiting sequence to run it."""
+    def start(self, sequence: Sequence, is_express: bool = False) -> None:
+        """Take out a waiting sequence to run it, of `candidates` or of `express`."""
         self.remove(sequence)
-        self._classes[sequence.service_class].started(sequence.request.tenant.key)
+        if not is_express:
+            self._classes[sequence.service_class].started(sequence.request.tenant.key)
 
     def charge(self, sequence: Sequence, cost: float) -> None:
         """To the sequence's tenant and class."""
@@ -286,8 +311,7 @@ class FairQueue:
         """Of the tenant of a sequence that runs. Of classes that are all owed, or none of them, the
         heaviest goes first here."""
         name = sequence.service_class
-        number = self._classes[name].round_of(sequence.request.tenant.key)
-        return (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], number)
+        return self._turn(name, self._classes[name].round_of(sequence.request.tenant.key))
 
     def exceeds_share(self, sequence: Sequence) -> bool:
         """Whether the tenant of a sequence asks for more than its share of its class, so that it is
@@ -295,10 +319,32 @@ class FairQueue:
         queue = self._classes[sequence.service_class]
         return queue.exceeds_share(sequence.request.tenant.key)
 
+    def express(self) -> Generator[Sequence, None, None]:
+        """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""
+        lines = [
+            (self._turn(name, line.round), line.turn, queue, line)
+            for name, queue in self._classes.items()
+            for key, line in queue.waiting.items()
+            if queue.keeps_share(key)
+        ]
+        for _, _, queue, line in sorted(lines, key=lambda each: each[:2]):
+            line.begin_walk()
+            try:
+                while line.ahead and line.next is not None and queue.keeps_share(line.key):
+                    yield line.ahead.popleft().sequence
+            finally:
+                line.end_walk()
+                queue.place(line)
+
+    def keeps_share(self, tenant: Tenant, name: str) -> bool:
+        """Whether the tenant asks for so little of a class that others may wait for it. From any
+        thread."""
+        return self._classes[name].keeps_share(tenant.key)
+
     def first_turn(self) -> Turn | None:
         """The least of all that waits; None when nothing does."""
         turns = [
-            (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], queue.first.round)
+            self._turn(name, queue.first.round)
             for name, queue in self._classes.items()
             if queue.first is not None
         ]
@@ -339,6 +385,9 @@ class FairQueue:
     def waiting_by_tenant(self) -> dict[str, int]:
         tenants = {key for queue in self._classes.values() for key in queue.waiting}
         return {key: self.waiting_of(key) for key in sorted(tenants)}
+
+    def _turn(self, name: str, number: int) -> Turn:
+        return (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], number)
 
     def _enter(self, sequence: Sequence) -> tuple[ClassQueue, TenantLine]:
         queue = self._classes[sequence.service_class]

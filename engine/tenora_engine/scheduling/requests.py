@@ -157,11 +157,11 @@ class RequestBook:
         self._doomed.add(digest)
         self._bury(digest)
 
-    def started(self, sequence: Sequence) -> None:
+    def started(self, sequence: Sequence, is_express: bool = False) -> None:
         """A waiting sequence has been given its pages and runs from now on."""
         request = sequence.request
         self.changes += 1
-        self.queue.start(sequence)
+        self.queue.start(sequence, is_express)
         self.running.start(sequence)
         sequence.state = SequenceState.RUNNING
         sequence.slot_waits = 0

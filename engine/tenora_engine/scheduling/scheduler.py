@@ -14,12 +14,13 @@ from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.chunks import ChunkSizer
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.classes import CLASS_WEIGHTS, service_class
+from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
-from tenora_engine.scheduling.prefill_room import PrefillRoom
+from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
 
@@ -36,6 +37,8 @@ class Scheduler:
         memory: MemoryManager,
         loader: Loader,
         clock: Callable[[], float] = time.time,
+        *,
+        can_pause: bool = False,  # steps, for what comes meanwhile
     ) -> None:
         engine = config.engine
         self._memory = memory
@@ -53,6 +56,9 @@ class Scheduler:
         max_running = min(engine.max_running, engine.max_step_tokens)
         self._intake = Intake(self._book, memory, max_running)
         self._chunks = ChunkSizer(memory.costs)
+        self._express: ExpressLane | None = None
+        if can_pause and self._keeps_promises:
+            self._express = ExpressLane(config, self._book, self._intake, self._chunks)
         self._load_ended = False
         self._stalled = False  # all that waits, waits for adapter loads
 
@@ -99,32 +105,42 @@ class Scheduler:
             self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
 
-    def schedule(self) -> StepPlan:
-        """Decide the next step and allocate its pages. O(running), and O(SCAN_LIMIT) when there
-        is room for new sequences."""
+    def schedule(self, paused: StepPlan | None = None) -> StepPlan:
+        """Decide the next step and allocate its pages; where a step is `paused`, what may be run
+        before it goes on. O(running), and O(SCAN_LIMIT) when there is room for new sequences."""
         self._load_ended = False
         self._book.take_loads()
         self._book.take_arrivals()
         self._memory.fetches.take_completed()
-        self._grow()
         now_s = self._clock()
         self._book.give_up_late(now_s)
+        if self._express is not None:
+            express = self._express.plan(paused, now_s)
+            if express or paused is not None:
+                return StepPlan(tuple(express))
+        self._grow()
         chunks: list[ScheduledSequence] = []
         room, passed = self._plan_running(chunks, now_s)
 
         def plan_before(sequence: Sequence) -> None:
             while passed and self._queue.turn(passed[0]) <= self._queue.turn(sequence):
-                _plan_chunk(chunks, passed.popleft(), room)
+                plan_chunk(chunks, passed.popleft(), room)
 
         def plan_new(sequence: Sequence) -> None:
-            _plan_chunk(chunks, sequence, room)
+            plan_chunk(chunks, sequence, room)
 
         self._intake.admit(room, now_s, plan_before, plan_new)
         for sequence in passed:
-            _plan_chunk(chunks, sequence, room)
+            plan_chunk(chunks, sequence, room)
         rows = self._running.rows(chunks)
         self._stalled = not (rows or self._book.events)
-        return StepPlan(tuple(rows))
+        is_pausable = self._express is not None and self._express.may_pass(chunks, now_s)
+        return StepPlan(tuple(rows), is_pausable)
+
+    def is_express(self, request: GenerationRequest) -> bool:
+        """Whether a step is to be paused for the request, if it can be; from any thread."""
+        tenant = request.tenant
+        return self._queue.keeps_share(tenant, service_class(tenant.tier))
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
         """Take in what a step computed, `step_s` seconds in all. Sequences that ended meanwhile
@@ -183,7 +199,7 @@ class Scheduler:
         left = deque(prefills)
         first = self._queue.first_turn() if self._intake.is_open else None
         while left and (first is None or self._queue.turn(left[0]) <= first):
-            _plan_chunk(chunks, left.popleft(), room)
+            plan_chunk(chunks, left.popleft(), room)
         return room, left
 
     def _grow(self) -> None:
@@ -256,13 +272,6 @@ class Scheduler:
         elif len(tokens) >= sequence.max_length:
             self._book.finish(sequence, "length")
         return added
-
-
-def _plan_chunk(chunks: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
-    left = sequence.num_uncomputed
-    num_tokens = room.take(sequence)
-    if num_tokens:
-        chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
 
 
 def _loss(sequence: Sequence) -> tuple[float, int, float, int]:

@@ -69,6 +69,19 @@ class StepRows(NamedTuple):
     wanted: Tensor  # [num_wanted] int64, rows whose next token is asked for
 
 
+class Progress:
+    """How far a step has come that may be paused: between two layers it is its residual stream.
+
+    `pause` is looked at after each layer: while it is not 0 the step stops there, and other steps
+    may be run before it goes on. Any thread may write to it.
+    """
+
+    def __init__(self, pause: Tensor) -> None:  # [1] int32
+        self.pause = pause
+        self.layer = 0  # the next
+        self.residual: Tensor | None = None  # [num_tokens, hidden]
+
+
 class StepDecoder:
     """A Llama-like decoder in float32 or bfloat16 on the CPU. One thread at a time may call it.
 
@@ -105,9 +118,13 @@ class StepDecoder:
             norm_eps,
             attention_scale,
         )
+        self._num_layers = len(layers)
+        self._residual = final_norm.new_empty(0, sizes.hidden)
         # Looked up once: torch makes a new object for a method each time it is asked for.
         self._next_logits = self._decoder.next_logits
         self._next_tokens = self._decoder.next_tokens
+        self._advance_logits = self._decoder.advance_logits
+        self._advance_tokens = self._decoder.advance_tokens
 
     def use_arena(
         self,
@@ -130,6 +147,26 @@ class StepDecoder:
         as in `next_logits`. A NaN is never the likeliest."""
         tokens: list[int] = self._next_tokens(*rows)
         return tokens
+
+    def advance_logits(self, rows: StepRows, progress: Progress) -> Tensor | None:
+        """As `next_logits`, from where the step is; None where it was paused, and is to be called
+        with the same again. The results are the same to the bit."""
+        logits: Tensor
+        progress.layer, logits = self._advance_logits(*self._state(rows, progress), *rows)
+        return logits if progress.layer == self._num_layers else None
+
+    def advance_tokens(self, rows: StepRows, progress: Progress) -> list[int] | None:
+        """As `next_tokens` and `advance_logits`."""
+        tokens: list[int]
+        progress.layer, tokens = self._advance_tokens(*self._state(rows, progress), *rows)
+        return tokens if progress.layer == self._num_layers else None
+
+    def _state(self, rows: StepRows, progress: Progress) -> tuple[Tensor, int, Tensor]:
+        if progress.residual is None:
+            progress.residual = self._residual.new_empty(
+                len(rows.token_ids), self._residual.shape[1]
+            )
+        return progress.residual, progress.layer, progress.pause
 
     def take_seconds(self) -> dict[str, float]:
         """Where the calling thread's time in `step` went since the last call, by PARTS."""

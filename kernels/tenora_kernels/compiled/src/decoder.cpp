@@ -49,7 +49,7 @@ template <typename T>
 class Decoder<T>::Step {
  public:
   Step(Decoder& decoder, const StepInputs<T>& inputs, const Buffers& buffers, T* logits,
-       int64_t* tokens, Member& member)
+       int64_t* tokens, Progress<T>& progress, bool& pausing, Member& member)
       : shape_(decoder.shape_),
         weights_(decoder.weights_),
         attention_(decoder.attention_),
@@ -58,17 +58,22 @@ class Decoder<T>::Step {
         at_(buffers),
         logits_(logits),
         tokens_(tokens),
+        progress_(progress),
+        pausing_(pausing),
         member_(member),
         clock_(member.index() == 0 ? &decoder.seconds_ : nullptr) {}
 
   void run() {
-    embed();
-    for (size_t index = 0; index < weights_.layers.size(); ++index) {
+    const size_t end = weights_.layers.size();
+    if (progress_.layer == 0) embed();
+    for (size_t index = progress_.layer; index < end; ++index) {
       const DecoderLayer<T>& layer = weights_.layers[index];
       norm(layer.input_norm);
       self_attention(layer, index);
       norm(layer.post_norm);
+      if (index + 1 < end) ask_to_pause(index + 1);
       feed_forward(layer, index);
+      if (pausing_) return;
     }
     head();
   }
@@ -82,8 +87,16 @@ class Decoder<T>::Step {
   const Buffers& at_;
   T* logits_;
   int64_t* tokens_;  // or null
+  Progress<T>& progress_;
+  bool& pausing_;  // of all members: written before a layer's last barrier, read after it
   Member& member_;
   Clock clock_;
+
+  void ask_to_pause(size_t next_layer) {
+    if (member_.index() != 0 || !progress_.pause) return;
+    progress_.layer = next_layer;
+    pausing_ = __atomic_load_n(progress_.pause, __ATOMIC_ACQUIRE) != 0;
+  }
 
   void end_phase(Part part) {
     clock_.lap(part);
@@ -248,19 +261,28 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
 }
 
 template <typename T>
-void Decoder<T>::next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads) {
+bool Decoder<T>::next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads,
+                             Progress<T>* progress) {
   const size_t needed = inputs.num_wanted * shape_.vocab;
   if (logits_.size() < needed) logits_.resize(needed);
-  step(inputs, logits_.data(), tokens, threads);
+  return step(inputs, logits_.data(), tokens, threads, progress);
 }
 
 template <typename T>
-void Decoder<T>::step(const StepInputs<T>& inputs, T* logits, int64_t* tokens, int threads) {
-  if (inputs.rows == 0) return;
+bool Decoder<T>::step(const StepInputs<T>& inputs, T* logits, int64_t* tokens, int threads,
+                      Progress<T>* progress) {
+  if (inputs.rows == 0) return true;
   attention_.make(inputs.attention, attention_shape(inputs.pages.block_tokens), threads);
   sgmv_.begin(inputs.adapters, inputs.row_slot, inputs.rows, threads);
-  const Buffers at = buffers(std::max(inputs.rows, inputs.num_wanted));
-  run_team(threads, [&](Member& member) { Step(*this, inputs, at, logits, tokens, member).run(); });
+  Buffers at = buffers(std::max(inputs.rows, inputs.num_wanted));
+  Progress<T> at_once{at.residual, 0, nullptr};
+  Progress<T>& so_far = progress ? *progress : at_once;
+  at.residual = so_far.residual;
+  bool pausing = false;
+  run_team(threads, [&](Member& member) {
+    Step(*this, inputs, at, logits, tokens, so_far, pausing, member).run();
+  });
+  return !pausing;
 }
 
 template <typename T>

@@ -69,6 +69,14 @@ enum class Part { Gemm, Sgmv, Attention, Elementwise, Head, Waiting, Sampling };
 constexpr int PARTS = 7;
 using PartSeconds = std::array<double, PARTS>;
 
+// How far a step has come. Between two layers it is the residual stream and nothing else.
+template <typename T>
+struct Progress {
+  T* residual;  // [rows, hidden]
+  size_t layer = 0;  // the next
+  const int32_t* pause;  // while it is not 0 the step stops after the layer at work
+};
+
 template <typename T>
 class Decoder {
  public:
@@ -77,11 +85,15 @@ class Decoder {
 
   // Writes the step's KV into the pages, and the wanted rows' logits [num_wanted, vocab] or their
   // likeliest tokens [num_wanted]. Only one thread may call them at a time. Throws
-  // std::invalid_argument when the attention batch does not fit together.
-  void next_logits(const StepInputs<T>& inputs, T* logits, int threads) {
-    step(inputs, logits, nullptr, threads);
+  // std::invalid_argument when the attention batch does not fit together. With `progress` they go on
+  // where it is, and return false where they stopped before the end: other steps may be run before
+  // the next call, with the same inputs.
+  bool next_logits(const StepInputs<T>& inputs, T* logits, int threads,
+                   Progress<T>* progress = nullptr) {
+    return step(inputs, logits, nullptr, threads, progress);
   }
-  void next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads);
+  bool next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads,
+                   Progress<T>* progress = nullptr);
 
   // By part, since the last call.
   PartSeconds take_seconds();
@@ -104,7 +116,8 @@ class Decoder {
   PartSeconds seconds_{};
   std::vector<T> logits_;  // of a step that wants tokens only
 
-  void step(const StepInputs<T>& inputs, T* logits, int64_t* tokens, int threads);
+  bool step(const StepInputs<T>& inputs, T* logits, int64_t* tokens, int threads,
+            Progress<T>* progress);
   Buffers buffers(int64_t rows);
   AttentionShape attention_shape(int64_t block_tokens) const {
     return {shape_.heads, shape_.kv_heads, shape_.head_dim, block_tokens};

@@ -5,6 +5,7 @@
 #include <torch/custom_class.h>
 
 #include <memory>
+#include <tuple>
 
 #include "decoder.h"
 
@@ -93,13 +94,7 @@ class Decoder : public torch::CustomClassHolder {
                      const Tensor& block_table, const Tensor& row_slot, const Tensor& wanted) {
     const Rows rows{token_ids,   positions,   slots,    query_start,
                     context_len, block_table, row_slot, wanted};
-    check(rows);
-    Tensor logits = at::empty({wanted.size(0), shape_.vocab}, pool_.options());
-    if (float_)
-      float_->next_logits(inputs<float>(rows), data<float>(logits), threads());
-    else
-      bf16_->next_logits(inputs<bf16>(rows), data<bf16>(logits), threads());
-    return logits;
+    return logits(rows, nullptr);
   }
 
   // The likeliest token of each row that is wanted.
@@ -109,13 +104,34 @@ class Decoder : public torch::CustomClassHolder {
                                    const Tensor& row_slot, const Tensor& wanted) {
     const Rows rows{token_ids,   positions,   slots,    query_start,
                     context_len, block_table, row_slot, wanted};
-    check(rows);
-    std::vector<int64_t> tokens(wanted.size(0));
-    if (float_)
-      float_->next_tokens(inputs<float>(rows), tokens.data(), threads());
-    else
-      bf16_->next_tokens(inputs<bf16>(rows), tokens.data(), threads());
-    return tokens;
+    return tokens(rows, nullptr);
+  }
+
+  // As those, from `layer` on and while `pause` [1] is 0. The number of layers that are done, below
+  // all of them where it was paused, and then nothing else; `residual` is to be handed over again.
+  std::tuple<int64_t, Tensor> advance_logits(const Tensor& residual, int64_t layer,
+                                             const Tensor& pause, const Tensor& token_ids,
+                                             const Tensor& positions, const Tensor& slots,
+                                             const Tensor& query_start, const Tensor& context_len,
+                                             const Tensor& block_table, const Tensor& row_slot,
+                                             const Tensor& wanted) {
+    const Rows rows{token_ids,   positions,   slots,    query_start,
+                    context_len, block_table, row_slot, wanted};
+    Pausable state{residual, layer, pause};
+    Tensor found = logits(rows, &state);
+    return {state.layer, found};
+  }
+
+  std::tuple<int64_t, std::vector<int64_t>> advance_tokens(
+      const Tensor& residual, int64_t layer, const Tensor& pause, const Tensor& token_ids,
+      const Tensor& positions, const Tensor& slots, const Tensor& query_start,
+      const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
+      const Tensor& wanted) {
+    const Rows rows{token_ids,   positions,   slots,    query_start,
+                    context_len, block_table, row_slot, wanted};
+    Pausable state{residual, layer, pause};
+    std::vector<int64_t> found = tokens(rows, &state);
+    return {state.layer, std::move(found)};
   }
 
   std::vector<double> take_seconds() {
@@ -137,6 +153,57 @@ class Decoder : public torch::CustomClassHolder {
     const Tensor &token_ids, &positions, &slots, &query_start, &context_len, &block_table,
         &row_slot, &wanted;
   };
+
+  struct Pausable {
+    const Tensor& residual;
+    int64_t layer;
+    const Tensor& pause;
+  };
+
+  Tensor logits(const Rows& rows, Pausable* state) {
+    check(rows);
+    Tensor found = at::empty({rows.wanted.size(0), shape_.vocab}, pool_.options());
+    if (float_)
+      run<float>(state, rows, [&](auto* progress) {
+        return float_->next_logits(inputs<float>(rows), data<float>(found), threads(), progress);
+      });
+    else
+      run<bf16>(state, rows, [&](auto* progress) {
+        return bf16_->next_logits(inputs<bf16>(rows), data<bf16>(found), threads(), progress);
+      });
+    return found;
+  }
+
+  std::vector<int64_t> tokens(const Rows& rows, Pausable* state) {
+    check(rows);
+    std::vector<int64_t> found(rows.wanted.size(0));
+    if (float_)
+      run<float>(state, rows, [&](auto* progress) {
+        return float_->next_tokens(inputs<float>(rows), found.data(), threads(), progress);
+      });
+    else
+      run<bf16>(state, rows, [&](auto* progress) {
+        return bf16_->next_tokens(inputs<bf16>(rows), found.data(), threads(), progress);
+      });
+    return found;
+  }
+
+  // Calls `advance` with how far the step has come, or null where it is not to be paused.
+  template <typename T, typename Advance>
+  void run(Pausable* state, const Rows& rows, Advance&& advance) const {
+    tenora::Progress<T>* const at_once = nullptr;
+    if (!state) {
+      advance(at_once);
+      return;
+    }
+    check_size(state->residual, rows.token_ids.size(0) * shape_.hidden, type_);
+    check_vector(state->pause, 1, at::kInt, "pause");
+    TORCH_CHECK(state->layer >= 0 && state->layer < num_layers(), "decoder: layer is out of range");
+    tenora::Progress<T> progress{data<T>(state->residual), static_cast<size_t>(state->layer),
+                                 state->pause.const_data_ptr<int32_t>()};
+    const bool is_done = advance(&progress);
+    state->layer = is_done ? num_layers() : static_cast<int64_t>(progress.layer);
+  }
 
   int64_t num_layers() const { return tensors_.size() / LAYER_TENSORS; }
   static int threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
@@ -250,5 +317,7 @@ TORCH_LIBRARY_FRAGMENT(tenora, library) {
       .def("use_arena", &Decoder::use_arena)
       .def("next_logits", &Decoder::next_logits)
       .def("next_tokens", &Decoder::next_tokens)
+      .def("advance_logits", &Decoder::advance_logits)
+      .def("advance_tokens", &Decoder::advance_tokens)
       .def("take_seconds", &Decoder::take_seconds);
 }

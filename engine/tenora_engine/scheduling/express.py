@@ -1,0 +1,80 @@
+"""ExpressLane: steps of nothing but the prefills of tenants that ask for no more than their shares,
+where others do. They come before a step of everybody's, or while one is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.scheduling.chunks import ChunkSizer
+from tenora_engine.scheduling.intake import Intake
+from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan
+from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
+from tenora_engine.scheduling.requests import RequestBook
+from tenora_engine.sequence import Sequence
+
+MAX_STEPS = 4
+"""Express steps from the beginning of a step of everybody's to that of the next, so that it comes
+to its end however many ask."""
+
+
+class ExpressLane:
+    """Plans express steps for the sequences in a RequestBook. It ends no sequence that runs and
+    takes no page from one, so that a step which is paused can go on."""
+
+    def __init__(
+        self, config: ResolvedConfig, book: RequestBook, intake: Intake, chunks: ChunkSizer
+    ) -> None:
+        self._max_step_tokens = config.engine.max_step_tokens
+        self._max_chunk = config.engine.max_prefill_chunk
+        self._book = book
+        self._queue = book.queue
+        self._running = book.running
+        self._intake = intake
+        self._chunks = chunks
+        self._steps = 0  # since a step of everybody's began
+
+    def plan(self, paused: StepPlan | None, now_s: float) -> list[ScheduledSequence]:
+        """The next express step; empty where a step of everybody's is to begin or to go on."""
+        chunks: list[ScheduledSequence] = []
+        if self._steps < MAX_STEPS and self._is_open(now_s):
+            room = self._room(now_s)
+            for sequence in self._begun(paused):
+                plan_chunk(chunks, sequence, room)
+            self._intake.admit_express(room, lambda each: plan_chunk(chunks, each, room))
+        if chunks:
+            self._steps += 1
+            self._book.counters.express_steps += 1
+        elif paused is None:
+            self._steps = 0
+        return sorted(chunks, key=lambda item: item.sequence.adapter_slot)
+
+    def may_pass(self, chunks: Collection[ScheduledSequence], now_s: float) -> bool:
+        """Whether a step with these prefills may be paused: not where they are of tenants that
+        would have come here."""
+        return self._is_open(now_s) and not any(self._is_express(c.sequence) for c in chunks)
+
+    def _begun(self, paused: StepPlan | None) -> list[Sequence]:
+        """In fair order, those whose prompts are computed in part. One that has had its first token
+        may lack pages for the next ones."""
+        at_work = () if paused is None else {item.sequence for item in paused.scheduled}
+        begun = [
+            sequence
+            for sequence in self._running.prefilling()
+            if sequence.first_token_s is None
+            and sequence not in at_work
+            and self._is_express(sequence)
+        ]
+        return sorted(begun, key=self._queue.turn)
+
+    def _is_express(self, sequence: Sequence) -> bool:
+        return self._queue.keeps_share(sequence.request.tenant, sequence.service_class)
+
+    def _is_open(self, now_s: float) -> bool:
+        """Whether some tenant asks for more than its share, and it is not alone."""
+        return self._queue.has_excess and self._chunks.promises.num_tenants(now_s) > 1
+
+    def _room(self, now_s: float) -> PrefillRoom:
+        most = self._max_step_tokens - self._running.num_decoding
+        tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, most)
+        return PrefillRoom(tokens, self._max_chunk, 0, self._queue.exceeds_share)

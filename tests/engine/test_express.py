@@ -1,0 +1,211 @@
+"""Express steps: who keeps its share does not wait for the end of a step of those who do not. The
+runner is a fake that pauses where it is asked to."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from engine_fakes import FakeBatch, Rig, make_config, make_request, make_tenant
+from tenora_engine.events import Event, FinishEvent
+from tenora_engine.loop import EngineLoop
+from tenora_engine.request import GenerationRequest
+from tenora_engine.scheduling.express import MAX_STEPS
+from tenora_engine.scheduling.plan import StepResult
+
+CONFIG = make_config(
+    num_pages=512,
+    max_running=64,
+    max_step_tokens=64,
+    max_prefill_chunk=64,
+    max_waiting=256,
+    max_tenant_waiting=256,
+)
+PATIENCE_S = 20.0  # only a hang takes as long
+
+
+def request(
+    name: str, tenant: str, prompt_tokens: int = 4, max_tokens: int = 8
+) -> GenerationRequest:
+    return make_request(
+        name,
+        [sum(name.encode()) % 90] * prompt_tokens,
+        tenant=make_tenant(tenant),
+        max_tokens=max_tokens,
+        ignore_eos=True,
+    )
+
+
+def noisy_rig(steps: int = 12) -> Rig:
+    """The noisy tenant has a backlog and is far ahead; a quiet one was served meanwhile."""
+    rig = Rig.build(CONFIG, can_pause=True)
+    rig.engine.submit(request("first", "quiet", max_tokens=1))
+    for number in range(200):
+        rig.engine.submit(request(f"n{number}", "noisy", 16, 2))
+    for _ in range(steps):
+        rig.engine.step()
+    return rig
+
+
+def plan_of(rig: Rig, place: int = -1) -> dict[str, int]:
+    return {i.sequence.request.request_id: i.num_tokens for i in rig.runner.plans[place].scheduled}
+
+
+def run(rig: Rig) -> list[Event]:
+    events: list[Event] = []
+    while rig.engine.has_work:
+        events += rig.engine.step()
+        rig.engine.check_integrity()
+    return events
+
+
+def finished(events: list[Event]) -> set[str]:
+    return {event.request_id for event in events if isinstance(event, FinishEvent)}
+
+
+def pause(rig: Rig, arrival: GenerationRequest) -> None:
+    """A step begins and is paused for the arrival."""
+    ran = len(rig.runner.plans)
+    rig.engine.announce(arrival)
+    assert rig.engine.step() == []
+    assert (rig.runner.pauses, len(rig.runner.plans)) == (1, ran)
+
+
+def test_a_step_is_paused_for_who_keeps_within_its_share_and_goes_on_afterwards() -> None:
+    rig = noisy_rig()
+    arrival = request("q", "quiet", 10)
+    pause(rig, arrival)
+    rig.engine.submit(arrival)
+    assert [event.request_id for event in rig.engine.step()] == ["q"], "its first token"
+    assert plan_of(rig) == {"q": 10}
+    rig.engine.step()
+    resumed = plan_of(rig)
+    assert resumed
+    assert all(name.startswith("n") for name in resumed)
+    rig.engine.step()
+    assert plan_of(rig)["q"] == 1, "it decodes with the others"
+    assert rig.engine.stats().counters["express_steps"] == 2, "the first request was as well"
+    assert finished(run(rig)) > {"q", "n199"}
+
+
+def test_nobody_else_pauses_a_step() -> None:
+    rig = noisy_rig()
+    rig.engine.announce(request("more", "noisy"))
+    rig.engine.step()
+    assert rig.runner.pauses == 0
+    calm = Rig.build(CONFIG, can_pause=True)
+    for number in range(3):
+        calm.engine.submit(request(f"r{number}", f"t{number}", 4, 1))
+    calm.engine.announce(request("q", "quiet"))
+    calm.engine.step()
+    assert calm.runner.pauses == 0, "nobody has a backlog"
+
+
+def test_a_runner_that_cannot_pause_has_no_express_steps() -> None:
+    rig = Rig.build(CONFIG)
+    for number in range(40):
+        rig.engine.submit(request(f"n{number}", "noisy"))
+    for _ in range(6):
+        rig.engine.step()
+    rig.engine.submit(request("q", "quiet"))
+    rig.engine.step()
+    assert len(plan_of(rig)) > 1
+    assert rig.engine.stats().counters["express_steps"] == 0
+
+
+def test_a_long_prompt_is_computed_in_express_steps_to_its_end() -> None:
+    """Though other arrivals come before a step of everybody's."""
+    rig = noisy_rig()
+    arrival = request("q", "quiet", 60, 1)
+    pause(rig, arrival)
+    rig.engine.submit(arrival)
+    rig.engine.submit(request("p", "patient", 50, 1))
+    ran, computed = len(rig.runner.plans), Counter[str]()
+    while computed != {"q": 60, "p": 50}:
+        rig.engine.step()
+        assert plan_of(rig).keys() <= {"q", "p"}
+        computed.update(plan_of(rig))
+    assert len(rig.runner.plans) - ran <= MAX_STEPS
+
+
+def test_a_paused_step_comes_to_its_end_however_many_arrive() -> None:
+    rig = noisy_rig()
+    arrivals = [request(f"q{number}", f"quiet{number}", 20, 1) for number in range(3 * MAX_STEPS)]
+    pause(rig, arrivals[0])
+    ran = len(rig.runner.plans)
+    for arrival in arrivals:
+        rig.engine.submit(arrival)
+    for _ in range(MAX_STEPS + 1):
+        rig.engine.step()
+    express, resumed = rig.runner.plans[ran:-1], plan_of(rig)
+    assert len(express) == MAX_STEPS
+    assert all(i.sequence.request.request_id[0] == "q" for p in express for i in p.scheduled)
+    assert all(name.startswith("n") for name in resumed)
+    begun = finished(run(rig)) | {
+        i.sequence.request.request_id for p in express for i in p.scheduled
+    }
+    assert begun >= {arrival.request_id for arrival in arrivals}
+
+
+def test_an_abort_completes_the_paused_step_first() -> None:
+    """What it computes is not taken from under it; what it gave comes with the next step."""
+    rig = noisy_rig()
+    running = [s.request.request_id for s in rig.engine._book.running]
+    pause(rig, request("q", "quiet"))
+    rig.engine.abort(running[0])
+    assert set(running) <= plan_of(rig).keys(), "it has been run to its end"
+    rig.engine.check_integrity()
+    events = rig.engine.step()
+    assert set(running[1:]) <= {event.request_id for event in events}
+    assert running[0] in finished(events)
+    run(rig)
+
+
+def test_a_failing_express_step_fails_its_own_sequences_only() -> None:
+    rig = noisy_rig()
+    arrival = request("q", "quiet")
+    pause(rig, arrival)
+    rig.engine.submit(arrival)
+    rig.runner.fail_next = RuntimeError("out of luck")
+    events = rig.engine.step()
+    assert [(e.request_id, e.reason) for e in events if isinstance(e, FinishEvent)] == [
+        ("q", "error")
+    ]
+    rest = [e for e in run(rig) if isinstance(e, FinishEvent)]
+    assert all(event.reason == "length" for event in rest)
+
+
+def test_the_loop_pauses_the_step_that_runs() -> None:
+    """One whose end would not come while the arrival waits for it."""
+    rig = noisy_rig()
+    asked, begun = threading.Event(), threading.Event()
+    run_step, ask = rig.runner.run, rig.runner.ask_to_pause
+
+    def run_slowly(batch: FakeBatch) -> StepResult | None:
+        if batch.plan.is_pausable and not asked.is_set():
+            begun.set()
+            assert asked.wait(PATIENCE_S)
+        return run_step(batch)
+
+    def note(wanted: bool) -> None:
+        ask(wanted)
+        if wanted:
+            asked.set()
+
+    rig.runner.run, rig.runner.ask_to_pause = run_slowly, note  # type: ignore[method-assign]
+    events: list[Event] = []
+    done = threading.Event()
+
+    def take(new: list[Event]) -> None:
+        events.extend(new)
+        if "q" in finished(new):
+            done.set()
+
+    loop = EngineLoop(rig.engine, take)
+    loop.start()
+    assert begun.wait(PATIENCE_S)
+    loop.submit(request("q", "quiet")).result(PATIENCE_S)
+    assert done.wait(PATIENCE_S)
+    loop.stop()
+    assert rig.runner.pauses == 1
+    assert events[0].request_id == "q", "before what the paused step gives"
