@@ -231,7 +231,7 @@ class Scheduler:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
         sequence.num_computed += item.num_tokens
-        if item.num_tokens > 1:
+        if item.num_tokens > 1 or sequence.first_token_s is None:  # its output when it stops
             self._memory.cache_blocks(sequence)
         if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
             self._book.settle(sequence)
