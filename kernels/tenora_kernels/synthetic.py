@@ -17,6 +17,9 @@ MIXES = ("distinct", "identical", "uniform", "zipf", "skewed")
 """Popularities after Punica: each row its own adapter; one for all; ceil(sqrt(rows)) adapters;
 the i-th adapter with a share of 1/i; three quarters of the rows on one."""
 
+CACHE_LINE = 64
+"""Bytes; where the engine's arena begins."""
+
 
 @dataclass(frozen=True)
 class SyntheticAdapters:
@@ -75,10 +78,14 @@ def random_adapters(
 
 
 def _empty(elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU from numpy, which asks for huge pages, as the engine's arena does."""
+    """On the CPU from numpy, which asks for huge pages, and on a cache line, as the engine's arena:
+    rows that begin within one would cost a line more each."""
     if device.type != "cpu":
         return torch.empty(elements, dtype=dtype, device=device)
-    return torch.from_numpy(np.empty(elements * dtype.itemsize, dtype=np.uint8)).view(dtype)
+    num_bytes = elements * dtype.itemsize
+    raw = np.empty(num_bytes + CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return torch.from_numpy(raw[start : start + num_bytes]).view(dtype)
 
 
 def mix_rows(

@@ -12,7 +12,6 @@ constexpr int64_t LONG_ROWS = 6;          // from here on an expansion is bound 
 constexpr int64_t MAX_STRIP = 512;        // columns expanded at a time
 constexpr int64_t ROWS_PER_READ = 16;     // rows that compute as long as their weights are read
 constexpr int64_t TASK_ELEMENTS = 6 * 1024;  // at least
-constexpr int DISTANCE = 2;               // blocks that we ask for memory ahead
 
 using Part = Sgmv::Part;
 using Side = Sgmv::Side;
@@ -29,7 +28,7 @@ struct Block {
   const T* rows[RANKS];
 };
 
-// The blocks of a task in order, each `DISTANCE` before it is used.
+// The blocks of a task in order, each known `DISTANCE` before it is used.
 template <typename T, bool EXPAND>
 class Blocks {
  public:
@@ -52,6 +51,7 @@ class Blocks {
   }
 
  private:
+  static constexpr int DISTANCE = EXPAND ? 2 : 1;  // blocks that we ask for memory ahead
   static constexpr int SIZE = DISTANCE + 1;
   const T* pool_;
   const Part* parts_;
@@ -101,19 +101,16 @@ class Blocks {
   }
 };
 
-// The block `ahead` is asked for while this one is used, by the tiles of all its rows in turn.
 template <int ROWS, typename T, typename W>
-inline void shrink_rows(const Block<W>& block, const Block<W>& ahead, const T* x,
+inline void shrink_rows(const Block<W>& block, const Block<W>& next, const T* x,
                         int64_t x_stride, int64_t row) {
   const Part& part = *block.part;
   const T* rows[ROWS];
   for (int i = 0; i < ROWS; ++i) rows[i] = x + (part.row + row + i) * x_stride;
   float out[ROWS][RANKS];
   const int first = RANKS * row / part.rows, last = RANKS * (row + ROWS) / part.rows;
-  if (first == 0 && last == RANKS)
-    dot_tile<ROWS>(rows, block.rows, ahead.rows, std::integral_constant<int, RANKS>(), block.length, out);
-  else
-    dot_tile<ROWS>(rows, block.rows, ahead.rows + first, last - first, block.length, out);
+  dot_tile<ROWS>(rows, block.rows, Ahead<W>{next.rows, part.rows == ROWS, first, last}, block.length,
+                 out);
   for (int i = 0; i < ROWS; ++i) {
     float* h = part.h + (row + i) * part.h_stride + block.first;
     for (int j = 0; j < RANKS; ++j) h[j] = part.scale * row_scale(block.rows[j]) * out[i][j];
@@ -123,13 +120,13 @@ inline void shrink_rows(const Block<W>& block, const Block<W>& ahead, const T* x
 
 // Tiles of three rows, at the end of two: one alone would wait for its own sums.
 template <typename T, typename W>
-void shrink_block(const Block<W>& block, const Block<W>& ahead, const T* x, int64_t x_stride) {
+void shrink_block(const Block<W>& block, const Block<W>& next, const T* x, int64_t x_stride) {
   const int64_t rows = block.part->rows;
-  if (rows == 1) return shrink_rows<1>(block, ahead, x, x_stride, 0);
+  if (rows == 1) return shrink_rows<1>(block, next, x, x_stride, 0);
   int64_t row = 0;
   for (; rows - row == 3 || rows - row > 4; row += 3)
-    shrink_rows<3>(block, ahead, x, x_stride, row);
-  for (; row < rows; row += 2) shrink_rows<2>(block, ahead, x, x_stride, row);
+    shrink_rows<3>(block, next, x, x_stride, row);
+  for (; row < rows; row += 2) shrink_rows<2>(block, next, x, x_stride, row);
 }
 
 // Few rows: totals in the first cache, blocks added as they come.
@@ -138,7 +135,11 @@ void expand_block(const Block<W>& block, const Block<W>& ahead, float (*totals)[
                   int64_t y_stride) {
   const Part& part = *block.part;
   for (int64_t row = 0; row < part.rows; ++row) {
-    if (block.first == 0) std::fill_n(totals[row], MAX_STRIP, 0.0f);
+    T* to = y + (part.row + row) * y_stride + part.column + block.column;
+    if (block.first == 0) {
+      std::fill_n(totals[row], divide_up(block.length, Step<T>::COLUMNS) * Step<T>::COLUMNS, 0.0f);
+      for (int64_t c = 0; c < block.length; c += 64 / sizeof(T)) prefetch(to + c);
+    }
     typename Step<T>::Factor factors[RANKS / Step<T>::ROWS];
     block_factors<T>(part.h + row * part.h_stride + block.first, block.rows, block.column, factors);
     if (row == 0)
@@ -146,8 +147,7 @@ void expand_block(const Block<W>& block, const Block<W>& ahead, float (*totals)[
     else
       add_tile<T, false>(factors, block.rows, ahead.rows, block.length, totals[row]);
     if (block.first + block.count == part.rank)
-      add_totals(y + (part.row + row) * y_stride + part.column + block.column, totals[row],
-                 block.length);
+      add_totals(to, totals[row], block.length);
   }
 }
 

@@ -3,6 +3,8 @@
 // one block is read, a later one is asked for.
 #pragma once
 
+#include <algorithm>
+
 #include "vectors.h"
 
 namespace tenora {
@@ -59,23 +61,50 @@ inline Lanes terms_part(const T*, const W* from, int64_t count) {
 }
 inline Lanes add_products(Lanes sums, Lanes one, Lanes other) { return sums + one * other; }
 
+// How far before its use a row is asked for, in elements: near enough to be in the first cache still.
+template <typename W>
+constexpr int64_t FETCH = 768 / sizeof(W);
+
+// What a tile asks for while it works. Where it alone reads its block: each row further on, towards
+// the end the beginning of the next block's. Where several tiles read it: some rows of the next.
+template <typename W>
+struct Ahead {
+  const W* const* next;
+  bool alone;
+  int first, last;
+};
+
 // Dot products of ROWS rows of x with a block's rows of A, each summed over its lanes in one order.
-// The `count` rows `ahead` are asked for.
-template <int ROWS, typename Count, typename T, typename W>
-inline void dot_tile(const T* const* x, const W* const* a, const W* const* ahead, Count count,
-                     int64_t n, float (&out)[ROWS][RANKS]) {
+template <int ROWS, typename T, typename W>
+inline void dot_tile(const T* const* x, const W* const* a, const Ahead<W>& ahead, int64_t n,
+                     float (&out)[ROWS][RANKS]) {
   constexpr T* KIND = nullptr;
   constexpr int STEP = TERMS<T>;
   Lanes sums[ROWS][RANKS] = {};
-  int64_t k = 0;
-  for (; k + STEP <= n; k += STEP) {
-    decltype(terms(KIND, x[0])) rows[ROWS];
-    for (int i = 0; i < ROWS; ++i) rows[i] = terms(KIND, x[i] + k);
-    for (int j = 0; j < count; ++j) prefetch(ahead[j] + k);
-    for (int j = 0; j < RANKS; ++j) {
-      const auto weights = terms(KIND, a[j] + k);
-      for (int i = 0; i < ROWS; ++i) sums[i][j] = add_products(sums[i][j], rows[i], weights);
+  const auto add = [&](int64_t from, int64_t end, auto&& ask) {
+    for (int64_t k = from; k < end; k += STEP) {
+      decltype(terms(KIND, x[0])) rows[ROWS];
+      for (int i = 0; i < ROWS; ++i) rows[i] = terms(KIND, x[i] + k);
+      ask(k);
+      for (int j = 0; j < RANKS; ++j) {
+        const auto weights = terms(KIND, a[j] + k);
+        for (int i = 0; i < ROWS; ++i) sums[i][j] = add_products(sums[i][j], rows[i], weights);
+      }
     }
+  };
+  const int64_t k = n / STEP * STEP;
+  if (ahead.alone) {
+    const int64_t turn = std::max<int64_t>(n - FETCH<W>, 0) / STEP * STEP;
+    add(0, turn, [&](int64_t k) {
+      for (int j = 0; j < RANKS; ++j) prefetch(a[j] + k + FETCH<W>);
+    });
+    add(turn, k, [&](int64_t k) {
+      for (int j = 0; j < RANKS; ++j) prefetch(ahead.next[j] + k - turn);
+    });
+  } else {
+    add(0, k, [&](int64_t k) {
+      for (int j = ahead.first; j < ahead.last; ++j) prefetch(ahead.next[j] + k);
+    });
   }
   if (k < n) {
     decltype(terms(KIND, x[0])) rows[ROWS];
