@@ -109,8 +109,8 @@ inline void shrink_rows(const Block<W>& block, const Block<W>& next, const T* x,
   for (int i = 0; i < ROWS; ++i) rows[i] = x + (part.row + row + i) * x_stride;
   float out[ROWS][RANKS];
   const int first = RANKS * row / part.rows, last = RANKS * (row + ROWS) / part.rows;
-  dot_tile<ROWS>(rows, block.rows, Ahead<W>{next.rows, part.rows == ROWS, first, last}, block.length,
-                 out);
+  const Ahead<W> ahead{next.rows, part.rows == ROWS, first, last};
+  dot_tile<ROWS>(rows, block.rows, ahead, block.length, out);
   for (int i = 0; i < ROWS; ++i) {
     float* h = part.h + (row + i) * part.h_stride + block.first;
     for (int j = 0; j < RANKS; ++j) h[j] = part.scale * row_scale(block.rows[j]) * out[i][j];

@@ -61,7 +61,7 @@ inline Lanes terms_part(const T*, const W* from, int64_t count) {
 }
 inline Lanes add_products(Lanes sums, Lanes one, Lanes other) { return sums + one * other; }
 
-// How far before its use a row is asked for, in elements: near enough to be in the first cache still.
+// How far before its use a row is asked for, in elements: near enough to be in the first cache.
 template <typename W>
 constexpr int64_t FETCH = 768 / sizeof(W);
 
