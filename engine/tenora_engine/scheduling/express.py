@@ -13,7 +13,7 @@ from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence
 
-MAX_STEPS = 4
+MAX_STEPS = 8
 """Express steps from the beginning of a step of everybody's to that of the next, so that it comes
 to its end however many ask."""
 
