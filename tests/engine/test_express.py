@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from engine_fakes import FakeBatch, Rig, make_config, make_request, make_tenant
+from engine_fakes import FakeBatch, Rig, make_config, make_request, make_tenant, run
 from tenora_engine.events import Event, FinishEvent
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest
@@ -36,27 +36,20 @@ def request(
     )
 
 
-def noisy_rig(steps: int = 12) -> Rig:
+def noisy_rig() -> Rig:
     """The noisy tenant has a backlog and is far ahead; a quiet one was served meanwhile."""
     rig = Rig.build(CONFIG, can_pause=True)
     rig.engine.submit(request("first", "quiet", max_tokens=1))
     for number in range(200):
         rig.engine.submit(request(f"n{number}", "noisy", 16, 2))
-    for _ in range(steps):
+    for _ in range(12):
         rig.engine.step()
     return rig
 
 
-def plan_of(rig: Rig, place: int = -1) -> dict[str, int]:
-    return {i.sequence.request.request_id: i.num_tokens for i in rig.runner.plans[place].scheduled}
-
-
-def run(rig: Rig) -> list[Event]:
-    events: list[Event] = []
-    while rig.engine.has_work:
-        events += rig.engine.step()
-        rig.engine.check_integrity()
-    return events
+def plan_of(rig: Rig) -> dict[str, int]:
+    """Tokens by request of the step that ran last."""
+    return {i.sequence.request.request_id: i.num_tokens for i in rig.runner.plans[-1].scheduled}
 
 
 def finished(events: list[Event]) -> set[str]:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, run
 from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
 from tenora_engine.scheduling.intake import PAGE_PATIENCE_STEPS, SLOT_PATIENCE_STEPS
 from tenora_engine.scheduling.loads import MAX_PENDING, MAX_TENANT_PENDING
 from tenora_engine.scheduling.prefetch import PERIOD_S
-
-
-def run(rig: Rig) -> list[Event]:
-    events: list[Event] = []
-    while rig.engine.has_work:
-        events += rig.engine.step()
-        rig.engine.check_integrity()
-    return events
 
 
 def finishes(events: list[Event]) -> dict[tuple[str, int], FinishEvent]:

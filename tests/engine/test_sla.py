@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, run
 from tenora_engine.errors import DeadlineError, QueueFullError
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.events import FinishEvent
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
@@ -24,15 +24,6 @@ from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.sequence import Sequence
 
 NOW_S = 1000.0
-
-
-def run(rig: Rig, seconds: float = 0.0) -> list[Event]:
-    events: list[Event] = []
-    while rig.engine.has_work:
-        rig.now_s += seconds
-        events += rig.engine.step()
-        rig.engine.check_integrity()
-    return events
 
 
 def backlog(rig: Rig, requests: int, tenant: str = "promised") -> None:

@@ -370,6 +370,16 @@ class Rig:
         return rig
 
 
+def run(rig: Rig, seconds: float = 0.0) -> list[Event]:
+    """Step until nothing is left to do, `seconds` from one step to the next; their events."""
+    events: list[Event] = []
+    while rig.engine.has_work:
+        rig.now_s += seconds
+        events += rig.engine.step()
+        rig.engine.check_integrity()
+    return events
+
+
 def fix_step_time(rig: Rig, step_s: float) -> None:
     """From now on every step takes so long, as far as the scheduler is told, and costs stay as they
     are: nothing depends on this machine."""
