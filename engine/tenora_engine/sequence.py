@@ -61,9 +61,7 @@ class Sequence:
     num_fetches: int = 0  # that have come or were cancelled, since it began to wait
     unpaid_pages: int = 0  # fetched for it; charged when it starts
     looked_ahead: bool = False  # whether a fetch was considered before its turn
-    encoded: bytes = (
-        b""  # `token_ids` as the prefix tree compares them, those of when it last waited
-    )
+    encoded: bytes = b""  # `token_ids` when it last waited, as the prefix tree compares them
     service_class: str = "default"  # in which it waits and is charged
     token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)
     work: float = 0.0  # expected cost until its first token, when it entered the queue

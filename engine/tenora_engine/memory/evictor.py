@@ -106,8 +106,8 @@ class Evictor:
     ) -> Iterator[tuple[Item, int]]:
         """What to give up, and of a run of KV blocks how many at most, one after another, until
         `count` pages of `partition` can be allocated; the caller evicts each before it asks for the
-        next. (A block costs less to compute again than those after it, which were used alike, so
-        they go together.) O(what has changed since the last call),
+        next. The blocks of a run were used alike, and each costs less to compute again than the one
+        after it, so they go together, from the run's end. O(what has changed since the last call),
         and for each victim the logarithm of the partitions. Ends where the next one is spared.
         Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
