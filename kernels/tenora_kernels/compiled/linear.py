@@ -11,12 +11,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """An `[out, in]` weight in panels of 16 outputs, filled up to `ceil(out / 16)` of them."""
+    """An `[out, in]` weight in panels of 32 outputs, filled up to `ceil(out / 32)` of them."""
 
     out_features: int
     in_features: int
-    packed: Tensor  # [panels * 16 * in], the weight's dtype, or uint8: whole numbers + 128
-    scales: Tensor | None = None  # [panels * 16] float32, of each output, where uint8
+    packed: Tensor  # [panels * 32 * in], the weight's dtype, or uint8: whole numbers + 128
+    scales: Tensor | None = None  # [panels * 32] float32, of each output, where uint8
 
     @property
     def tensors(self) -> list[Tensor]:

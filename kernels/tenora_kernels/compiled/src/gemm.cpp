@@ -13,15 +13,10 @@
 namespace tenora {
 namespace {
 
-// Rows x panels of a tile: at most 24 accumulators of 32 registers. Measured on Zen 5.
-constexpr int FEW_ROWS = 4;              // up to here one tile takes all rows of four panels
-constexpr int MEDIUM_ROWS = 24;          // up to here two panels, twelve rows; above four and six
+constexpr int HALVES = PANEL / LANES;  // registers of a panel's step
+constexpr int TILE_ROWS = 12;          // at most: 24 accumulators of 32 registers
 constexpr int64_t BLOCK_BYTES = 256 * 1024;  // of x, to stay in a core's cache
-constexpr int64_t CHUNK_PANELS = 4;          // dealt at once
-// Near enough to be in the first cache still. All weights once, for one row: 7.3 ms; 8.0 when a tile
-// asked for the whole of the next chunk, which most often another thread takes; 7.7 when it went on
-// from the end of its panels into that chunk.
-constexpr int64_t FETCH_BYTES = 4096;
+constexpr int64_t FETCH_BYTES = 4096;        // near enough to be in the first cache still
 
 // What a product of T with packed weights of T is made of.
 template <typename T>
@@ -31,7 +26,6 @@ struct Plain {
   using Element = T;
   using Sum = Lanes;
   static constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
-  static constexpr int WIDE_TILE_PANELS = 4;
 };
 
 // And of inputs of 8 bits with weights of 8 bits.
@@ -42,7 +36,6 @@ struct Quantised {
   using Element = uint8_t;
   using Sum = Counts;
   static constexpr int64_t STEP = 4;
-  static constexpr int WIDE_TILE_PANELS = 2;  // six rows' sums and totals take 24 registers
 };
 
 // What a lane takes of x, for all lanes.
@@ -106,6 +99,7 @@ template <typename Kind>
 void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   if (call.weight.scales) sum *= load(call.weight.scales + column);
   const int64_t left = call.weight.out - column;
+  if (left <= 0) return;
   typename Kind::Output* y = call.y + row * call.y_stride + column;
   if (left >= LANES) {
     if (call.weight.bias) sum += load(call.weight.bias + column);
@@ -118,131 +112,127 @@ void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   }
 }
 
-// What a tile asks for while it works. Where it alone reads its panels: what lies FETCH_BYTES on in
-// each. Where several tiles read the same panels: one each of the panels that follow, so that memory
-// is busy all the time.
+// What a tile asks for while it works: what lies FETCH_BYTES on in its panel, for the first that reads
+// it, past the caches where no other will; and where several tiles read a panel, each its part of the
+// next one, so that memory is busy all the time.
 template <typename Kind>
 struct Ahead {
-  const typename Kind::Element* panels;  // that follow; null: nothing
-  bool alone;
+  enum { NOTHING, OWN, OWN_ONCE } own;
+  const typename Kind::Element* next;  // null: nothing
 };
 
 // Adds the products of inputs `from`..`end` - 1.
-template <int ROWS, int PANELS, typename Kind>
+template <int ROWS, typename Kind>
 inline __attribute__((always_inline)) void add_products(
-    const Call<Kind>& call, const typename Kind::Input* x, const typename Kind::Element* weights,
-    Ahead<Kind> ahead, int64_t from, int64_t end, typename Kind::Sum (&sums)[ROWS][PANELS]) {
-  constexpr int64_t DISTANCE = FETCH_BYTES / (PANEL * sizeof(typename Kind::Element));
-  const int64_t panel_elements = call.weight.in * PANEL;
+    const Call<Kind>& call, const typename Kind::Input* x, const typename Kind::Element* panel,
+    Ahead<Kind> ahead, int64_t from, int64_t end, typename Kind::Sum (&sums)[ROWS][HALVES]) {
+  constexpr int64_t DISTANCE = FETCH_BYTES / sizeof(typename Kind::Element);
   for (int64_t k = from; k < end; k += Kind::STEP) {
-    decltype(load_step(weights)) steps[PANELS];
-#pragma GCC unroll 4
-    for (int j = 0; j < PANELS; ++j) {
-      steps[j] = load_step(weights + j * panel_elements + k * PANEL);
-      if (ahead.alone) prefetch_once(weights + j * panel_elements + (k + DISTANCE) * PANEL);
-      else if (ahead.panels && j == 0) prefetch(ahead.panels + k * PANEL);
+    decltype(load_step(panel)) weights[HALVES];
+#pragma GCC unroll 2
+    for (int j = 0; j < HALVES; ++j) {
+      const auto* step = panel + k * PANEL + j * (LANES * Kind::STEP);
+      weights[j] = load_step(step);
+      if (ahead.own == Ahead<Kind>::OWN_ONCE) prefetch_once(step + DISTANCE);
+      else if (ahead.own == Ahead<Kind>::OWN) prefetch(step + DISTANCE);
     }
+    if (ahead.next) prefetch(ahead.next + k * LANES);
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i) {
       const auto inputs = spread(x + i * call.x_stride + k);
-#pragma GCC unroll 4
-      for (int j = 0; j < PANELS; ++j) accumulate(sums[i][j], inputs, steps[j]);
+#pragma GCC unroll 2
+      for (int j = 0; j < HALVES; ++j) accumulate(sums[i][j], inputs, weights[j]);
     }
   }
 }
 
-// ROWS rows from `row` on with PANELS panels from `panel` on.
-template <int ROWS, int PANELS, typename T>
+// ROWS rows from `row` on with one panel.
+template <int ROWS, typename T>
 void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, Ahead<Plain<T>> ahead) {
-  Lanes sums[ROWS][PANELS];
+  Lanes sums[ROWS][HALVES];
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < PANELS; ++j) sums[i][j] = Lanes{};
-  add_products<ROWS, PANELS>(call, call.x + row * call.x_stride, call.panel(panel), ahead, 0,
-                             call.weight.in, sums);
+#pragma GCC unroll 2
+    for (int j = 0; j < HALVES; ++j) sums[i][j] = Lanes{};
+  add_products<ROWS>(call, call.x + row * call.x_stride, call.panel(panel), ahead, 0,
+                     call.weight.in, sums);
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < PANELS; ++j) finish(call, sums[i][j], row + i, (panel + j) * PANEL);
+#pragma GCC unroll 2
+    for (int j = 0; j < HALVES; ++j) finish(call, sums[i][j], row + i, panel * PANEL + j * LANES);
 }
 
 // Whole numbers are summed within a group of inputs, which shares a scale, floats beyond it.
-template <int ROWS, int PANELS, typename T>
+template <int ROWS, typename T>
 void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, Ahead<Quantised<T>> ahead) {
-  Lanes totals[ROWS][PANELS] = {};
+  Lanes totals[ROWS][HALVES] = {};
   const int64_t in = call.weight.in, groups = groups_of(in);
   const float* scales = call.x_scales + row * groups;
   const int32_t* offsets = call.x_offsets + row * groups;
   for (int64_t group = 0; group < groups; ++group) {
-    Counts sums[ROWS][PANELS];
+    Counts sums[ROWS][HALVES];
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-      for (int j = 0; j < PANELS; ++j) sums[i][j] = Counts{} - offsets[i * groups + group];
-    add_products<ROWS, PANELS>(call, call.x + row * call.x_stride, call.panel(panel), ahead,
-                               group * GROUP, std::min(in, (group + 1) * GROUP), sums);
+#pragma GCC unroll 2
+      for (int j = 0; j < HALVES; ++j) sums[i][j] = Counts{} - offsets[i * groups + group];
+    add_products<ROWS>(call, call.x + row * call.x_stride, call.panel(panel), ahead, group * GROUP,
+                       std::min(in, (group + 1) * GROUP), sums);
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-      for (int j = 0; j < PANELS; ++j)
+#pragma GCC unroll 2
+      for (int j = 0; j < HALVES; ++j)
         totals[i][j] += __builtin_convertvector(sums[i][j], Lanes) * scales[i * groups + group];
   }
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < PANELS; ++j) finish(call, totals[i][j], row + i, (panel + j) * PANEL);
+#pragma GCC unroll 2
+    for (int j = 0; j < HALVES; ++j) finish(call, totals[i][j], row + i, panel * PANEL + j * LANES);
 }
 
 template <typename Kind>
 using Tile = void (*)(const Call<Kind>&, int64_t row, int64_t panel, Ahead<Kind> ahead);
 
-// The tiles of 1..sizeof...(ROWS) rows.
-template <int PANELS, typename Kind, int... ROWS>
-Tile<Kind> choose(int64_t rows, std::integer_sequence<int, ROWS...>) {
+// The tile of 1..sizeof...(ROWS) rows.
+template <typename Kind, int... ROWS>
+Tile<Kind> tile_of(int64_t rows, std::integer_sequence<int, ROWS...>) {
   using T = typename Kind::Output;
-  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1, PANELS, T>...};
+  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1, T>...};
   return tiles[rows - 1];
 }
 
-// All rows `first..last` with the panels of one chunk, the rows in tiles of equal height.
-template <int MOST_ROWS, int PANELS, typename Kind>
-void chunk_of_rows(const Call<Kind>& call, int64_t first, int64_t last, int64_t panel, int64_t end) {
-  const auto heights = std::make_integer_sequence<int, MOST_ROWS>();
-  const int64_t tiles = (last - first + MOST_ROWS - 1) / MOST_ROWS;
-  while (panel < end) {
-    const bool wide = panel + PANELS <= end;
-    const int64_t next = panel + (wide ? PANELS : 1);
+// Rows `first`..`last` - 1 in tiles of equal height, with panels `from`..`to` - 1.
+template <typename Kind>
+void rows_by_panels(const Call<Kind>& call, int64_t first, int64_t last, int64_t from, int64_t to) {
+  using Fetch = Ahead<Kind>;
+  const int64_t tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
+  for (int64_t panel = from; panel < to; ++panel)
     for (int64_t i = 0; i < tiles; ++i) {
       const int64_t row = first + (last - first) * i / tiles;
       const int64_t rows = first + (last - first) * (i + 1) / tiles - row;
-      const auto* ahead = i < PANELS ? call.panel(next + i) : nullptr;
-      const Tile<Kind> run =
-          wide ? choose<PANELS, Kind>(rows, heights) : choose<1, Kind>(rows, heights);
-      run(call, row, panel, {ahead, tiles == 1});
+      Fetch ahead{Fetch::NOTHING, nullptr};
+      if (tiles == 1) ahead.own = Fetch::OWN_ONCE;
+      else if (i == 0 && panel == from) ahead.own = Fetch::OWN;
+      if (tiles > 1 && i < HALVES && panel + 1 < to)
+        ahead.next = call.panel(panel + 1) + i * LANES * call.weight.in;
+      const Tile<Kind> run = tile_of<Kind>(rows, std::make_integer_sequence<int, TILE_ROWS>());
+      run(call, row, panel, ahead);
     }
-    panel = next;
-  }
 }
 
+// Blocks of rows, each by all panels.
 template <typename Kind>
 void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
   const int64_t panels = panels_of(call.weight.out);
-  const int64_t chunks = (panels + CHUNK_PANELS - 1) / CHUNK_PANELS;
   const int64_t row_bytes = call.weight.in * sizeof(typename Kind::Input);
-  const int64_t most = std::max<int64_t>(MEDIUM_ROWS, BLOCK_BYTES / row_bytes);
+  const int64_t most = std::max<int64_t>(TILE_ROWS, BLOCK_BYTES / row_bytes);
   const int64_t blocks = (rows + most - 1) / most;
-  member.deal(blocks * chunks, [&](int64_t task) {
-    const int64_t block = task / chunks;
-    const int64_t first = rows * block / blocks, last = rows * (block + 1) / blocks;
-    const int64_t panel = task % chunks * CHUNK_PANELS;
-    const int64_t end = std::min(panels, panel + CHUNK_PANELS);
-    if (last - first <= FEW_ROWS)
-      chunk_of_rows<FEW_ROWS, 4>(call, first, last, panel, end);
-    else if (last - first <= MEDIUM_ROWS)
-      chunk_of_rows<12, 2>(call, first, last, panel, end);
-    else
-      chunk_of_rows<6, Kind::WIDE_TILE_PANELS>(call, first, last, panel, end);
+  member.deal_runs(blocks * panels, [&](int64_t from, int64_t to) {
+    for (int64_t next; from < to; from = next) {
+      const int64_t block = from / panels, start = block * panels;
+      next = std::min(to, start + panels);
+      rows_by_panels(call, rows * block / blocks, rows * (block + 1) / blocks, from - start,
+                     next - start);
+    }
   });
 }
 

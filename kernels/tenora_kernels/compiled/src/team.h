@@ -7,6 +7,7 @@
 #include <omp.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -38,6 +39,21 @@ class Member {
   void deal(int64_t tasks, Task&& task) {
     std::atomic<int64_t>& next = team_.next[lane_++];
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(i);
+  }
+
+  // Calls `task(first, end)` for runs of 0..units-1, each half a member's part of what is left: a
+  // run's memory is one stream, and all members end together (guided self-scheduling: Polychronopoulos
+  // and Kuck, 1987).
+  template <typename Task>
+  void deal_runs(int64_t units, Task&& task) {
+    std::atomic<int64_t>& next = team_.next[lane_++];
+    int64_t first = next.load(std::memory_order_relaxed);
+    while (first < units) {
+      const int64_t end = first + std::max<int64_t>(1, (units - first) / (2 * size_));
+      if (!next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
+      task(first, end);
+      first = next.load(std::memory_order_relaxed);
+    }
   }
 
   // Two ops that share a phase and deal one list each. Every other member begins with the second:
