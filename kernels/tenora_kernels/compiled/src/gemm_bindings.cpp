@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gemm.h"
+#include "huge_pages.h"
 
 namespace {
 
@@ -23,12 +24,17 @@ void by_dtype(const Tensor& tensor, Float&& run_float, Half&& run_half) {
   }
 }
 
+Tensor empty_in_huge_pages(int64_t elements, at::TensorOptions options) {
+  const auto memory = tenora::in_huge_pages(elements * options.dtype().itemsize());
+  return at::from_blob(memory.get(), {elements}, [memory](void*) {}, options);
+}
+
 Tensor pack_weight(const Tensor& weight) {
   TORCH_CHECK(weight.dim() == 2 && weight.is_contiguous() && weight.device().is_cpu(),
               "pack_weight: needs a dense [out, in] weight on the CPU");
   const int64_t out = weight.size(0), in = weight.size(1);
   TORCH_CHECK(in % 2 == 0, "pack_weight: needs an even number of inputs");
-  Tensor packed = at::empty({tenora::packed_elements(out, in)}, weight.options());
+  Tensor packed = empty_in_huge_pages(tenora::packed_elements(out, in), weight.options());
   by_dtype(
       weight,
       [&] { tenora::pack_weight(weight.const_data_ptr<float>(), out, in, packed.data_ptr<float>()); },
@@ -46,7 +52,7 @@ std::vector<Tensor> quantise_weight(const Tensor& weight) {
   const int64_t out = weight.size(0), in = weight.size(1);
   TORCH_CHECK(in % 4 == 0, "quantise_weight: needs a multiple of 4 inputs");
   const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
-  Tensor packed = at::empty({filled * in}, weight.options().dtype(at::kByte));
+  Tensor packed = empty_in_huge_pages(filled * in, weight.options().dtype(at::kByte));
   Tensor scales = at::empty({filled}, weight.options().dtype(at::kFloat));
   const auto run = [&](auto* from) {
     tenora::quantise_weight(from, out, in, packed.data_ptr<uint8_t>(), scales.data_ptr<float>());
