@@ -60,7 +60,7 @@ void check_pages(const Tensor& pool, const Tensor& q, int64_t num_layers, int64_
   check_like(pool, q, 2);
   check_like(q, q, 3);
   TORCH_CHECK(pool.is_contiguous() && num_layers > 0 && block_tokens > 0 && kv_heads > 0 &&
-                  layer >= 0 && layer < num_layers &&
+                  layer >= 0 && layer < num_layers && q.size(2) > 0 &&
                   pool.size(1) == num_layers * 2 * block_tokens * kv_heads * q.size(2),
               "the pool does not fit the layout");
 }
