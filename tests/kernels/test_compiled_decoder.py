@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -190,7 +191,9 @@ def expected_logits(model: Model, case: Case) -> Tensor:
     for n, layer in enumerate(model.layers):
         normed = reference.rms_norm(x, layer.input_norm, EPS)
         qkv = lora(layer.qkv(normed), normed, n, 0, (QUERY, KEYS, KEYS))
-        q, k, v = (part.unflatten(1, (-1, 16)) for part in qkv.split((QUERY, KEYS, KEYS), 1))
+        q, k, v = (
+            part.view(len(part), -1, 16) for part in torch.split(qkv, [QUERY, KEYS, KEYS], 1)
+        )
         if layer.query_norm is not None and layer.key_norm is not None:
             q = reference.rms_norm(q, layer.query_norm, EPS)
             k = reference.rms_norm(k, layer.key_norm, EPS)
@@ -337,7 +340,8 @@ def test_an_arena_of_another_shape_is_refused() -> None:
         decoder.use_arena(pool, adapters.bfloat16(), KV, table)
     for name in (field.name for field in fields(table) if field.name != "alignment"):
         for change in (Tensor.double, lambda tensor: tensor[:, :1], lambda tensor: tensor[0]):
-            bad_table = replace(table, **{name: change(getattr(table, name))})
+            changed: dict[str, Any] = {name: change(getattr(table, name))}
+            bad_table = replace(table, **changed)
             with pytest.raises(RuntimeError, match="adapter table: wrong"):
                 decoder.use_arena(pool, adapters, KV, bad_table)
 
@@ -346,7 +350,7 @@ def test_a_model_that_does_not_fit_together_is_refused() -> None:
     model = random_model(torch.float32, extras=True)
     layer, weight = model.layers[0], model.layers[0].down.weight
 
-    def with_layer(**changes: object) -> Model:
+    def with_layer(**changes: Any) -> Model:
         return replace(model, layers=[replace(layer, **changes)])
 
     wrong = [

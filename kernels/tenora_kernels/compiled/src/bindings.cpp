@@ -32,7 +32,7 @@ void run_sgmv(const tenora::AdapterTable& table, const Tensor& row_slot,
               const tenora::LoraLinear& linear, const Tensor& x, const Tensor& y) {
   constexpr int64_t BYTES_PER_THREAD = 64 * 1024;  // less is done before one wakes
   thread_local tenora::Sgmv workspace;
-  const int allowed = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int allowed = at::get_num_threads();
   workspace.begin(table, row_slot.const_data_ptr<int32_t>(), row_slot.size(0), allowed);
   const int64_t bytes = workspace.weight_bytes(linear, table.int8 ? 1 : sizeof(T));
   const int threads = std::min<int64_t>(allowed, 1 + bytes / BYTES_PER_THREAD);

@@ -30,7 +30,8 @@ enum ModelTensor { EMBEDDING, FINAL_NORM, COS, SIN, HEAD, MODEL_TENSORS = HEAD +
 // Each projection's.
 enum ProjectionTensor { PACKED, SCALES, BIAS };
 
-void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type, bool optional = false) {
+void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type,
+                bool optional = false) {
   TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == type &&
                   (tensor.numel() == elements || (optional && tensor.numel() == 0)),
               "decoder: a weight has ", tensor.numel(), " elements, not ", elements,
@@ -71,7 +72,8 @@ class Decoder : public torch::CustomClassHolder {
       bf16_ = std::make_unique<tenora::Decoder<bf16>>(shape_, weights<bf16>());
   }
 
-  // Where KV and adapters lie from now on. `table`: granule_offset, rank, a_offset, b_offset, scale.
+  // Where KV and adapters lie from now on.
+  // `table`: granule_offset, rank, a_offset, b_offset, scale.
   void use_arena(Tensor pool, Tensor adapters, int64_t block_tokens, std::vector<Tensor> table) {
     const int64_t page_elements = num_layers() * 2 * block_tokens * shape_.kv_width();
     TORCH_CHECK(block_tokens > 0 && pool.dim() == 2 && pool.is_contiguous() &&
@@ -167,13 +169,14 @@ class Decoder : public torch::CustomClassHolder {
   Tensor logits(const Rows& rows, Pausable* state) {
     check(rows);
     Tensor found = at::empty({rows.wanted.size(0), shape_.vocab}, pool_.options());
+    const int threads = at::get_num_threads();
     if (float_)
       run<float>(state, rows, [&](auto* progress) {
-        return float_->next_logits(inputs<float>(rows), data<float>(found), threads(), progress);
+        return float_->next_logits(inputs<float>(rows), data<float>(found), threads, progress);
       });
     else
       run<bf16>(state, rows, [&](auto* progress) {
-        return bf16_->next_logits(inputs<bf16>(rows), data<bf16>(found), threads(), progress);
+        return bf16_->next_logits(inputs<bf16>(rows), data<bf16>(found), threads, progress);
       });
     return found;
   }
@@ -181,13 +184,14 @@ class Decoder : public torch::CustomClassHolder {
   std::vector<int64_t> tokens(const Rows& rows, Pausable* state) {
     check(rows);
     std::vector<int64_t> found(rows.wanted.size(0));
+    const int threads = at::get_num_threads();
     if (float_)
       run<float>(state, rows, [&](auto* progress) {
-        return float_->next_tokens(inputs<float>(rows), found.data(), threads(), progress);
+        return float_->next_tokens(inputs<float>(rows), found.data(), threads, progress);
       });
     else
       run<bf16>(state, rows, [&](auto* progress) {
-        return bf16_->next_tokens(inputs<bf16>(rows), found.data(), threads(), progress);
+        return bf16_->next_tokens(inputs<bf16>(rows), found.data(), threads, progress);
       });
     return found;
   }
@@ -210,7 +214,6 @@ class Decoder : public torch::CustomClassHolder {
   }
 
   int64_t num_layers() const { return tensors_.size() / LAYER_TENSORS; }
-  static int threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
 
   template <typename T>
   const T* vector(const Tensor& tensor, int64_t elements, bool optional = false) const {
