@@ -19,8 +19,10 @@ from typer.testing import CliRunner
 
 from api_harness import ADMIN_KEY
 from fake_engine import FakeEngine
+from tenora_kernels import backend
 from tenora_platform.app import create_app, openapi_document
 from tenora_platform.cli.adapters import parse_target, reasons
+from tenora_platform.cli.doctor import check_compiler, check_kernels
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.main import app as cli
 from tenora_platform.cli.run import base_url
@@ -146,6 +148,19 @@ def test_doctor(tmp_path: Path, database_url: str, redis_url: str, settings: Set
     code, text = run("doctor", **environment, TENORA_MODEL=str(tmp_path / "none"))
     assert code == 1
     assert "wrong model" in text
+
+
+def test_doctor_says_when_plain_torch_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    compiler = check_compiler(settings)
+    assert (compiler.verdict, "plain torch" in compiler.text) == ("note", True)
+    monkeypatch.setenv("TENORA_KERNELS", "torch")
+    backend.compiled_implementation.cache_clear()
+    kernels = check_kernels(settings)
+    assert kernels.verdict == "note"
+    assert re.search(r"cpu: torch, torch 2.*; compiled kernels: TENORA_KERNELS=torch", kernels.text)
 
 
 def test_openapi(tmp_path: Path) -> None:

@@ -361,8 +361,10 @@ def test_int8_weights_equal_rounded_linears(tmp_path: Path, name: str) -> None:
     harness = Harness.of(tmp_path, weight_dtype="int8")
     ours = torch.cat([harness.run(TOKENS[:30]), harness.run(TOKENS[30:])])
     # An input on the border between two whole numbers may fall to the other side, a step of 1/127
-    # of one term; any wrong scale or offset is an error of the size of the logits themselves.
-    assert (ours - expected).abs().max() < 0.03 * expected.std()
+    # of one term, from where on its row differs; a wrong scale or offset would show in every row.
+    errors = (ours - expected).abs() / expected.std()
+    assert errors.amax(1).median() < 1e-5
+    assert errors.square().mean().sqrt() < 0.02
 
 
 def test_int8_weights_are_refused_where_they_cannot_be(

@@ -17,7 +17,7 @@ from torch import Tensor
 from tenora_kernels import build_segments
 from tenora_kernels.backend import compiled_implementation, torch_implementation
 from tenora_kernels.compiled.build import BuildError, build_extension
-from tenora_kernels.compiled.library import library_path, reason_path
+from tenora_kernels.compiled.library import is_whole, library_path, reason_path, seal
 from tenora_kernels.compiled.load import NotLoadedError, load_extension
 
 SHAPES = [(576, 576), (576, 192), (576, 200)]
@@ -98,6 +98,39 @@ def test_long_and_short_runs_in_one_batch() -> None:
     assert_near(compiled_sgmv(adapters, x, y, row_slot), expected, torch.float32)
 
 
+@pytest.mark.usefixtures("compiled_library")
+@pytest.mark.parametrize(
+    ("field", "index", "value"),
+    [
+        ("rank", (1, 1, 0), 6),
+        ("rank", (1, 1, 0), -1),
+        ("granule_offset", (1, 1, 4), -1),
+        ("granule_offset", (1, 1, 4), 10**9),
+        ("a_offset", (1, 1, 2), -(10**9)),
+        ("b_offset", (1, 1, 1), 10**9),
+    ],
+)
+@pytest.mark.parametrize("kind", [torch.float32, torch.int8])
+def test_adapters_that_lie_elsewhere_are_refused(
+    kind: torch.dtype, field: str, index: tuple[int, int, int], value: int
+) -> None:
+    adapters = pack_adapters([[[5, 5, 5]] * 2] * 2, SHAPES, kind)
+    getattr(adapters.table, field)[index] = value
+    x, y = torch.randn(3, 576), torch.randn(3, sum(WIDTHS))
+    with pytest.raises((RuntimeError, ValueError), match="lie outside the arena"):
+        compiled_sgmv(adapters, x, y, torch.tensor([0, 1, -1], dtype=torch.int32))
+    assert compiled_sgmv(adapters, x, y, torch.zeros(3, dtype=torch.int32)).isfinite().all()
+
+
+@pytest.mark.usefixtures("compiled_library")
+def test_rows_of_nothing_are_refused() -> None:
+    adapters = pack_adapters([[[2]]], [(0, 8)], torch.float32)
+    segments = build_segments(torch.zeros(3, dtype=torch.int32), adapters.table)
+    arguments = (adapters.pool, adapters.table, segments, 0, (0,), (8,))
+    with pytest.raises(RuntimeError, match="sgmv: wrong shape"):
+        compiled_implementation().sgmv(torch.zeros(3, 8), torch.zeros(3, 0), *arguments)
+
+
 def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENORA_KERNELS", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -154,8 +187,23 @@ def test_stale_libraries_and_reasons_are_replaced(
 def test_a_broken_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENORA_KERNELS", raising=False)
     library_path(tmp_path).write_text("not a library")
+    seal(library_path(tmp_path))
     with pytest.raises(NotLoadedError, match=r"tenora_ops-\w+\.so cannot be loaded: .*"):
         load_extension(tmp_path)
+
+
+def test_half_a_library_is_not_loaded_but_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENORA_KERNELS", raising=False)
+    fake_compiler(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    target = tmp_path / "built"
+    target.mkdir()
+    library_path(target).write_text("the first half")
+    with pytest.raises(NotLoadedError, match=r"so is damaged; run: python -m tenora_kernels"):
+        load_extension(target)
+    assert is_whole(build_extension(target))
 
 
 def test_concurrent_builds(tmp_path: Path) -> None:

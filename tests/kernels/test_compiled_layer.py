@@ -183,9 +183,19 @@ def test_what_would_read_or_write_elsewhere_is_refused() -> None:
             write(0, slot)
 
 
+def test_heads_of_no_width_are_refused() -> None:
+    kv = KVLayout(num_layers=1, block_tokens=2, kv_heads=1, head_dim=0)
+    nothing, at = torch.zeros(1, 1, 0), torch.zeros(1, dtype=torch.int64)
+    table, pool = torch.zeros(1, 0), torch.zeros(1, 0)
+    with pytest.raises(KernelInputError, match="does not fit the layout"):
+        compiled_implementation().kv_write(
+            nothing, nothing, nothing, table, table, at, pool, kv, 0, at
+        )
+
+
 def test_without_avx512(tmp_path: Path) -> None:
-    """All ops against the float32 reference, compiled for a plain x86-64: a copy of the package
-    with other flags, in a process of its own."""
+    """All ops and whole steps against the float32 reference, compiled for a plain x86-64: a copy of
+    the package with other flags, in a process of its own."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         pytest.skip("the flags are those of x86-64")
     copy = tmp_path / "tenora_kernels"
@@ -196,10 +206,11 @@ def test_without_avx512(tmp_path: Path) -> None:
     assert '"-O3", "-march=native"' in flags
     library.write_text(flags.replace('"-O3", "-march=native"', '"-O1", "-march=x86-64-v2"'))
     root = Path(__file__).parents[2]
-    names = ("test_paged_attention", "test_kv_write", "test_norms", "test_sgmv")
-    files = [str(root / "tests" / "kernels" / f"{name}.py") for name in names]
+    names = ("paged_attention", "kv_write", "norms", "sgmv", "packed_linear", "compiled_decoder")
+    files = [str(root / "tests" / "kernels" / f"test_{name}.py") for name in names]
+    options = ["-q", "-p", "no:cacheprovider", "-k", "compiled or packed"]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "compiled", *files],
+        [sys.executable, "-m", "pytest", *options, *files],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])},
         cwd=root,
         capture_output=True,

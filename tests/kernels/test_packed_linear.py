@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from tenora_kernels.compiled.linear import (
 )
 from tenora_kernels.compiled.load import load_extension
 
-ROWS = [1, 2, 3, 4, 5, 11, 12, 13, 16, 24, 25, 31, 64, 97, 300]
+# Every height of a tile, and some of several tiles.
+ROWS = [*range(1, 14), 16, 19, 24, 25, 31, 64, 97, 300]
 SHAPES = [(16, 2), (48, 48), (97, 64), (200, 130), (64, 1536), (7, 576)]
 
 
@@ -100,11 +102,39 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(
         torch.set_num_threads(threads)
 
 
-def test_refuses_what_does_not_fit() -> None:
+def test_nothing_times_something() -> None:
     packed = pack_weight(torch.randn(16, 4))
+    assert packed_linear(torch.randn(0, 4), packed).shape == (0, 16)
+    assert packed_linear(torch.randn(3, 4), pack_weight(torch.randn(0, 4))).shape == (3, 0)
+
+
+def test_refuses_what_does_not_fit() -> None:
+    packed, x = pack_weight(torch.randn(16, 4)), torch.randn(2, 4)
+    quantised = quantise_weight(torch.randn(16, 4))
     with pytest.raises(RuntimeError, match="even number of inputs"):
         pack_weight(torch.randn(16, 3))
+    with pytest.raises(RuntimeError, match="multiple of 4"):
+        quantise_weight(torch.randn(16, 6))
+    for pack in (pack_weight, quantise_weight):
+        with pytest.raises(RuntimeError, match="dense"):
+            pack(torch.randn(4, 16).t())
+        with pytest.raises(RuntimeError, match="float32 or bfloat16"):
+            pack(torch.randn(16, 4).double())
     with pytest.raises(RuntimeError, match="another shape"):
         packed_linear(torch.randn(2, 6), packed)
     with pytest.raises(RuntimeError, match="dtypes"):
-        packed_linear(torch.randn(2, 4, dtype=torch.bfloat16), packed)
+        packed_linear(x.bfloat16(), packed)
+    with pytest.raises(RuntimeError, match="shape or strides of x"):
+        packed_linear(torch.randn(4, 2).t(), packed)
+    for nothing in (packed, quantised):
+        with pytest.raises(RuntimeError, match="shape or strides of x"):
+            packed_linear(torch.randn(2, 0), nothing)
+    with pytest.raises(RuntimeError, match="shape or strides of x"):  # steps are of four inputs
+        packed_linear(torch.randn(2, 6), quantised)
+    with pytest.raises(RuntimeError, match="wrong scales"):
+        packed_linear(x, replace(quantised, scales=torch.ones(5)))
+    with pytest.raises(RuntimeError, match="wrong packed weight"):
+        packed_linear(x, replace(packed, packed=packed.packed.view(16, 4)))
+    for bias in (torch.ones(15), torch.ones(16).bfloat16(), torch.ones(32)[::2]):
+        with pytest.raises(RuntimeError, match="wrong bias"):
+            packed_linear(x, packed, bias)

@@ -63,6 +63,7 @@ def test_batches(ops: Ops, batch: str) -> None:
         (5, 1, 80, 8),
         (14, 2, 96, 16),
         (2, 2, 128, 16),
+        (12, 2, 64, 16),
     ],
 )
 def test_head_shapes(ops: Ops, heads: int, kv_heads: int, head_dim: int, block_tokens: int) -> None:

@@ -17,8 +17,10 @@ from tenora_kernels.compiled.library import (
     FLAGS,
     SOURCE_DIR,
     default_dir,
+    is_whole,
     library_path,
     reason_path,
+    seal,
 )
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -30,20 +32,21 @@ class BuildError(RuntimeError):
 
 
 def build_extension(target_dir: Path | None = None, *, force: bool = False) -> Path:
-    """The library, made if it is not there yet. Several processes may do so at once: each compiles
-    on its own and the last one to finish replaces the file in one step.
+    """The library, made if it is not there or damaged. Several processes may do so at once: each
+    compiles on its own and the last one to finish replaces the file in one step.
 
     Raises BuildError when there is no compiler or it fails.
     """
     target_dir = target_dir or default_dir()
     library = library_path(target_dir)
-    if library.exists() and not force:
+    if is_whole(library) and not force:
         return library
     try:
         target_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target_dir, prefix="making-") as folder:
             made = Path(folder) / library.name
             _compile(made)
+            seal(made)
             os.replace(made, library)
     except OSError as error:
         raise BuildError(f"cannot write to {target_dir}: {error.strerror or error}") from error

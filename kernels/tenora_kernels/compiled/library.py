@@ -25,6 +25,22 @@ def library_path(target_dir: Path) -> Path:
     return target_dir / f"tenora_ops-{_fingerprint()}.so"
 
 
+def seal(library: Path) -> None:
+    """Put a hash of the file at its end, where whoever loads a shared library does not look."""
+    digest = hashlib.sha256(library.read_bytes()).hexdigest()
+    with library.open("ab") as file:
+        file.write(digest.encode())
+
+
+def is_whole(library: Path) -> bool:
+    """Whether the file is there as it was sealed: a process that loads half of one dies of it."""
+    try:
+        content = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(content[:-64]).hexdigest().encode() == content[-64:]
+
+
 def reason_path(target_dir: Path) -> Path:
     """Where the reason of a failed build is kept."""
     return target_dir / f"failed-{_fingerprint()}.txt"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from tenora_kernels.compiled.library import default_dir, library_path, reason_path
+from tenora_kernels.compiled.library import default_dir, is_whole, library_path, reason_path
 
 CHOICE_VARIABLE = "TENORA_KERNELS"
 """`torch` in this environment variable keeps the CPU on plain torch."""
+BUILD_COMMAND = "python -m tenora_kernels.compiled.build"
 
 
 class NotLoadedError(RuntimeError):
@@ -31,6 +32,8 @@ def load_extension(target_dir: Path | None = None) -> None:
     library = library_path(target_dir)
     if not library.exists():
         raise NotLoadedError(_why_absent(target_dir))
+    if not is_whole(library):
+        raise NotLoadedError(f"{library.name} is damaged; run: {BUILD_COMMAND}")
     try:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call] # torch's own
     except OSError as error:
@@ -41,4 +44,4 @@ def _why_absent(target_dir: Path) -> str:
     try:
         return f"build failed: {reason_path(target_dir).read_text().strip()}"
     except FileNotFoundError:
-        return "not built; run: python -m tenora_kernels.compiled.build"
+        return f"not built; run: {BUILD_COMMAND}"

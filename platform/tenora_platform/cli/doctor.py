@@ -76,13 +76,16 @@ def check_device(settings: Settings) -> Finding:
 
 
 def check_kernels(_: Settings) -> Finding:
-    from tenora_kernels.backend import describe
+    from tenora_kernels.backend import describe, has_compiled_ops
 
-    return Finding("kernels", "ok", "; ".join(f"{k}: {v}" for k, v in describe().items()))
+    text = "; ".join(f"{device}: {name}" for device, name in describe().items())
+    return Finding("kernels", "ok" if has_compiled_ops() else "note", text)
 
 
 def check_compiler(_: Settings) -> Finding:
-    found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    from tenora_kernels.compiled.build import COMPILERS
+
+    found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if found is None:
         return Finding("compiler", "note", "no C++ compiler; kernels in plain torch are used")
     return Finding("compiler", "ok", found)

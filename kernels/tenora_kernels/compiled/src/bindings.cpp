@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "sgmv.h"
+#include "adapter_check.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ void run_sgmv(const tenora::AdapterTable& table, const Tensor& row_slot,
               const tenora::LoraLinear& linear, const Tensor& x, const Tensor& y) {
   constexpr int64_t BYTES_PER_THREAD = 64 * 1024;  // less is done before one wakes
   thread_local tenora::Sgmv workspace;
-  const int allowed = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int allowed = at::get_num_threads();
   workspace.begin(table, row_slot.const_data_ptr<int32_t>(), row_slot.size(0), allowed);
   const int64_t bytes = workspace.weight_bytes(linear, table.int8 ? 1 : sizeof(T));
   const int threads = std::min<int64_t>(allowed, 1 + bytes / BYTES_PER_THREAD);
@@ -50,15 +50,17 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
           const Tensor& row_slot, int64_t layer, at::IntArrayRef modules,
           at::IntArrayRef widths) {
   std::vector<tenora::Slice> slices;
+  std::vector<tenora::ModuleShape> shapes;
   int64_t columns = 0;
+  TORCH_CHECK(x.dim() == 2 && x.size(1) > 0 && row_slot.dim() == 1, "sgmv: wrong shape");
   TORCH_CHECK(rank.dim() == 3 && granule_offset.dim() == 3, "adapter table: wrong shape");
   TORCH_CHECK(modules.size() == widths.size(), "sgmv: modules and widths differ in length");
   for (size_t i = 0; i < modules.size(); ++i) {
     TORCH_CHECK(modules[i] >= 0 && modules[i] < rank.size(2) && widths[i] >= 0, "sgmv: modules");
     slices.push_back({modules[i], columns, widths[i]});
+    shapes.push_back({modules[i], x.size(1), widths[i]});
     columns += widths[i];
   }
-  TORCH_CHECK(x.dim() == 2 && row_slot.dim() == 1, "sgmv: wrong shape");
   check_rows(x, x, row_slot.size(0), x.size(1));
   check_rows(y, x, row_slot.size(0), columns);
   check_table(rank, rank, at::kInt);
@@ -73,9 +75,6 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
                   (pool.scalar_type() == x.scalar_type() || pool.scalar_type() == at::kChar),
               "sgmv: pool");
   TORCH_CHECK(layer >= 0 && layer < rank.size(1), "sgmv: layer");
-  const int32_t* slots = row_slot.const_data_ptr<int32_t>();
-  for (int64_t i = 0; i < row_slot.size(0); ++i)
-    TORCH_CHECK(slots[i] < rank.size(0), "sgmv: slot");
   const tenora::AdapterTable table{
       pool.const_data_ptr(),
       granule_offset.const_data_ptr<int64_t>(),
@@ -88,6 +87,12 @@ void sgmv(const Tensor& y, const Tensor& x, const Tensor& pool, const Tensor& gr
       rank.size(2),
       pool.scalar_type() == at::kChar,
   };
+  const int32_t* slots = row_slot.const_data_ptr<int32_t>();
+  for (int64_t i = 0; i < row_slot.size(0); ++i) {
+    TORCH_CHECK(slots[i] < rank.size(0), "sgmv: slot");
+    if (slots[i] < 0 || (i > 0 && slots[i] == slots[i - 1])) continue;
+    tenora::check_adapter(table, pool.size(0), slots[i], layer, layer + 1, shapes);
+  }
   const tenora::LoraLinear linear{layer, x.size(1), slices.data(),
                                   static_cast<int64_t>(slices.size())};
   if (x.scalar_type() == at::kBFloat16) {

@@ -247,6 +247,7 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
   if (rows > workspace_rows_) {
     int64_t total = 0;
     for (const int64_t bytes : row_bytes) total += whole_lines(rows * bytes);
+    workspace_rows_ = 0;
     workspace_.reset(static_cast<char*>(std::aligned_alloc(LINE, total)));
     if (!workspace_) throw std::bad_alloc();
     workspace_rows_ = rows;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <tuple>
 
+#include "adapter_check.h"
 #include "decoder.h"
 
 namespace {
@@ -29,7 +30,8 @@ enum ModelTensor { EMBEDDING, FINAL_NORM, COS, SIN, HEAD, MODEL_TENSORS = HEAD +
 // Each projection's.
 enum ProjectionTensor { PACKED, SCALES, BIAS };
 
-void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type, bool optional = false) {
+void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type,
+                bool optional = false) {
   TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == type &&
                   (tensor.numel() == elements || (optional && tensor.numel() == 0)),
               "decoder: a weight has ", tensor.numel(), " elements, not ", elements,
@@ -70,7 +72,8 @@ class Decoder : public torch::CustomClassHolder {
       bf16_ = std::make_unique<tenora::Decoder<bf16>>(shape_, weights<bf16>());
   }
 
-  // Where KV and adapters lie from now on. `table`: granule_offset, rank, a_offset, b_offset, scale.
+  // Where KV and adapters lie from now on.
+  // `table`: granule_offset, rank, a_offset, b_offset, scale.
   void use_arena(Tensor pool, Tensor adapters, int64_t block_tokens, std::vector<Tensor> table) {
     const int64_t page_elements = num_layers() * 2 * block_tokens * shape_.kv_width();
     TORCH_CHECK(block_tokens > 0 && pool.dim() == 2 && pool.is_contiguous() &&
@@ -86,6 +89,7 @@ class Decoder : public torch::CustomClassHolder {
     adapters_ = std::move(adapters);
     block_tokens_ = block_tokens;
     table_ = std::move(table);
+    checked_version_ = -1;
   }
 
   // Logits [wanted, vocab].
@@ -148,6 +152,8 @@ class Decoder : public torch::CustomClassHolder {
   Tensor pool_, adapters_;
   int64_t block_tokens_ = 0;
   std::vector<Tensor> table_;
+  int64_t checked_version_ = -1;  // of the table, when `checked_slots_` were found to be right
+  std::vector<bool> checked_slots_;
 
   struct Rows {
     const Tensor &token_ids, &positions, &slots, &query_start, &context_len, &block_table,
@@ -163,13 +169,14 @@ class Decoder : public torch::CustomClassHolder {
   Tensor logits(const Rows& rows, Pausable* state) {
     check(rows);
     Tensor found = at::empty({rows.wanted.size(0), shape_.vocab}, pool_.options());
+    const int threads = at::get_num_threads();
     if (float_)
       run<float>(state, rows, [&](auto* progress) {
-        return float_->next_logits(inputs<float>(rows), data<float>(found), threads(), progress);
+        return float_->next_logits(inputs<float>(rows), data<float>(found), threads, progress);
       });
     else
       run<bf16>(state, rows, [&](auto* progress) {
-        return bf16_->next_logits(inputs<bf16>(rows), data<bf16>(found), threads(), progress);
+        return bf16_->next_logits(inputs<bf16>(rows), data<bf16>(found), threads, progress);
       });
     return found;
   }
@@ -177,13 +184,14 @@ class Decoder : public torch::CustomClassHolder {
   std::vector<int64_t> tokens(const Rows& rows, Pausable* state) {
     check(rows);
     std::vector<int64_t> found(rows.wanted.size(0));
+    const int threads = at::get_num_threads();
     if (float_)
       run<float>(state, rows, [&](auto* progress) {
-        return float_->next_tokens(inputs<float>(rows), found.data(), threads(), progress);
+        return float_->next_tokens(inputs<float>(rows), found.data(), threads, progress);
       });
     else
       run<bf16>(state, rows, [&](auto* progress) {
-        return bf16_->next_tokens(inputs<bf16>(rows), found.data(), threads(), progress);
+        return bf16_->next_tokens(inputs<bf16>(rows), found.data(), threads, progress);
       });
     return found;
   }
@@ -206,7 +214,6 @@ class Decoder : public torch::CustomClassHolder {
   }
 
   int64_t num_layers() const { return tensors_.size() / LAYER_TENSORS; }
-  static int threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
 
   template <typename T>
   const T* vector(const Tensor& tensor, int64_t elements, bool optional = false) const {
@@ -218,6 +225,7 @@ class Decoder : public torch::CustomClassHolder {
   tenora::PackedWeight<T> packed(const Tensor* t, int64_t out, int64_t in) const {
     const bool quantised = t[SCALES].numel() > 0;
     const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
+    TORCH_CHECK(in % (quantised ? 4 : 2) == 0, "decoder: a packed weight has ", in, " inputs");
     check_size(t[PACKED], tenora::packed_elements(out, in), quantised ? at::kByte : type_);
     const T* bias = vector<T>(t[BIAS], out, true);
     if (!quantised) return {t[PACKED].const_data_ptr(), bias, out, in};
@@ -260,13 +268,15 @@ class Decoder : public torch::CustomClassHolder {
                     table[0].size(0) == rank.size(0) && table[0].size(1) == rank.size(1) &&
                     rank.size(1) == num_layers() && rank.size(2) == 7,
                 "adapter table: wrong dtype or shape");
+    for (const Tensor& tensor : table)
+      TORCH_CHECK(!tensor.is_inference(), "adapter table: a tensor of torch's inference mode");
     for (int i = 1; i < 5; ++i)
       TORCH_CHECK(table[i].scalar_type() == (i == 4 ? at::kFloat : at::kInt) &&
                       table[i].is_contiguous() && table[i].sizes() == rank.sizes(),
                   "adapter table: wrong dtype or shape");
   }
 
-  void check(const Rows& in) const {
+  void check(const Rows& in) {
     TORCH_CHECK(pool_.defined(), "decoder: use_arena comes first");
     const int64_t rows = in.token_ids.size(0), num_seqs = in.context_len.size(0);
     check_vector(in.token_ids, rows, at::kLong, "token_ids");
@@ -276,16 +286,49 @@ class Decoder : public torch::CustomClassHolder {
     check_vector(in.query_start, num_seqs + 1, at::kInt, "query_start");
     check_vector(in.context_len, num_seqs, at::kInt, "context_len");
     TORCH_CHECK(in.block_table.dim() == 2 && in.block_table.is_contiguous() &&
+                    in.block_table.device().is_cpu() &&
                     in.block_table.scalar_type() == at::kInt && in.block_table.size(0) == num_seqs,
                 "decoder: block_table has the wrong dtype or shape");
-    TORCH_CHECK(in.query_start.const_data_ptr<int32_t>()[num_seqs] == rows,
-                "decoder: query_start does not end at ", rows);
+    const int32_t* starts = in.query_start.const_data_ptr<int32_t>();
+    TORCH_CHECK(starts[0] == 0 && starts[num_seqs] == rows,
+                "decoder: query_start does not go from 0 to ", rows);
     check_range<int64_t>(in.token_ids, 0, shape_.vocab, "token_ids");
     check_range<int64_t>(in.positions, 0, model_[COS].size(0), "positions");
     check_range<int64_t>(in.slots, 0, pool_.size(0) * block_tokens_, "slots");
     check_range<int32_t>(in.row_slot, INT32_MIN, table_[1].size(0), "row_slot");
     check_vector(in.wanted, in.wanted.size(0), at::kLong, "wanted");
     check_range<int64_t>(in.wanted, 0, rows, "wanted");
+    check_adapters(in.row_slot);
+  }
+
+  // Each slot once, as long as nobody writes to the table: it takes a microsecond or several.
+  void check_adapters(const Tensor& row_slot) {
+    int64_t version = 0;
+    for (const Tensor& tensor : table_) version += tensor._version();
+    if (version != checked_version_) checked_slots_.assign(table_[1].size(0), false);
+    checked_version_ = version;
+    const int32_t* slots = row_slot.const_data_ptr<int32_t>();
+    for (int64_t i = 0; i < row_slot.size(0); ++i) {
+      if (slots[i] < 0 || checked_slots_[slots[i]]) continue;
+      tenora::check_adapter(adapter_table(), adapters_.numel(), slots[i], 0, num_layers(),
+                            lora_modules());
+      checked_slots_[slots[i]] = true;
+    }
+  }
+
+  // In the order of the table: q, k, v, o, gate, up, down.
+  std::vector<tenora::ModuleShape> lora_modules() const {
+    const int64_t hidden = shape_.hidden, inner = shape_.intermediate;
+    const int64_t query = shape_.query_width(), kv = shape_.kv_width();
+    return {{0, hidden, query}, {1, hidden, kv},    {2, hidden, kv},   {3, query, hidden},
+            {4, hidden, inner}, {5, hidden, inner}, {6, inner, hidden}};
+  }
+
+  tenora::AdapterTable adapter_table() const {
+    return {adapters_.const_data_ptr(), data<int64_t>(table_[0]), data<int32_t>(table_[1]),
+            data<int32_t>(table_[2]), data<int32_t>(table_[3]), data<float>(table_[4]),
+            table_[1].size(1), table_[0].size(2), table_[1].size(2),
+            adapters_.scalar_type() == at::kChar};
   }
 
   template <typename T>
@@ -295,10 +338,7 @@ class Decoder : public torch::CustomClassHolder {
             data<int64_t>(in.positions),
             data<int64_t>(in.slots),
             data<int32_t>(in.row_slot),
-            {adapters_.const_data_ptr(), data<int64_t>(table_[0]), data<int32_t>(table_[1]),
-             data<int32_t>(table_[2]), data<int32_t>(table_[3]), data<float>(table_[4]),
-             table_[1].size(1), table_[0].size(2), table_[1].size(2),
-             adapters_.scalar_type() == at::kChar},
+            adapter_table(),
             {data<T>(pool_), num_layers(), block_tokens_, shape_.kv_heads, shape_.head_dim},
             {data<int32_t>(in.query_start), data<int32_t>(in.context_len),
              data<int32_t>(in.block_table), in.context_len.size(0), in.block_table.size(1),

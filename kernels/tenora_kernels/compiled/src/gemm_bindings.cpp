@@ -90,10 +90,11 @@ void run(const Tensor& y, const Tensor& x, const std::vector<Tensor>& packed,
 
 void packed_linear(const Tensor& y, const Tensor& x, const std::vector<Tensor>& packed,
                    const std::optional<Tensor>& bias, bool add) {
-  TORCH_CHECK(x.dim() == 2 && y.dim() == 2 && x.size(0) == y.size(0) && x.size(1) % 2 == 0 &&
-                  x.stride(1) == 1 && y.stride(1) == 1,
-              "packed_linear: wrong shape or strides of x or y");
   TORCH_CHECK(packed.size() == 1 || packed.size() == 2, "packed_linear: wrong packed weight");
+  const int64_t step = packed.size() == 2 ? 4 : 2;
+  TORCH_CHECK(x.dim() == 2 && y.dim() == 2 && x.size(0) == y.size(0) && x.size(1) > 0 &&
+                  x.size(1) % step == 0 && x.stride(1) == 1 && y.stride(1) == 1,
+              "packed_linear: wrong shape or strides of x or y");
   for (const Tensor& part : packed)
     TORCH_CHECK(part.is_contiguous() && part.dim() == 1 && part.device().is_cpu(),
                 "packed_linear: wrong packed weight");

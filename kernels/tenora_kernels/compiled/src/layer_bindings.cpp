@@ -18,7 +18,6 @@ using tenora::bf16;
 constexpr int64_t ELEMENTS_PER_THREAD = 16384;
 
 int threads_for(int64_t elements) {
-  if (at::in_parallel_region()) return 1;
   return std::clamp<int64_t>(elements / ELEMENTS_PER_THREAD, 1, at::get_num_threads());
 }
 
@@ -60,7 +59,7 @@ void check_pages(const Tensor& pool, const Tensor& q, int64_t num_layers, int64_
   check_like(pool, q, 2);
   check_like(q, q, 3);
   TORCH_CHECK(pool.is_contiguous() && num_layers > 0 && block_tokens > 0 && kv_heads > 0 &&
-                  layer >= 0 && layer < num_layers &&
+                  layer >= 0 && layer < num_layers && q.size(2) > 0 &&
                   pool.size(1) == num_layers * 2 * block_tokens * kv_heads * q.size(2),
               "the pool does not fit the layout");
 }
@@ -75,7 +74,8 @@ tenora::HeadRows<T> head_rows(const Tensor& tensor) {
 // Any leading axes as one; a copy where their strides do not allow it.
 Tensor as_rows(const Tensor& x) {
   TORCH_CHECK(x.device().is_cpu() && x.dim() >= 1, "needs rows on the CPU");
-  Tensor rows = x.dim() == 2 ? x : x.reshape({x.numel() / std::max<int64_t>(x.size(-1), 1), x.size(-1)});
+  const int64_t width = x.size(-1);
+  Tensor rows = x.dim() == 2 ? x : x.reshape({x.numel() / std::max<int64_t>(width, 1), width});
   check_like(rows, x, 2);
   return rows;
 }
@@ -193,7 +193,7 @@ void paged_attention(const Tensor& q, const Tensor& pool, int64_t num_layers, in
   plan.make({starts, context_len.const_data_ptr<int32_t>(), block_table.const_data_ptr<int32_t>(),
              num_seqs, block_table.size(1), pool.size(0)},
             {q.size(1), kv_heads, q.size(2), block_tokens},
-            at::in_parallel_region() ? 1 : at::get_num_threads());
+            at::get_num_threads());
   by_type(q, [&]<typename T>(T) {
     const tenora::AttentionArguments<T> arguments = {
         head_rows<const T>(q),
