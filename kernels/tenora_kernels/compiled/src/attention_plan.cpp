@@ -26,7 +26,7 @@ int64_t decode_scratch(const AttentionShape& shape, int64_t pitch) {
 
 int64_t prefill_scratch(const AttentionShape& shape, int64_t pitch) {
   const int64_t rows = round_up(std::max(TILE_ROWS, shape.heads / shape.kv_heads), LANES);
-  return KEY_TILE * 2 + rows * (pitch + 2 * KEY_TILE + 1) + 2 * KEY_TILE * pitch +
+  return KEY_TILE * 2 + rows * pitch + 2 * BLOCK_ROWS * KEY_TILE + 2 * KEY_TILE * pitch +
          2 * State::floats(rows, pitch);
 }
 

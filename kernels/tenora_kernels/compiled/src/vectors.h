@@ -9,7 +9,8 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && \
+    defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define TENORA_BF16_DOT 1
 #endif
 
