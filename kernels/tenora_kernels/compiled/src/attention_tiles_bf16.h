@@ -137,18 +137,6 @@ inline void multiply_block(const bf16* a, int64_t a_stride, const bf16* b, int64
       _mm512_storeu_ps(c + i * c_stride + j * LANES, sums[i][j]);
 }
 
-// 2^x for x <= 0, as exact as a bfloat16 weight needs it: a minimax polynomial of degree 4 for the
-// fraction, relative error below 4e-6.
-inline __m512 weight_of(__m512 x) {
-  const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  __m512 sum = _mm512_set1_ps(0x1.b7f734p-7f);
-  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0x1.abf868p-5f));
-  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0x1.ee2452p-3f));
-  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0x1.62d6c6p-1f));
-  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(sum, x);
-}
-
 // As add_across, of the greatest.
 inline __m512 most_across(const __m512 (&v)[4]) {
   const __m512 low = _mm512_max_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44),
@@ -196,14 +184,14 @@ inline void soften_four(const SoftmaxRows<bf16>& p, int64_t row) {
   high = _mm512_max_ps(high, before);
   const __m512 base =
       _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(high, none, _CMP_NEQ_UQ), high);
-  const __m128 factor = from_quarters(weight_of(_mm512_sub_ps(before, base)));
+  const __m128 factor = from_quarters((__m512)rough_exp2((Lanes)_mm512_sub_ps(before, base)));
   __m512 total[4];
   for (int i = 0; i < 4; ++i) {
     const __m512 of_row = _mm512_permutexvar_ps(_mm512_set1_epi32(4 * i), base);
     for (int j = 0; j < VECTORS; ++j) {
-      const __m512 weight = weight_of(_mm512_sub_ps(lanes[i][j], of_row));
-      total[i] = j ? _mm512_add_ps(total[i], weight) : weight;
-      store(p.weights + (row + i) * KEY_TILE + j * LANES, (Lanes)weight);
+      const Lanes weight = rough_exp2((Lanes)_mm512_sub_ps(lanes[i][j], of_row));
+      total[i] = j ? _mm512_add_ps(total[i], (__m512)weight) : (__m512)weight;
+      store(p.weights + (row + i) * KEY_TILE + j * LANES, weight);
     }
   }
   __m512 sums = add_across(total);
