@@ -82,8 +82,11 @@ void AttentionPlan::add_items(const AttentionBatch& batch) {
     bool inside = true;
     for (int64_t b = 0; b < blocks; ++b) inside &= table[b] >= 0 && table[b] < batch.num_pages;
     require(inside, "a block table names a page outside the arena");
-    for (int64_t q = 0; q < queries; q += most) {
-      const int64_t count = std::min(most, queries - q);
+    for (int64_t q = 0, count; q < queries; q += count) {
+      const int64_t left = queries - q;
+      count = std::min(most, left);
+      // One that was left alone would be computed as a decode row: with other bits.
+      if (count > 1 && left - count == 1) --count;
       AttentionItem item{table, first + q, count, context - queries + q + count, 0, -1};
       item.parts = (item.keys + part_tokens(item) - 1) / part_tokens(item);
       items_.push_back(item);

@@ -101,10 +101,11 @@ struct SoftmaxRows {
   float* factor;   // what a row's earlier weights shrink by
 };
 
-// A row's scaled scores; -inf where it may not look.
+// A row's scaled scores; -inf where it may not look. Rounded, so that what is taken from them is the
+// same with and without a mask.
 template <bool MASKED>
 inline Lanes visible_scores(const float* scores, float scale, int64_t column, int64_t visible) {
-  const Lanes scaled = load(scores + column) * scale;
+  const Lanes scaled = rounded<float>(load(scores + column) * scale);
   if (!MASKED) return scaled;
   const Bits index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const uint32_t count = std::max<int64_t>(0, visible - column);
