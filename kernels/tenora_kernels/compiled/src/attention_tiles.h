@@ -87,8 +87,8 @@ inline void multiply_block(const float* a, int64_t a_stride, const float* b, int
     for (int j = 0; j < VECTORS; ++j) store(c + i * c_stride + j * LANES, sums[i][j]);
 }
 
-// Rows of scores [KEY_TILE] and what becomes of them. In the arrays of a product with bfloat16 pairs
-// there is room up to a multiple of four rows.
+// Rows of scores [KEY_TILE] and what becomes of them. Scores and weights have room up to a multiple
+// of four rows.
 template <typename Number>
 struct SoftmaxRows {
   int64_t rows;
@@ -101,8 +101,8 @@ struct SoftmaxRows {
   float* factor;   // what a row's earlier weights shrink by
 };
 
-// A row's scaled scores; -inf where it may not look. Rounded, so that what is taken from them is the
-// same with and without a mask.
+// A row's scaled scores; -inf where it may not look. Rounded, so that what is taken from them is
+// the same with and without a mask.
 template <bool MASKED>
 inline Lanes visible_scores(const float* scores, float scale, int64_t column, int64_t visible) {
   const Lanes scaled = rounded<float>(load(scores + column) * scale);
@@ -112,7 +112,8 @@ inline Lanes visible_scores(const float* scores, float scale, int64_t column, in
   return index < count ? scaled : Lanes{} - __builtin_inff();
 }
 
-// The weights from the first `columns` scores; brings the rows' highest scores and sums up to date.
+// The weights from the first `columns` scores; brings the rows' highest scores and sums up to
+// date.
 template <bool MASKED>
 inline void soften(const SoftmaxRows<float>& p, int64_t columns) {
   for (int64_t row = 0; row < p.rows; ++row) {
