@@ -87,6 +87,25 @@ def test_a_sequence_has_the_same_bits_in_any_batch(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_however_its_prompt_is_cut(dtype: torch.dtype) -> None:
+    """Into chunks of two tokens and more: one token alone is a decode row."""
+    pages = fill_pages([1300], KV, dtype)
+    q = torch.randn(1300, 9, 64).to(dtype)
+
+    def run(chunks: list[int]) -> Tensor:
+        assert sum(chunks) == 1300
+        parts, end = [], 0
+        for chunk in chunks:
+            rows = slice(end, end := end + chunk)
+            parts.append(attention(q[rows], pages.pool, [chunk], [end], pages.block_tables))
+        return torch.cat(parts)
+
+    whole = run([1300])
+    for chunks in ([1024, 276], [65, 1235], [129, 193, 978], [2, 3, 95, 700, 500], [50] * 26):
+        assert torch.equal(run(chunks), whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_other_ops_have_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     """Enough rows that several threads take part."""
     ops = compiled_implementation()
@@ -126,6 +145,21 @@ def test_exponential_of_silu() -> None:
     )
 
 
+def test_exponential_of_silu_in_bfloat16() -> None:
+    """Rounded once, as good as always to the nearest."""
+    gate = torch.linspace(-87, 100, 400_000).bfloat16()
+    product = compiled_implementation().silu_mul(torch.cat([gate, torch.ones_like(gate)])[None])[0]
+    wide = gate.double()
+    expected = wide / (1 + torch.exp(-wide))
+    torch.testing.assert_close(product.double(), expected, atol=0, rtol=1.001 * 2.0**-8)
+    assert (product == expected.bfloat16()).double().mean() > 0.99
+    edges = torch.tensor([[-math.inf, -1e4, 0.0, math.inf, math.nan] + [1.0] * 5])
+    told = compiled_implementation().silu_mul(edges.bfloat16())[0].float()
+    torch.testing.assert_close(
+        told, torch.tensor([math.nan, 0, 0, math.inf, math.nan]), equal_nan=True
+    )
+
+
 def test_exponential_of_attention() -> None:
     """Two keys of scores 0 and x and values 0 and 1 give a sigmoid. The score is scaled to base 2
     and rounded: an error of |x| half units."""
@@ -149,10 +183,15 @@ def test_exponential_of_attention() -> None:
     assert (error <= (4 + 2 * x.abs()) * 2.0**-24).all()
 
 
-def test_a_nan_of_its_own_is_seen() -> None:
-    pages = fill_pages([40], KV, torch.float32)
-    q = torch.full((1, 9, 64), math.nan)
-    assert attention(q, pages.pool, [1], [40], pages.block_tables).isnan().all()
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_nan_of_its_own_is_seen(rows: int, dtype: torch.dtype) -> None:
+    pages = fill_pages([40], KV, dtype)
+    q = torch.randn(rows, 9, 64).to(dtype)
+    q[0] = math.nan
+    seen = attention(q, pages.pool, [rows], [40], pages.block_tables).isnan()
+    assert seen[0].all()
+    assert not seen[1:].any()
 
 
 def test_what_would_read_or_write_elsewhere_is_refused() -> None:

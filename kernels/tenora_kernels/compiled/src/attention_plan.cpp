@@ -26,7 +26,7 @@ int64_t decode_scratch(const AttentionShape& shape, int64_t pitch) {
 
 int64_t prefill_scratch(const AttentionShape& shape, int64_t pitch) {
   const int64_t rows = round_up(std::max(TILE_ROWS, shape.heads / shape.kv_heads), LANES);
-  return KEY_TILE * 2 + rows * (pitch + 2 * KEY_TILE + 1) + 2 * KEY_TILE * pitch +
+  return KEY_TILE * 2 + rows * pitch + 2 * BLOCK_ROWS * KEY_TILE + 2 * KEY_TILE * pitch +
          2 * State::floats(rows, pitch);
 }
 
@@ -82,8 +82,11 @@ void AttentionPlan::add_items(const AttentionBatch& batch) {
     bool inside = true;
     for (int64_t b = 0; b < blocks; ++b) inside &= table[b] >= 0 && table[b] < batch.num_pages;
     require(inside, "a block table names a page outside the arena");
-    for (int64_t q = 0; q < queries; q += most) {
-      const int64_t count = std::min(most, queries - q);
+    for (int64_t q = 0, count; q < queries; q += count) {
+      const int64_t left = queries - q;
+      count = std::min(most, left);
+      // One that was left alone would be computed as a decode row: with other bits.
+      if (count > 1 && left - count == 1) --count;
       AttentionItem item{table, first + q, count, context - queries + q + count, 0, -1};
       item.parts = (item.keys + part_tokens(item) - 1) / part_tokens(item);
       items_.push_back(item);

@@ -87,13 +87,65 @@ inline void multiply_block(const float* a, int64_t a_stride, const float* b, int
     for (int j = 0; j < VECTORS; ++j) store(c + i * c_stride + j * LANES, sums[i][j]);
 }
 
+// Rows of scores [KEY_TILE] and what becomes of them. Scores and weights have room up to a multiple
+// of four rows.
+template <typename Number>
+struct SoftmaxRows {
+  int64_t rows;
+  const int64_t* visible;  // keys that a row sees of the tile
+  float scale;             // times log2 e
+  const float* scores;
+  Number* weights;
+  float* highest;  // of all scores so far
+  float* sum;      // of all weights so far
+  float* factor;   // what a row's earlier weights shrink by
+};
+
+// A row's scaled scores; -inf where it may not look. Rounded, so that what is taken from them is
+// the same with and without a mask.
+template <bool MASKED>
+inline Lanes visible_scores(const float* scores, float scale, int64_t column, int64_t visible) {
+  const Lanes scaled = rounded<float>(load(scores + column) * scale);
+  if (!MASKED) return scaled;
+  const Bits index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const uint32_t count = std::max<int64_t>(0, visible - column);
+  return index < count ? scaled : Lanes{} - __builtin_inff();
+}
+
+// The weights from the first `columns` scores; brings the rows' highest scores and sums up to
+// date.
+template <bool MASKED>
+inline void soften(const SoftmaxRows<float>& p, int64_t columns) {
+  for (int64_t row = 0; row < p.rows; ++row) {
+    const float* scores = p.scores + row * KEY_TILE;
+    const int64_t visible = p.visible[row];
+    Lanes most = Lanes{} + p.highest[row];
+    for (int64_t c = 0; c < columns; c += LANES) {
+      const Lanes some = visible_scores<MASKED>(scores, p.scale, c, visible);
+      most = some > most ? some : most;
+    }
+    const float high = tenora::highest(most);
+    const float base = high == -__builtin_inff() ? 0.0f : high;
+    p.factor[row] = exp2_below_one(Lanes{p.highest[row] - base})[0];
+    p.highest[row] = high;
+    Lanes total = {};
+    for (int64_t c = 0; c < columns; c += LANES) {
+      const Lanes weight =
+          exp2_below_one(visible_scores<MASKED>(scores, p.scale, c, visible) - base);
+      total += weight;
+      store(p.weights + row * KEY_TILE + c, weight);
+    }
+    p.sum[row] = p.sum[row] * p.factor[row] + sum(total);
+  }
+}
+
 inline void store_elements(float* to, Lanes lanes) { store(to, lanes); }
 
-// KEY_TILE lines side by side: packed[d, t].
+// Lines side by side: packed[d, t] of KEY_TILE columns. `count` is a multiple of two vectors.
 template <typename T>
-inline void pack_keys(const T* const* lines, int64_t offset, int64_t head_dim, int64_t depth,
-                      float* packed) {
-  for (int64_t t = 0; t < KEY_TILE; ++t) {
+inline void pack_keys(const T* const* lines, int64_t count, int64_t offset, int64_t head_dim,
+                      int64_t depth, float* packed) {
+  for (int64_t t = 0; t < count; ++t) {
     const T* key = lines[t] + offset;
     for (int64_t d = 0; d < depth; d += LANES) {
       float some[LANES];
@@ -105,9 +157,9 @@ inline void pack_keys(const T* const* lines, int64_t offset, int64_t head_dim, i
 
 // packed[t, d], zeros behind head_dim.
 template <typename T>
-inline void pack_values(const T* const* lines, int64_t offset, int64_t head_dim, int64_t pitch,
-                        float* packed) {
-  for (int64_t t = 0; t < KEY_TILE; ++t) {
+inline void pack_values(const T* const* lines, int64_t count, int64_t offset, int64_t head_dim,
+                        int64_t pitch, float* packed) {
+  for (int64_t t = 0; t < count; ++t) {
     const T* value = lines[t] + offset;
     for (int64_t d = 0; d < pitch; d += LANES)
       store(packed + t * pitch + d,

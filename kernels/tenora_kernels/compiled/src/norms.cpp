@@ -40,11 +40,10 @@ inline float mean_square(int64_t width, Values&& lanes) {
 
 template <typename T>
 inline void scale_row(const T* x, float factor, const T* weight, T* out, int64_t width) {
-  for (int64_t c = 0; c < width; c += LANES) {
-    const int64_t count = std::min<int64_t>(LANES, width - c);
+  by_vectors(0, width, [&](int64_t c, int64_t count) {
     const Lanes normed = rounded<T>(load_up_to(x + c, count) * factor);
     store_up_to(out + c, normed * load_up_to(weight + c, count), count);
-  }
+  });
 }
 
 template <typename T>
@@ -53,6 +52,18 @@ inline void norm_row(const T* x, const T* weight, float eps, T* out, int64_t wid
       width, [x](int64_t column, int64_t count) { return load_up_to(x + column, count); });
   scale_row(x, 1.0f / std::sqrt(mean + eps), weight, out, width);
 }
+
+template <typename T>
+inline Lanes exp_of(Lanes x) {
+  return exp(x);
+}
+
+#ifdef TENORA_BF16_DOT
+template <>
+inline Lanes exp_of<bf16>(Lanes x) {
+  return rough_exp2(x * 0x1.715476p+0f);
+}
+#endif
 
 }  // namespace
 
@@ -104,12 +115,11 @@ void silu_mul(Member& member, const T* gate_up, int64_t stride, T* out, int64_t 
     const int64_t end = std::min(intermediate, first + columns);
     const T* gate = gate_up + row * stride;
     const T* up = gate + intermediate;
-    for (int64_t c = first; c < end; c += LANES) {
-      const int64_t count = std::min<int64_t>(LANES, end - c);
+    by_vectors(first, end, [&](int64_t c, int64_t count) {
       const Lanes lanes = load_up_to(gate + c, count);
-      const Lanes silu = rounded<T>(lanes / (exp(-lanes) + 1.0f));
+      const Lanes silu = rounded<T>(lanes / (exp_of<T>(-lanes) + 1.0f));
       store_up_to(out + row * out_stride + c, silu * load_up_to(up + c, count), count);
-    }
+    });
   });
 }
 

@@ -18,8 +18,7 @@ void rotate_and_write_row(const RopeArguments<T>& p, int64_t row) {
   T* values = keys + pages.block();
   const float* cos = p.cos + p.positions[row] * p.half;
   const float* sin = p.sin + p.positions[row] * p.half;
-  for (int64_t i = 0; i < p.half; i += LANES) {
-    const int64_t count = std::min<int64_t>(LANES, p.half - i);
+  by_vectors(0, p.half, [&](int64_t i, int64_t count) {
     const Lanes c = rounded<T>(load_up_to(cos + i, count));
     const Lanes s = rounded<T>(load_up_to(sin + i, count));
     const auto rotate = [&](const T* from, T* to) {
@@ -31,7 +30,7 @@ void rotate_and_write_row(const RopeArguments<T>& p, int64_t row) {
     for (int64_t head = 0; head < p.heads; ++head) rotate(p.q.at(row, head), p.q.at(row, head));
     for (int64_t head = 0; head < pages.kv_heads; ++head)
       rotate(p.k.at(row, head), keys + head * pages.head_dim);
-  }
+  });
   const int64_t rotary = 2 * p.half;
   for (int64_t head = 0; head < pages.kv_heads; ++head) {
     const int64_t at = head * pages.head_dim;

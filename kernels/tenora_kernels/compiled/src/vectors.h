@@ -9,7 +9,8 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && \
+    defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define TENORA_BF16_DOT 1
 #endif
 
@@ -203,6 +204,29 @@ inline Lanes exp(Lanes x) {
   const Lanes power = power_of_two(shifted, rest * LOG2_E);
   const Lanes bounded = x > 88.72283f ? Lanes{} + __builtin_inff() : power;
   return x < -87.33654f ? Lanes{} : bounded;
+}
+
+#ifdef TENORA_BF16_DOT
+// 2^x, as exact as what is rounded to bfloat16 needs it: a minimax polynomial of degree 4 for the
+// fraction, relative error below 4e-6.
+inline Lanes rough_exp2(Lanes x) {
+  const __m512 fraction =
+      _mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 sum = _mm512_set1_ps(0x1.b7f734p-7f);
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0x1.abf868p-5f));
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0x1.ee2452p-3f));
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0x1.62d6c6p-1f));
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(1.0f));
+  return (Lanes)_mm512_scalef_ps(sum, (__m512)x);
+}
+#endif
+
+// Calls step(column, count) for 16 columns at a time, and for those that are left.
+template <typename Step>
+inline void by_vectors(int64_t first, int64_t end, Step&& step) {
+  int64_t c = first;
+  for (; c + LANES <= end; c += LANES) step(c, LANES);
+  if (c < end) step(c, end - c);
 }
 
 // Always inlined: GCC drops a call that it finds to have no effect.
