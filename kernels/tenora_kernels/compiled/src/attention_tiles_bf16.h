@@ -184,12 +184,13 @@ inline void soften_four(const SoftmaxRows<bf16>& p, int64_t row) {
   high = _mm512_max_ps(high, before);
   const __m512 base =
       _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(high, none, _CMP_NEQ_UQ), high);
-  const __m128 factor = from_quarters((__m512)rough_exp2((Lanes)_mm512_sub_ps(before, base)));
+  const Lanes shrunk = exp2_below_one((Lanes)_mm512_sub_ps(before, base));
+  const __m128 factor = from_quarters((__m512)shrunk);
   __m512 total[4];
   for (int i = 0; i < 4; ++i) {
     const __m512 of_row = _mm512_permutexvar_ps(_mm512_set1_epi32(4 * i), base);
     for (int j = 0; j < VECTORS; ++j) {
-      const Lanes weight = rough_exp2((Lanes)_mm512_sub_ps(lanes[i][j], of_row));
+      const Lanes weight = exp2_below_one((Lanes)_mm512_sub_ps(lanes[i][j], of_row));
       total[i] = j ? _mm512_add_ps(total[i], (__m512)weight) : (__m512)weight;
       store(p.weights + (row + i) * KEY_TILE + j * LANES, weight);
     }
