@@ -112,9 +112,9 @@ void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   }
 }
 
-// What a tile asks for while it works: what lies FETCH_BYTES on in its panel, for the first that reads
-// it, past the caches where no other will; and where several tiles read a panel, each its part of the
-// next one, so that memory is busy all the time.
+// What a tile asks for while it works: what lies FETCH_BYTES on in its panel, for the first that
+// reads it, past the caches where no other will; and where several tiles read a panel, the first
+// two each half of the next one, so that memory is busy all the time.
 template <typename Kind>
 struct Ahead {
   enum { NOTHING, OWN, OWN_ONCE } own;

@@ -1,9 +1,9 @@
 // y = x W^T + bias on weights packed once. No torch in here.
 //
-// A packed weight is cut into panels of 32 outputs, so that all that a tile of few rows reads is one
-// stream of memory and two registers hold a step of it: [panels][in / step][32][step], where a step
-// is what the dot product instructions take at once: one float32, two bfloat16 or four int8 inputs.
-// The last panel is filled up with zeros.
+// A packed weight is cut into panels of 32 outputs, so that all that a tile of few rows reads is
+// one stream of memory and two registers hold a step of it: [panels][in / step][32][step], where a
+// step is what the dot product instructions take at once: one float32, two bfloat16 or four int8
+// inputs. The last panel is filled up with zeros.
 //
 // Weights of 8 bits: one scale an output, kept moved by 128 as the instructions want one operand
 // unsigned. Inputs are rounded to 8 bits while the step runs, with one scale for each group of 64

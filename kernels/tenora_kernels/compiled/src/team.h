@@ -42,8 +42,8 @@ class Member {
   }
 
   // Calls `task(first, end)` for runs of 0..units-1, each half a member's part of what is left: a
-  // run's memory is one stream, and all members end together (guided self-scheduling: Polychronopoulos
-  // and Kuck, 1987).
+  // run's memory is one stream, and all members end together (guided self-scheduling:
+  // Polychronopoulos and Kuck, 1987).
   template <typename Task>
   void deal_runs(int64_t units, Task&& task) {
     std::atomic<int64_t>& next = team_.next[lane_++];
