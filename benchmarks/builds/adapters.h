@@ -1,5 +1,5 @@
 // Where adapters lie in the arena's pages, as the engine's `pack_adapter` lays them out. A source
-// tree with another layout brings its own file of this name.
+// tree with another layout has its own in its benchmarks/builds.
 #pragma once
 
 #include <algorithm>

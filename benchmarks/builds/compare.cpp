@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cases.h"
@@ -116,6 +118,20 @@ class ReadRate {
   }
 };
 
+// This process's memory, and what of it is in pages of 2 MB, as the system tells it.
+struct Memory {
+  double all_mb = 0, huge_mb = 0;
+
+  Memory() {
+    std::ifstream rollup("/proc/self/smaps_rollup");
+    for (std::string line; std::getline(rollup, line);) {
+      double kb;
+      if (std::sscanf(line.c_str(), "Rss: %lf", &kb) == 1) all_mb = kb / 1024;
+      if (std::sscanf(line.c_str(), "AnonHugePages: %lf", &kb) == 1) huge_mb = kb / 1024;
+    }
+  }
+};
+
 // What a build took, one entry a round.
 struct Times {
   std::vector<double> base, with;
@@ -145,9 +161,9 @@ std::vector<double> ratios(const std::vector<double>& of, const std::vector<doub
 void print_times(const std::vector<std::unique_ptr<Bench>>& benches,
                  const std::vector<Times>& times, const std::vector<double>& rates,
                  bool has_base) {
-  std::printf("%-12s %8s %8s %8s  %17s | to the first: %5s %6s  %6s %15s | %6s %6s\n", "build",
-              "base ms", "with ms", "extra ms", "25% to 75%", "base", "with", "extra",
-              "25% to 75%", "GB/s", "x read");
+  std::printf("%-12s %8s %8s %8s  %17s | to the first: %5s %6s  %6s %15s | %6s %6s %6s\n",
+              "build", "base ms", "with ms", "extra ms", "25% to 75%", "base", "with", "extra",
+              "25% to 75%", "GB/s", "x read", "% read");
   const std::vector<double> first_extra = times[0].extra();
   for (size_t b = 0; b < benches.size(); ++b) {
     const std::vector<double> extra = times[b].extra();
@@ -162,7 +178,8 @@ void print_times(const std::vector<std::unique_ptr<Bench>>& benches,
                 has_base ? median(ratios(times[b].base, times[0].base)) : 1.0,
                 median(ratios(times[b].with, times[0].with)), median(extra_ratio),
                 quantile(extra_ratio, 0.25), quantile(extra_ratio, 0.75));
-    std::printf(" | %6.2f %6.2f\n", bytes / median(extra) / 1e9, median(ratios(extra, reads)));
+    std::printf(" | %6.2f %6.2f %6.0f\n", bytes / median(extra) / 1e9,
+                median(ratios(extra, reads)), 100 * median(ratios(reads, extra)));
   }
 }
 
@@ -191,8 +208,10 @@ void compare(const std::vector<Build>& builds, const NamedCase& wanted, int roun
   }
   std::printf("%s: %.1f MB of adapters, %d threads, %d rounds of %d; ", wanted.name.c_str(),
               benches[0]->adapter_bytes() / 1e6, threads, rounds, repeat);
-  std::printf("read %.1f GB/s (%.1f to %.1f)\n", median(rates) / 1e9, quantile(rates, 0.25) / 1e9,
+  std::printf("read %.1f GB/s (%.1f to %.1f); ", median(rates) / 1e9, quantile(rates, 0.25) / 1e9,
               quantile(rates, 0.75) / 1e9);
+  const Memory memory;
+  std::printf("%.0f of %.0f MB in huge pages\n", memory.huge_mb, memory.all_mb);
   print_times(benches, times, rates, !wanted.sgmv_alone);
 }
 
