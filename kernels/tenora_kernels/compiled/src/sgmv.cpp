@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t SEGMENT_ROWS = 64;      // longer runs become several segments
 constexpr int64_t LONG_ROWS = 6;          // from here on an expansion is bound by arithmetic
-constexpr int64_t MAX_STRIP = 512;        // columns expanded at a time
+constexpr int64_t MAX_STRIP = 1536;       // columns expanded at a time
 constexpr int64_t ROWS_PER_READ = 16;     // rows that compute as long as their weights are read
 constexpr int64_t TASK_ELEMENTS = 6 * 1024;  // at least
 
@@ -28,13 +28,13 @@ struct Block {
   const T* rows[RANKS];
 };
 
-// The blocks of a task in order, each known `DISTANCE` before it is used.
+// The blocks of one member's tasks in order, each known `DISTANCE` before it is used: a task is taken
+// while the last blocks of the one before are at work, so that memory is asked for throughout.
 template <typename T, bool EXPAND>
 class Blocks {
  public:
-  Blocks(const T* pool, const Part* parts, Start from, Start to)
-      : pool_(pool), parts_(parts), at_(from), to_(to) {
-    enter();
+  Blocks(const T* pool, const Part* parts, const std::vector<Start>& starts, Member::Tasks tasks)
+      : pool_(pool), parts_(parts), starts_(starts.data()), tasks_(tasks) {
     for (int i = 0; i < DISTANCE; ++i) fill(ring_[i]);
   }
 
@@ -51,11 +51,13 @@ class Blocks {
   }
 
  private:
-  static constexpr int DISTANCE = EXPAND ? 2 : 1;  // blocks that we ask for memory ahead
+  static constexpr int DISTANCE = EXPAND ? 1 : 2;  // blocks that we ask for memory ahead
   static constexpr int SIZE = DISTANCE + 1;
   const T* pool_;
   const Part* parts_;
-  Start at_, to_;
+  const Start* starts_;
+  Member::Tasks tasks_;
+  Start at_{}, to_{};
   int64_t rank_row_ = 0, column_ = 0;
   int now_ = -1;
   Block<T> ring_[SIZE];
@@ -75,10 +77,18 @@ class Blocks {
     }
   }
 
+  bool task_is_done() const { return at_.part == to_.part && at_.unit == to_.unit; }
+
   void fill(Block<T>& block) {
-    if (at_.part == to_.part && at_.unit == to_.unit) {
-      block.part = nullptr;
-      return;
+    if (task_is_done()) {
+      const int64_t task = tasks_.take();
+      if (task < 0) {
+        block.part = nullptr;
+        return;
+      }
+      at_ = starts_[task], to_ = starts_[task + 1];
+      column_ = 0;
+      enter();
     }
     const Part& part = parts_[at_.part];
     const Side& read = side(part);
@@ -97,7 +107,7 @@ class Blocks {
     rank_row_ += RANKS;
     if (EXPAND && rank_row_ < part.rank) return;
     if (++at_.unit == read.units) ++at_.part, at_.unit = 0, column_ = 0;
-    if (at_.part != to_.part || at_.unit != to_.unit) enter();
+    if (!task_is_done()) enter();
   }
 };
 
@@ -109,7 +119,7 @@ inline void shrink_rows(const Block<W>& block, const Block<W>& next, const T* x,
   for (int i = 0; i < ROWS; ++i) rows[i] = x + (part.row + row + i) * x_stride;
   float out[ROWS][RANKS];
   const int first = RANKS * row / part.rows, last = RANKS * (row + ROWS) / part.rows;
-  const Ahead<W> ahead{next.rows, part.rows == ROWS, first, last};
+  const Ahead<W> ahead{next.rows, first, last};
   dot_tile<ROWS>(rows, block.rows, ahead, block.length, out);
   for (int i = 0; i < ROWS; ++i) {
     float* h = part.h + (row + i) * part.h_stride + block.first;
@@ -288,30 +298,27 @@ void Sgmv::make_parts(Plan& plan, const LoraLinear& linear) {
 template <typename T, typename W>
 void Sgmv::shrink_from(Member& member, const T* x, int64_t x_stride) {
   const Plan& plan = plans_[member.index()];
-  member.deal(plan.shrinks.size() - 1, [&](int64_t i) {
-    Blocks<W, false> blocks(static_cast<const W*>(table_.pool), plan.parts.data(), plan.shrinks[i],
-                            plan.shrinks[i + 1]);
-    while (blocks.next()) shrink_block(blocks.current(), blocks.ahead(), x, x_stride);
-  });
+  Blocks<W, false> blocks(static_cast<const W*>(table_.pool), plan.parts.data(), plan.shrinks,
+                          member.share_out(plan.shrinks.size() - 1));
+  while (blocks.next()) shrink_block(blocks.current(), blocks.ahead(), x, x_stride);
 }
 
 template <typename T, typename W>
 void Sgmv::expand_from(Member& member, T* y, int64_t y_stride) {
   const Plan& plan = plans_[member.index()];
   const W* pool = static_cast<const W*>(table_.pool);
-  member.deal(plan.expansions.size() - 1, [&](int64_t i) {
-    alignas(64) float totals[LONG_ROWS - 1][MAX_STRIP];
-    Blocks<W, true> blocks(pool, plan.parts.data(), plan.expansions[i], plan.expansions[i + 1]);
-    while (blocks.next()) {
-      const Block<W>& block = blocks.current();
-      const Part& part = *block.part;
-      if (part.rows < LONG_ROWS)
-        expand_block(block, blocks.ahead(), totals, y, y_stride);
-      else if (block.first == 0)
-        expand_long(part, pool, block.column, block.column + block.length, plan.scratch.get(), y,
-                    y_stride);
-    }
-  });
+  alignas(64) float totals[LONG_ROWS - 1][MAX_STRIP];
+  Blocks<W, true> blocks(pool, plan.parts.data(), plan.expansions,
+                         member.share_out(plan.expansions.size() - 1));
+  while (blocks.next()) {
+    const Block<W>& block = blocks.current();
+    const Part& part = *block.part;
+    if (part.rows < LONG_ROWS)
+      expand_block(block, blocks.ahead(), totals, y, y_stride);
+    else if (block.first == 0)
+      expand_long(part, pool, block.column, block.column + block.length, plan.scratch.get(), y,
+                  y_stride);
+  }
 }
 
 template <typename T>

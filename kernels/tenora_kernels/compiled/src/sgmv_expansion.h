@@ -97,7 +97,7 @@ inline void add_tile(const typename Step<T>::Factor (&factors)[RANKS / Step<T>::
     for (int v = 0; v < S::VECTORS; ++v) sums[v] = load(totals + column + v * LANES);
     for (int j = 0; j < RANKS; j += S::ROWS) {
       if (AHEAD && column * sizeof(W) % 64 == 0)
-        for (int i = j; i < j + S::ROWS; ++i) prefetch(ahead[i] + column);
+        for (int i = j; i < j + S::ROWS; ++i) prefetch_far(ahead[i] + column);
       typename S::Weights weights[S::VECTORS];
       S::read(rows + j, column, count, weights);
       for (int v = 0; v < S::VECTORS; ++v) sums[v] = S::add(sums[v], factors[j / S::ROWS], weights[v]);

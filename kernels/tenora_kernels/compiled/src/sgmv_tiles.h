@@ -1,6 +1,6 @@
-// The inner loop of sgmv's shrink. Weights come in blocks of RANKS rank rows, which are read side by side:
-// as many streams as there are rows, so that memory is busy however far apart the rows lie. While
-// one block is read, a later one is asked for.
+// The inner loop of sgmv's shrink. Weights come in blocks of RANKS rank rows, which are read side by
+// side: as many streams as there are rows, so that memory is busy however far apart the rows lie.
+// While one block is read, a later one is asked for.
 #pragma once
 
 #include <algorithm>
@@ -61,16 +61,11 @@ inline Lanes terms_part(const T*, const W* from, int64_t count) {
 }
 inline Lanes add_products(Lanes sums, Lanes one, Lanes other) { return sums + one * other; }
 
-// How far before its use a row is asked for, in elements: near enough to be in the first cache.
-template <typename W>
-constexpr int64_t FETCH = 768 / sizeof(W);
-
-// What a tile asks for while it works. Where it alone reads its block: each row further on, towards
-// the end the beginning of the next block's. Where several tiles read it: some rows of the next.
+// What a tile asks for while it works: some rows of a later block, which it has alone or shares with
+// the other tiles of its block.
 template <typename W>
 struct Ahead {
-  const W* const* next;
-  bool alone;
+  const W* const* rows;
   int first, last;
 };
 
@@ -81,30 +76,18 @@ inline void dot_tile(const T* const* x, const W* const* a, const Ahead<W>& ahead
   constexpr T* KIND = nullptr;
   constexpr int STEP = TERMS<T>;
   Lanes sums[ROWS][RANKS] = {};
-  const auto add = [&](int64_t from, int64_t end, auto&& ask) {
-    for (int64_t k = from; k < end; k += STEP) {
-      decltype(terms(KIND, x[0])) rows[ROWS];
-      for (int i = 0; i < ROWS; ++i) rows[i] = terms(KIND, x[i] + k);
-      ask(k);
-      for (int j = 0; j < RANKS; ++j) {
-        const auto weights = terms(KIND, a[j] + k);
-        for (int i = 0; i < ROWS; ++i) sums[i][j] = add_products(sums[i][j], rows[i], weights);
-      }
+  int64_t k = 0;
+  for (; k + STEP <= n; k += STEP) {
+    decltype(terms(KIND, x[0])) rows[ROWS];
+    for (int i = 0; i < ROWS; ++i) rows[i] = terms(KIND, x[i] + k);
+    if constexpr (ROWS == 1)
+      for (int j = 0; j < RANKS; ++j) prefetch_far(ahead.rows[j] + k);
+    else
+      for (int j = ahead.first; j < ahead.last; ++j) prefetch_far(ahead.rows[j] + k);
+    for (int j = 0; j < RANKS; ++j) {
+      const auto weights = terms(KIND, a[j] + k);
+      for (int i = 0; i < ROWS; ++i) sums[i][j] = add_products(sums[i][j], rows[i], weights);
     }
-  };
-  const int64_t k = n / STEP * STEP;
-  if (ahead.alone) {
-    const int64_t turn = std::max<int64_t>(n - FETCH<W>, 0) / STEP * STEP;
-    add(0, turn, [&](int64_t k) {
-      for (int j = 0; j < RANKS; ++j) prefetch(a[j] + k + FETCH<W>);
-    });
-    add(turn, k, [&](int64_t k) {
-      for (int j = 0; j < RANKS; ++j) prefetch(ahead.next[j] + k - turn);
-    });
-  } else {
-    add(0, k, [&](int64_t k) {
-      for (int j = ahead.first; j < ahead.last; ++j) prefetch(ahead.next[j] + k);
-    });
   }
   if (k < n) {
     decltype(terms(KIND, x[0])) rows[ROWS];

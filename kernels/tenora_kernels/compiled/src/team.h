@@ -33,12 +33,30 @@ class Member {
   int index() const { return index_; }
   int size() const { return size_; }
 
+  // A list of tasks, 0..tasks-1, which the members share out. All members ask for the same lists in
+  // the same order.
+  class Tasks {
+   public:
+    Tasks(std::atomic<int64_t>& next, int64_t tasks) : next_(next), tasks_(tasks) {}
+
+    // One that no other member has taken; negative when none is left.
+    int64_t take() {
+      const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
+      return task < tasks_ ? task : -1;
+    }
+
+   private:
+    std::atomic<int64_t>& next_;
+    int64_t tasks_;
+  };
+  Tasks share_out(int64_t tasks) { return Tasks(team_.next[lane_++], tasks); }
+
   // Calls `task(i)` for each i in 0..tasks-1 that no other member has taken. A task may not wait
-  // for one of a higher number. All members deal the same lists in the same order.
+  // for one of a higher number.
   template <typename Task>
   void deal(int64_t tasks, Task&& task) {
-    std::atomic<int64_t>& next = team_.next[lane_++];
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(i);
+    Tasks list = share_out(tasks);
+    for (int64_t i; (i = list.take()) >= 0;) task(i);
   }
 
   // Calls `task(first, end)` for runs of 0..units-1, each half a member's part of what is left: a
