@@ -23,8 +23,9 @@ struct NamedCase {
 inline constexpr int64_t DECODE_CONTEXT = 128;
 
 // Decode rows that share one adapter.
-inline NamedCase shared_by(std::string name, int64_t rows, int32_t rank) {
-  return {name, rows, 1, DECODE_CONTEXT, std::vector<int32_t>(rows, 0), {rank}};
+inline NamedCase shared_by(std::string name, int64_t rows, int32_t rank,
+                           int64_t context = DECODE_CONTEXT) {
+  return {name, rows, 1, context, std::vector<int32_t>(rows, 0), {rank}};
 }
 
 // Decode rows with an adapter each, their ranks in turn.
@@ -58,6 +59,7 @@ inline std::vector<NamedCase> all_cases() {
           distinct("d8x64", 64, {8}),
           distinct("mixx64", 64, mixed_ranks),
           half,
+          shared_by("long", 8, 8, 1000),
           prompt("p8", 256, 8),
           prompt("p64", 256, 64),
           sgmv};

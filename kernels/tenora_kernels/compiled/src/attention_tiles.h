@@ -29,7 +29,7 @@ struct Lines {
   void fetch(int line, int64_t count) const {
     for (int64_t i = 0; i < count; i += 64 / sizeof(T)) fetch_at(line, i);
   }
-  void fetch_at(int line, int64_t at) const { prefetch(ahead[line] + ahead_offset + at); }
+  void fetch_at(int line, int64_t at) const { prefetch_far(ahead[line] + ahead_offset + at); }
 };
 
 // scores[i * stride + t] = q[i] . lines[t], for STEP lines.
