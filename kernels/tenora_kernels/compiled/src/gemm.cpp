@@ -16,7 +16,7 @@ namespace {
 constexpr int HALVES = PANEL / LANES;  // registers of a panel's step
 constexpr int TILE_ROWS = 12;          // at most: 24 accumulators of 32 registers
 constexpr int64_t BLOCK_BYTES = 256 * 1024;  // of x, to stay in a core's cache
-constexpr int64_t FETCH_BYTES = 4096;        // near enough to be in the first cache still
+constexpr int64_t FETCH_BYTES = 6144;        // from what is used to what is asked for
 
 // What a product of T with packed weights of T is made of.
 template <typename T>
@@ -112,13 +112,14 @@ void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   }
 }
 
-// What a tile asks for while it works: what lies FETCH_BYTES on in its panel, for the first that
-// reads it, past the caches where no other will; and where several tiles read a panel, the first
-// two each half of the next one, so that memory is busy all the time.
+// What a tile asks for while it works. The only one to read its panel, or the first of a phase: what
+// lies FETCH_BYTES on, in it or at the beginning of the next panel. Where several tiles read a panel,
+// the first two ask for half of the next one each, so that memory is busy all the time.
 template <typename Kind>
 struct Ahead {
-  enum { NOTHING, OWN, OWN_ONCE } own;
-  const typename Kind::Element* next;  // null: nothing
+  bool own;
+  const typename Kind::Element* beyond;  // the next panel less a panel's length
+  const typename Kind::Element* half;    // of the next panel; null: nothing
 };
 
 // Adds the products of inputs `from`..`end` - 1.
@@ -127,16 +128,16 @@ inline __attribute__((always_inline)) void add_products(
     const Call<Kind>& call, const typename Kind::Input* x, const typename Kind::Element* panel,
     Ahead<Kind> ahead, int64_t from, int64_t end, typename Kind::Sum (&sums)[ROWS][HALVES]) {
   constexpr int64_t DISTANCE = FETCH_BYTES / sizeof(typename Kind::Element);
+  const int64_t turn = call.weight.in - DISTANCE / PANEL;
   for (int64_t k = from; k < end; k += Kind::STEP) {
     decltype(load_step(panel)) weights[HALVES];
 #pragma GCC unroll 2
     for (int j = 0; j < HALVES; ++j) {
-      const auto* step = panel + k * PANEL + j * (LANES * Kind::STEP);
-      weights[j] = load_step(step);
-      if (ahead.own == Ahead<Kind>::OWN_ONCE) prefetch_once(step + DISTANCE);
-      else if (ahead.own == Ahead<Kind>::OWN) prefetch(step + DISTANCE);
+      const int64_t step = k * PANEL + j * (LANES * Kind::STEP);
+      weights[j] = load_step(panel + step);
+      if (ahead.own) prefetch_far((k < turn ? panel : ahead.beyond) + step + DISTANCE);
     }
-    if (ahead.next) prefetch(ahead.next + k * LANES);
+    if (ahead.half) prefetch_far(ahead.half + k * LANES);
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i) {
       const auto inputs = spread(x + i * call.x_stride + k);
@@ -200,40 +201,44 @@ Tile<Kind> tile_of(int64_t rows, std::integer_sequence<int, ROWS...>) {
   return tiles[rows - 1];
 }
 
-// Rows `first`..`last` - 1 in tiles of equal height, with panels `from`..`to` - 1.
+// Rows `first`..`last` - 1 with a panel, in tiles of equal height. `next` is the panel after it, and
+// `asked` whether this one was a next one.
 template <typename Kind>
-void rows_by_panels(const Call<Kind>& call, int64_t first, int64_t last, int64_t from, int64_t to) {
-  using Fetch = Ahead<Kind>;
-  const int64_t tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS;
-  for (int64_t panel = from; panel < to; ++panel)
-    for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t row = first + (last - first) * i / tiles;
-      const int64_t rows = first + (last - first) * (i + 1) / tiles - row;
-      Fetch ahead{Fetch::NOTHING, nullptr};
-      if (tiles == 1) ahead.own = Fetch::OWN_ONCE;
-      else if (i == 0 && panel == from) ahead.own = Fetch::OWN;
-      if (tiles > 1 && i < HALVES && panel + 1 < to)
-        ahead.next = call.panel(panel + 1) + i * LANES * call.weight.in;
-      const Tile<Kind> run = tile_of<Kind>(rows, std::make_integer_sequence<int, TILE_ROWS>());
-      run(call, row, panel, ahead);
-    }
+void rows_by_panel(const Call<Kind>& call, int64_t first, int64_t last, int64_t panel,
+                   int64_t next, bool asked) {
+  const int64_t tiles = (last - first + TILE_ROWS - 1) / TILE_ROWS, in = call.weight.in;
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t row = first + (last - first) * i / tiles;
+    const int64_t rows = first + (last - first) * (i + 1) / tiles - row;
+    Ahead<Kind> ahead{tiles == 1 || (i == 0 && !asked), call.panel(next - 1), nullptr};
+    if (tiles > 1 && i < HALVES && next != panel) ahead.half = call.panel(next) + i * LANES * in;
+    const Tile<Kind> run = tile_of<Kind>(rows, std::make_integer_sequence<int, TILE_ROWS>());
+    run(call, row, panel, ahead);
+  }
 }
 
-// Blocks of rows, each by all panels.
+// Blocks of rows, each by all panels. A member takes its next run before the last panel of the one
+// before, to ask for its memory in time.
 template <typename Kind>
 void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
   const int64_t panels = panels_of(call.weight.out);
   const int64_t row_bytes = call.weight.in * sizeof(typename Kind::Input);
   const int64_t most = std::max<int64_t>(TILE_ROWS, BLOCK_BYTES / row_bytes);
   const int64_t blocks = (rows + most - 1) / most;
-  member.deal_runs(blocks * panels, [&](int64_t from, int64_t to) {
-    for (int64_t next; from < to; from = next) {
-      const int64_t block = from / panels, start = block * panels;
-      next = std::min(to, start + panels);
-      rows_by_panels(call, rows * block / blocks, rows * (block + 1) / blocks, from - start,
-                     next - start);
+  Member::Runs runs = member.share_out_runs(blocks * panels);
+  Member::Runs::Run run = runs.take();
+  bool asked = false;
+  for (int64_t unit = run.first, next; !run.empty(); unit = next, asked = true) {
+    const int64_t block = unit / panels;
+    next = unit + 1;
+    if (next == run.end) {
+      run = runs.take();
+      next = run.first;
     }
-  });
+    const int64_t panel = unit % panels;
+    rows_by_panel(call, rows * block / blocks, rows * (block + 1) / blocks, panel,
+                  run.empty() ? panel : next % panels, asked);
+  }
 }
 
 // Panels of elements of which a lane takes `step` at once.

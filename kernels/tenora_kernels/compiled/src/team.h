@@ -59,20 +59,35 @@ class Member {
     for (int64_t i; (i = list.take()) >= 0;) task(i);
   }
 
-  // Calls `task(first, end)` for runs of 0..units-1, each half a member's part of what is left: a
-  // run's memory is one stream, and all members end together (guided self-scheduling:
-  // Polychronopoulos and Kuck, 1987).
-  template <typename Task>
-  void deal_runs(int64_t units, Task&& task) {
-    std::atomic<int64_t>& next = team_.next[lane_++];
-    int64_t first = next.load(std::memory_order_relaxed);
-    while (first < units) {
-      const int64_t end = first + std::max<int64_t>(1, (units - first) / (2 * size_));
-      if (!next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
-      task(first, end);
-      first = next.load(std::memory_order_relaxed);
+  // Units 0..units-1 in runs, each half a member's part of what is left: a run's memory is one stream,
+  // and all members end together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+  class Runs {
+   public:
+    struct Run {
+      int64_t first, end;
+      bool empty() const { return first >= end; }
+    };
+
+    Runs(std::atomic<int64_t>& next, int64_t units, int members)
+        : next_(next), units_(units), members_(members) {}
+
+    // One that no other member has taken; empty when none is left.
+    Run take() {
+      int64_t first = next_.load(std::memory_order_relaxed);
+      while (first < units_) {
+        const int64_t end = first + std::max<int64_t>(1, (units_ - first) / (2 * members_));
+        if (next_.compare_exchange_weak(first, end, std::memory_order_relaxed))
+          return {first, end};
+      }
+      return {units_, units_};
     }
-  }
+
+   private:
+    std::atomic<int64_t>& next_;
+    int64_t units_;
+    int members_;
+  };
+  Runs share_out_runs(int64_t units) { return Runs(team_.next[lane_++], units, size_); }
 
   // Two ops that share a phase and deal one list each. Every other member begins with the second:
   // where one is bound by memory and the other by arithmetic, both are busy all the time.

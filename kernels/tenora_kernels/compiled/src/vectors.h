@@ -240,9 +240,4 @@ __attribute__((always_inline)) inline void prefetch_far(const void* line) {
   __builtin_prefetch(line, 0, 2);
 }
 
-// For what is read once: on x86 into the first cache only.
-__attribute__((always_inline)) inline void prefetch_once(const void* line) {
-  __builtin_prefetch(line, 0, 0);
-}
-
 }  // namespace tenora
