@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t SEGMENT_ROWS = 64;      // longer runs become several segments
 constexpr int64_t LONG_ROWS = 6;          // from here on an expansion is bound by arithmetic
 constexpr int64_t MAX_STRIP = 1536;       // columns expanded at a time
+constexpr int64_t LONG_STRIP = 128;       // likewise, by many rows
 constexpr int64_t ROWS_PER_READ = 16;     // rows that compute as long as their weights are read
 constexpr int64_t TASK_ELEMENTS = 6 * 1024;  // at least
 
@@ -51,7 +52,7 @@ class Blocks {
   }
 
  private:
-  static constexpr int DISTANCE = EXPAND ? 1 : 2;  // blocks that we ask for memory ahead
+  static constexpr int DISTANCE = 2;  // blocks that we ask for memory ahead
   static constexpr int SIZE = DISTANCE + 1;
   const T* pool_;
   const Part* parts_;
@@ -161,38 +162,55 @@ void expand_block(const Block<W>& block, const Block<W>& ahead, float (*totals)[
   }
 }
 
-// Many rows: STRIP columns of B at a time are laid out, then used by all rows.
-template <typename T, typename W>
-void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, Lanes* scratch, T* y,
-                 int64_t y_stride) {
+// Many rows: the blocks of a strip are laid out one after another, then used by all rows.
+template <typename T>
+class LongExpansion {
+ public:
+  explicit LongExpansion(Lanes* scratch) : scratch_(scratch) {}
+
+  template <typename W>
+  void expand(const Block<W>& block, const Block<W>& ahead, T* y, int64_t y_stride) {
+    const Part& part = *block.part;
+    if (block.first == 0) enter(part);
+    const int64_t done = block.first / S::ROWS;
+    if (is_new_)
+      for (int64_t row = 0; row < part.rows; ++row)
+        block_factors<T>(part.h + row * part.h_stride + block.first, block.rows, block.column,
+                         factors_ + row * steps_ + done);
+    for (int64_t c = 0; c < block.length; c += STRIP)
+      lay_out<T>(block.rows, ahead.rows, c, std::min<int64_t>(STRIP, block.length - c),
+                 weights_ + (c / STRIP * steps_ + done) * VECTORS);
+    if (block.first + block.count < part.rank) return;
+    for (int64_t c = 0; c < block.length; c += STRIP)
+      add_strip(part, weights_ + c / STRIP * steps_ * VECTORS,
+                std::min<int64_t>(STRIP, block.length - c),
+                y + part.row * y_stride + part.column + block.column + c, y_stride);
+  }
+
+ private:
   using S = Step<T>;
-  const int64_t blocks = part.h_stride / RANKS, steps = part.h_stride / S::ROWS;
-  auto* strip = reinterpret_cast<typename S::Weights*>(scratch);
-  auto* factors = reinterpret_cast<typename S::Factor*>(scratch + steps * STRIP / LANES);
-  const int64_t prefetched = STRIP * (1 + 4 / blocks);  // what is fetched while a strip is used
-  const auto each_block = [&](auto&& use) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      const W* rows[RANKS];
-      for (int64_t j = 0; j < RANKS; ++j)
-        rows[j] = pool + part.b.offset +
-                  part.granules[std::min(block * RANKS + j, part.rank - 1)];
-      use(block, rows);
-    }
-  };
-  each_block([&](int64_t block, const W* const* rows) {
-    for (int64_t row = 0; row < part.rows; ++row)
-      block_factors<T>(part.h + row * part.h_stride + block * RANKS, rows, 0,
-                       factors + row * steps + block * RANKS / S::ROWS);
-  });
-  for (int64_t column = first; column < last; column += STRIP) {
-    const int64_t width = std::min<int64_t>(STRIP, last - column);
-    each_block([&](int64_t block, const W* const* rows) {
-      lay_out<T>(rows, column, width, std::min(prefetched, last - STRIP - column),
-                 strip + block * RANKS / S::ROWS * (STRIP / LANES));
-    });
-    T* out = y + part.row * y_stride + part.column + column;
+  static constexpr int64_t VECTORS = STRIP / LANES;
+
+  Lanes* scratch_;
+  const Part* part_ = nullptr;  // whose factors are kept
+  bool is_new_ = false;
+  int64_t steps_ = 0;
+  typename S::Factor* factors_ = nullptr;   // [rows, steps]
+  typename S::Weights* weights_ = nullptr;  // [strips, steps, VECTORS]
+
+  void enter(const Part& part) {
+    is_new_ = part_ != &part;
+    part_ = &part;
+    steps_ = part.h_stride / S::ROWS;
+    factors_ = reinterpret_cast<typename S::Factor*>(scratch_);
+    Lanes* behind = scratch_ + divide_up(part.rows * steps_, LANES);
+    weights_ = reinterpret_cast<typename S::Weights*>(behind);
+  }
+
+  void add_strip(const Part& part, const typename S::Weights* strip, int64_t width, T* out,
+                 int64_t y_stride) {
     const auto add = [&](auto rows, int64_t row) {
-      add_product<decltype(rows)::value, T>(factors + row * steps, steps, strip, width,
+      add_product<decltype(rows)::value, T>(factors_ + row * steps_, steps_, strip, width,
                                             out + row * y_stride, y_stride);
     };
     int64_t row = 0;
@@ -200,7 +218,7 @@ void expand_long(const Part& part, const W* pool, int64_t first, int64_t last, L
     for (; row + 1 < part.rows; row += 2) add(std::integral_constant<int, 2>(), row);
     if (row < part.rows) add(std::integral_constant<int, 1>(), row);
   }
-}
+};
 
 // Cuts all units into tasks, each half a member's part of what is left: few begin with nothing
 // fetched, and all members end together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
@@ -208,6 +226,7 @@ void cut(const std::vector<Part>& parts, Side Part::*side, int members,
          std::vector<Start>& starts) {
   int64_t left = 0, room = 0;
   for (const Part& part : parts) left += (part.*side).units * (part.*side).unit_cost;
+  const int64_t least = std::min(TASK_ELEMENTS * ROWS_PER_READ, divide_up(left, members));
   starts.clear();
   for (size_t p = 0; p < parts.size(); ++p) {
     const Side& read = parts[p].*side;
@@ -215,7 +234,7 @@ void cut(const std::vector<Part>& parts, Side Part::*side, int members,
       if (room <= 0) {
         starts.push_back({static_cast<int64_t>(p), unit});
         const int64_t part_of_left = members == 1 ? left : divide_up(left, 2 * members);
-        room = std::max(part_of_left, TASK_ELEMENTS * ROWS_PER_READ);
+        room = std::max(part_of_left, least);
       }
       const int64_t take = std::min(read.units - unit, divide_up(room, read.unit_cost));
       room -= take * read.unit_cost;
@@ -254,7 +273,7 @@ void Sgmv::begin(const AdapterTable& table, const int32_t* row_slot, int64_t num
   grow(h_, h_floats_, rows * table.modules * padded_rank);
   if (plans_.size() < static_cast<size_t>(members)) plans_.resize(members);
   for (Plan& plan : plans_)
-    grow(plan.scratch, plan.scratch_size, padded_rank * (STRIP + SEGMENT_ROWS) / LANES + 1);
+    grow(plan.scratch, plan.scratch_size, padded_rank * (LONG_STRIP + SEGMENT_ROWS) / LANES + 1);
 }
 
 int64_t Sgmv::weight_bytes(const LoraLinear& linear, int64_t element_bytes) const {
@@ -269,8 +288,13 @@ int64_t Sgmv::weight_bytes(const LoraLinear& linear, int64_t element_bytes) cons
   return elements * element_bytes;
 }
 
-void Sgmv::make_parts(Plan& plan, const LoraLinear& linear) {
+void Sgmv::make_parts(Plan& plan, const LoraLinear& linear, int members) {
   plan.parts.clear();
+  int64_t columns = 0;
+  for (int64_t i = 0; i < linear.num_slices; ++i) columns += linear.slices[i].width;
+  columns *= static_cast<int64_t>(segments_.size());
+  // Strips so narrow that few adapters are work for all members.
+  const int64_t most = std::clamp<int64_t>(columns / (4 * members), 2 * STRIP, MAX_STRIP);
   float* h = h_.get();
   for (const Segment& segment : segments_) {
     const int64_t place = segment.slot * table_.layers + linear.layer;
@@ -281,7 +305,8 @@ void Sgmv::make_parts(Plan& plan, const LoraLinear& linear) {
       const int64_t rank = table_.rank[entry];
       if (rank == 0 || slice.width == 0) continue;
       const int64_t stride = divide_up(rank, RANKS) * RANKS;
-      const int64_t strips = divide_up(slice.width, MAX_STRIP);
+      const int64_t strips =
+          divide_up(slice.width, segment.rows < LONG_ROWS ? most : std::min(most, LONG_STRIP));
       const int64_t strip = divide_up(slice.width, strips * LANES * 2) * LANES * 2;
       plan.parts.push_back(
           {segment.row, segment.rows, rank, table_.granule_offset + place * table_.max_rank, h,
@@ -306,18 +331,16 @@ void Sgmv::shrink_from(Member& member, const T* x, int64_t x_stride) {
 template <typename T, typename W>
 void Sgmv::expand_from(Member& member, T* y, int64_t y_stride) {
   const Plan& plan = plans_[member.index()];
-  const W* pool = static_cast<const W*>(table_.pool);
   alignas(64) float totals[LONG_ROWS - 1][MAX_STRIP];
-  Blocks<W, true> blocks(pool, plan.parts.data(), plan.expansions,
+  LongExpansion<T> many_rows(plan.scratch.get());
+  Blocks<W, true> blocks(static_cast<const W*>(table_.pool), plan.parts.data(), plan.expansions,
                          member.share_out(plan.expansions.size() - 1));
   while (blocks.next()) {
     const Block<W>& block = blocks.current();
-    const Part& part = *block.part;
-    if (part.rows < LONG_ROWS)
+    if (block.part->rows < LONG_ROWS)
       expand_block(block, blocks.ahead(), totals, y, y_stride);
-    else if (block.first == 0)
-      expand_long(part, pool, block.column, block.column + block.length, plan.scratch.get(), y,
-                  y_stride);
+    else
+      many_rows.expand(block, blocks.ahead(), y, y_stride);
   }
 }
 
@@ -325,7 +348,7 @@ template <typename T>
 void Sgmv::shrink(Member& member, const LoraLinear& linear, const T* x, int64_t x_stride) {
   if (empty()) return;
   Plan& plan = plans_[member.index()];
-  make_parts(plan, linear);
+  make_parts(plan, linear, member.size());
   cut(plan.parts, &Part::a, member.size(), plan.shrinks);
   if (table_.int8)
     shrink_from<T, int8_t>(member, x, x_stride);

@@ -117,7 +117,7 @@ class Sgmv {
   int64_t h_floats_ = 0;
   std::vector<Plan> plans_;
 
-  void make_parts(Plan& plan, const LoraLinear& linear);
+  void make_parts(Plan& plan, const LoraLinear& linear, int members);
   template <typename T, typename W>
   void shrink_from(Member& member, const T* x, int64_t x_stride);
   template <typename T, typename W>

@@ -121,15 +121,15 @@ inline void add_totals(T* y, const float* totals, int64_t width) {
 }
 
 // A block's weights of one strip, as `add_product` reads them: [RANKS / ROWS][STRIP / LANES]
-// vectors. `prefetched` columns further on are asked for.
+// vectors. As much of a later block is asked for.
 template <typename T, typename W>
-inline void lay_out(const W* const* rows, int64_t column, int64_t width, int64_t prefetched,
+inline void lay_out(const W* const* rows, const W* const* ahead, int64_t column, int64_t width,
                     typename Step<T>::Weights* to) {
   using S = Step<T>;
   for (int j = 0; j < RANKS; j += S::ROWS) {
     for (int i = j; i < j + S::ROWS; ++i)
       for (size_t byte = 0; byte < STRIP * sizeof(W); byte += 64)
-        prefetch(reinterpret_cast<const char*>(rows[i] + column + prefetched) + byte);
+        prefetch_far(reinterpret_cast<const char*>(ahead[i] + column) + byte);
     for (int64_t c = 0; c < STRIP; c += S::COLUMNS, to += S::VECTORS) {
       typename S::Weights weights[S::VECTORS];
       S::read(rows + j, column + c, std::max<int64_t>(width - c, 0), weights);
