@@ -30,6 +30,7 @@ SHAPES = (
     (HIDDEN, INTERMEDIATE),
     (INTERMEDIATE, HIDDEN),
 )
+PAGE_BYTES = KVLayout(30, 16, KV_HEADS, HEAD_DIM).page_elements * 2  # in bfloat16, 16 tokens each
 CALLS = {"qkv": (0, 1, 2), "o": (3,), "gate_up": (4, 5), "down": (6,)}
 
 
@@ -175,7 +176,13 @@ def _read() -> Case:
 def _sgmv(batch: Adapted, layers: int, dtype: torch.dtype) -> Case:
     """All four calls of a layer for adapters with every linear."""
     made = random_adapters(
-        batch.ranks, layers, SHAPES, batch.pages, torch.device("cpu"), calls=CALLS.values()
+        batch.ranks,
+        layers,
+        SHAPES,
+        batch.pages,
+        torch.device("cpu"),
+        calls=CALLS.values(),
+        page_elements=PAGE_BYTES // batch.pages.itemsize,
     )
     rows = batch.row_slot.shape[0]
     segments = build_segments(batch.row_slot, made.table)

@@ -38,8 +38,9 @@ def random_adapters(
     seed: int = 0,
     max_rank: int = 1,  # room in the table, at least the largest rank
     calls: Iterable[Sequence[int]] = (),  # modules that lie as one call reads them; else each alone
+    page_elements: int = 1,  # a page has as many whole granules as fit, at least one
 ) -> SyntheticAdapters:
-    """Weights that keep activations of order 1, granules in shuffled order as after some use."""
+    """Weights that keep activations of order 1, pages in shuffled order as after some use."""
     generator = torch.Generator().manual_seed(seed)
     slots, modules, max_rank = len(ranks), len(shapes), max(*ranks, max_rank)
     before_row = SCALE_BYTES if dtype == torch.int8 else 0
@@ -55,15 +56,19 @@ def random_adapters(
     present = torch.arange(max_rank) < rank[:, None, None].expand(-1, layers, 1)
     count = int(present.sum())
     granule_offset = torch.full((slots, layers, max_rank), -1, dtype=torch.int64)
-    granule_offset[present] = torch.randperm(count, generator=generator) * granule
-    pool = _empty(count * granule, dtype, device)
+    per_page = max(1, page_elements // granule)
+    num_pages = -(-count // per_page)
+    pages = torch.randperm(num_pages, generator=generator)
+    places = pages[:, None] * per_page + torch.arange(per_page)
+    granule_offset[present] = places.flatten()[:count] * granule
+    pool = _empty(num_pages * per_page * granule, dtype, device)
     deviation = 1 / math.sqrt(max(shape[0] for shape in shapes))
     if dtype == torch.int8:
         pool.random_(-127, 128)
         scale = torch.tensor([deviation * math.sqrt(3) / 127], device=device).view(torch.int8)
         for starts in (a_offset, b_offset):
             for start in starts[0, 0].tolist():
-                pool.view(count, granule)[:, start - before_row : start] = scale
+                pool.view(-1, granule)[:, start - before_row : start] = scale
     else:
         pool.normal_(std=deviation)
     table = AdapterTable(

@@ -43,7 +43,7 @@ PEERS = {
         ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "requests"),
         (
             _OPENVINO,
-            "install torch 'transformers>=5.1,<5.6' nncf requests",
+            "install torch==2.13.0 'transformers>=5.1,<5.6' nncf requests",
             "install --no-deps 'optimum~=2.3.0' optimum-intel==2.2.0",
         ),
     ),

@@ -49,6 +49,14 @@ def name_distribution(python: Path, folder: Path) -> Path:
     return folder
 
 
+def preloaded(python: Path) -> list[str]:
+    """The libraries that vLLM's CPU guide asks to preload, of those that are there: Intel's OpenMP
+    from its own environment, tcmalloc from the system."""
+    libraries = [*python.parent.parent.glob("lib/libiomp5.so")]
+    libraries += sorted(Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"))
+    return [str(library) for library in libraries]
+
+
 @asynccontextmanager
 async def vllm(setup: Setup) -> AsyncIterator[Vllm]:
     port = free_port()
@@ -65,6 +73,7 @@ async def vllm(setup: Setup) -> AsyncIterator[Vllm]:
             "VLLM_CPU_OMP_THREADS_BIND": f"0-{setup.threads - 1}",
             "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
             "VLLM_NO_USAGE_STATS": "1",
+            "LD_PRELOAD": ":".join(preloaded(setup.python)),
             "PYTHONPATH": str(name_distribution(setup.python, setup.scratch / "vllm-name")),
         },
     )

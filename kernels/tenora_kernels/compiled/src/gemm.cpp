@@ -112,9 +112,9 @@ void finish(const Call<Kind>& call, Lanes sum, int64_t row, int64_t column) {
   }
 }
 
-// What a tile asks for while it works. The only one to read its panel, or the first of a phase: what
-// lies FETCH_BYTES on, in it or at the beginning of the next panel. Where several tiles read a panel,
-// the first two ask for half of the next one each, so that memory is busy all the time.
+// What a tile asks for while it works. The only one to read its panel, or the first of a phase:
+// what lies FETCH_BYTES on, in it or at the beginning of the next panel. Where several tiles read a
+// panel, the first two ask for half of the next one each, so that memory is busy all the time.
 template <typename Kind>
 struct Ahead {
   bool own;
@@ -201,8 +201,8 @@ Tile<Kind> tile_of(int64_t rows, std::integer_sequence<int, ROWS...>) {
   return tiles[rows - 1];
 }
 
-// Rows `first`..`last` - 1 with a panel, in tiles of equal height. `next` is the panel after it, and
-// `asked` whether this one was a next one.
+// Rows `first`..`last` - 1 with a panel, in tiles of equal height. `next` is the panel that this
+// member reads after it, itself where there is none; `asked`: this one has been a next one.
 template <typename Kind>
 void rows_by_panel(const Call<Kind>& call, int64_t first, int64_t last, int64_t panel,
                    int64_t next, bool asked) {

@@ -29,8 +29,8 @@ struct Block {
   const T* rows[RANKS];
 };
 
-// The blocks of one member's tasks in order, each known `DISTANCE` before it is used: a task is taken
-// while the last blocks of the one before are at work, so that memory is asked for throughout.
+// The blocks of one member's tasks in order, each known `DISTANCE` before it is used: a task is
+// taken while the last blocks of the one before are at work, so that memory is never idle.
 template <typename T, bool EXPAND>
 class Blocks {
  public:
@@ -88,7 +88,6 @@ class Blocks {
         return;
       }
       at_ = starts_[task], to_ = starts_[task + 1];
-      column_ = 0;
       enter();
     }
     const Part& part = parts_[at_.part];

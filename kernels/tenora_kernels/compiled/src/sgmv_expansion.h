@@ -1,6 +1,6 @@
-// The inner loops of sgmv's expansion, over blocks of RANKS rank rows as in sgmv_tiles.h. One `Step`
-// multiplies some rank rows with some columns: one with 16, or with the bfloat16 instruction two
-// with 32, whose two products it adds at once. A column's sum runs over the rank rows in order.
+// The inner loops of sgmv's expansion, over blocks of RANKS rank rows as in sgmv_tiles.h. One
+// `Step` multiplies some rank rows with some columns: one with 16, or with the bfloat16 instruction
+// two with 32, whose two products it adds at once. A column's sum runs over the rank rows in order.
 #pragma once
 
 #include <algorithm>
@@ -100,7 +100,8 @@ inline void add_tile(const typename Step<T>::Factor (&factors)[RANKS / Step<T>::
         for (int i = j; i < j + S::ROWS; ++i) prefetch_far(ahead[i] + column);
       typename S::Weights weights[S::VECTORS];
       S::read(rows + j, column, count, weights);
-      for (int v = 0; v < S::VECTORS; ++v) sums[v] = S::add(sums[v], factors[j / S::ROWS], weights[v]);
+      const typename S::Factor factor = factors[j / S::ROWS];
+      for (int v = 0; v < S::VECTORS; ++v) sums[v] = S::add(sums[v], factor, weights[v]);
     }
     for (int v = 0; v < S::VECTORS; ++v) store(totals + column + v * LANES, sums[v]);
   };

@@ -61,8 +61,8 @@ inline Lanes terms_part(const T*, const W* from, int64_t count) {
 }
 inline Lanes add_products(Lanes sums, Lanes one, Lanes other) { return sums + one * other; }
 
-// What a tile asks for while it works: some rows of a later block, which it has alone or shares with
-// the other tiles of its block.
+// What a tile asks for while it works: some rows of a later block. The tiles of a block share them
+// out.
 template <typename W>
 struct Ahead {
   const W* const* rows;

@@ -59,8 +59,8 @@ class Member {
     for (int64_t i; (i = list.take()) >= 0;) task(i);
   }
 
-  // Units 0..units-1 in runs, each half a member's part of what is left: a run's memory is one stream,
-  // and all members end together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+  // Units 0..units-1 in runs, each half a member's part of what is left: a run's memory is one
+  // stream, and all members end together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
   class Runs {
    public:
     struct Run {
