@@ -18,8 +18,6 @@ class Adapters {
     place_rows();
   }
 
-  // Elements of the smallest page that serves: what has to lie side by side.
-  int64_t smallest_page() const { return granule_; }
   // The sum of the adapters' pages, none of which two adapters share.
   int64_t num_pages(int64_t page_elements) const {
     const int64_t held = page_elements / granule_;

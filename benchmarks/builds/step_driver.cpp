@@ -22,7 +22,7 @@ namespace {
 using tenora::bf16;
 
 constexpr tenora::DecoderShape SHAPE{576, 1536, 9, 3, 64, 49152, 1e-5f, 0.125f};
-constexpr int64_t BLOCK_TOKENS = 16, POSITIONS = 1024;
+constexpr int64_t MODEL_LAYERS = 30, BLOCK_TOKENS = 16, POSITIONS = 1024;
 constexpr double ROPE_THETA = 100000;
 constexpr bf16 ONE = 0x3f80;
 
@@ -184,8 +184,8 @@ class WholeStep : public Case {
   }
 };
 
-// The four calls of each layer one after another, each in a region of its own, on adapters whose
-// granules lie in shuffled order: what `tenora bench kernels` times.
+// The four calls of each layer one after another, each in a region of its own, on adapters in pages
+// of the whole model's size: what `tenora bench kernels` times.
 class SgmvAlone : public Case {
  public:
   SgmvAlone(const StepCase& step, int threads)
@@ -194,7 +194,8 @@ class SgmvAlone : public Case {
         threads_(threads),
         adapters_(SHAPE, step.layers, step.ranks, step.adapters),
         row_slot_(step.slots, step.slots + step.sequences) {
-    const int64_t page = adapters_.smallest_page(), num_pages = adapters_.num_pages(page);
+    const int64_t page = MODEL_LAYERS * 2 * BLOCK_TOKENS * SHAPE.kv_width();
+    const int64_t num_pages = adapters_.num_pages(page);
     arena_ = tenora::in_huge_pages(num_pages * page * sizeof(bf16));
     adapters_.write(reinterpret_cast<bf16*>(arena_.get()), page, shuffled(num_pages).data());
     const int64_t hidden = SHAPE.hidden, inner = SHAPE.intermediate;

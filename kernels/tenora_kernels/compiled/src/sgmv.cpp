@@ -219,8 +219,8 @@ class LongExpansion {
   }
 };
 
-// Cuts all units into tasks, each half a member's part of what is left: few begin with nothing
-// fetched, and all members end together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+// Cuts all units into tasks, each half a member's part of what is left, so that all members end
+// together (guided self-scheduling: Polychronopoulos and Kuck, 1987).
 void cut(const std::vector<Part>& parts, Side Part::*side, int members,
          std::vector<Start>& starts) {
   int64_t left = 0, room = 0;
