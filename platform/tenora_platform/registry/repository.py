@@ -202,6 +202,24 @@ async def unreleased_versions(
     return (await session.scalars(query)).all()
 
 
+async def checked_uploads(session: AsyncSession, limit: int) -> Sequence[AdapterVersionRow]:
+    """Versions past their check whose upload may still lie in the store: for the operator."""
+    query = (
+        select(AdapterVersionRow)
+        .where(AdapterVersionRow.staging_key.is_not(None), AdapterVersionRow.state.not_in(PENDING))
+        .limit(limit)
+    )
+    return (await session.scalars(query)).all()
+
+
+async def forget_upload(session: AsyncSession, version_id: str) -> None:
+    """Call it once the store has given the upload back."""
+    statement = (
+        update(AdapterVersionRow).where(AdapterVersionRow.id == version_id).values(staging_key=None)
+    )
+    await session.execute(statement)
+
+
 async def expire_uploads(session: AsyncSession, now: datetime, limit: int) -> dict[str, list[str]]:
     """Mark uploads whose time is over; their ids with the ids of their parts."""
     due = (

@@ -65,6 +65,7 @@ class IntakeWorker:
         async with self._state.db.admin_session() as session:
             pending = await repository.pending_versions(session, BATCH)
         checked = [await self._try_check(row) for row in pending]
+        await self._discard_checked()
         failures = [outcome for outcome in checked if isinstance(outcome, Exception)]
         if failures:
             raise failures[0]
@@ -119,7 +120,6 @@ class IntakeWorker:
                 # The object is durable before any row refers to it.
                 await self._storage.publish(checked.digest, checked.config, weights)
                 await self._activate(row, checked, checked.digest, checked.config)
-        await self._storage.discard_staged(row.staging_key)
 
     async def _activate(
         self, row: AdapterVersionRow, checked: CheckedAdapter, digest: str, config: bytes
@@ -139,7 +139,6 @@ class IntakeWorker:
                 target_modules=list(checked.target_modules),
                 report=checked.report.model_dump(mode="json"),
                 activated_at=datetime.now(UTC),
-                staging_key=None,
             )
             if moved:
                 await self._state.audit.append(
@@ -164,7 +163,6 @@ class IntakeWorker:
                 "rejected",
                 when=("validating",),
                 report=report.model_dump(mode="json"),
-                staging_key=None,
             )
             if moved:
                 await self._state.audit.append(
@@ -177,6 +175,17 @@ class IntakeWorker:
                 )
         codes = [problem.code for problem in report.problems]
         _log.info("adapter checked", version=row.id, state="rejected", codes=codes)
+
+    async def _discard_checked(self) -> None:
+        """Give back the uploads that no check needs any more. Their rows say so until it is done,
+        so that a crash between the two leaves nothing behind."""
+        async with self._state.db.admin_session() as session:
+            checked = await repository.checked_uploads(session, BATCH)
+        for row in checked:
+            assert row.staging_key is not None  # asked for
+            await self._storage.discard_staged(row.staging_key)
+            async with self._state.db.admin_session() as session:
+                await repository.forget_upload(session, row.id)
 
     async def _release_revoked(self) -> bool:
         before = datetime.now(UTC) - self._release_after
