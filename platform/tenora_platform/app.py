@@ -145,6 +145,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
         audit=AuditLog(secret),
         metrics=metrics,
+        upload_waits=asyncio.Event(),
     )
 
 
@@ -222,6 +223,7 @@ async def _running_engine(
                 on_failure(error)
         else:
             state.engine_life.started = True
+            state.upload_waits.set()
             _log.info("engine ready", model=state.engine.model.id)
 
     starting = asyncio.create_task(start())

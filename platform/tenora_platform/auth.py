@@ -22,6 +22,7 @@ from tenora_platform.db import Database, enter_tenant
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.keys import hash_key, key_prefix
 from tenora_platform.secret import ServerSecret
+from tenora_platform.single_flight import SingleFlight
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
 Scope = Literal["inference", "adapters", "usage", "keys"]
@@ -117,6 +118,7 @@ class Authenticator:
         self._secret = secret
         self._admin_key_hashes = tuple(admin_key_hashes)
         self._cache_s = cache_s
+        self._flights: SingleFlight[TenantContext] = SingleFlight()
 
     def admin(self, token: str) -> AdminContext | None:
         """The operator, if this is the admin key."""
@@ -135,6 +137,13 @@ class Authenticator:
         epoch, known = await self._recall(digest)
         if known is not None and not _expired(known.expires_at):
             return known.context
+        if epoch is None:
+            return await self._verify(prefix, digest, epoch)
+        # Requests come in bursts: one looks the key up for all that read the same epoch, none of
+        # which can have come after a change that the look-up does not see.
+        return await self._flights.run((digest, epoch), lambda: self._verify(prefix, digest, epoch))
+
+    async def _verify(self, prefix: str, digest: str, epoch: str | None) -> TenantContext:
         async with self._db.key_session(prefix) as session:
             context, expires_at = await self._look_up(session, prefix, digest)
         await self._remember(digest, epoch, expires_at, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
@@ -45,6 +46,7 @@ class AppState:
     limits: Limits
     audit: AuditLog
     metrics: Metrics
+    upload_waits: asyncio.Event  # wakes the intake: a version may be checked now
 
 
 def get_state(request: Request) -> AppState:

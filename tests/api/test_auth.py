@@ -3,6 +3,7 @@ once, everywhere."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import text
 
 from api_harness import ADMIN_KEY, Api
 from platform_fixtures import MakeApi
+from tenora_platform.auth import Authenticator
 from tenora_platform.keys import hash_key, key_prefix, make_key
 from tenora_platform.secret import ServerSecret
 
@@ -90,6 +92,21 @@ async def test_revoked_keys_are_out_at_once(make_api: MakeApi, cache_s: int) -> 
             answer = await worker.call(tenant.key, "GET", "/v1/limits")
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "key_revoked"
+
+
+async def test_a_burst_looks_its_key_up_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = await api.new_tenant()
+    looked_up = []
+    look_up = Authenticator._look_up
+
+    async def counted(self: Authenticator, *args: Any) -> Any:
+        looked_up.append(args)
+        return await look_up(self, *args)
+
+    monkeypatch.setattr(Authenticator, "_look_up", counted)
+    answers = await asyncio.gather(*(api.call(tenant.key, "GET", "/v1/models") for _ in range(12)))
+    assert [answer.status_code for answer in answers] == [200] * 12
+    assert len(looked_up) == 1
 
 
 async def test_suspended_tenants_are_out_at_once_and_come_back(api: Api) -> None:

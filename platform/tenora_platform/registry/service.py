@@ -80,10 +80,12 @@ class Registry:
                 await session.flush()
                 await self._audit(session, "adapter_version.create", row.id, adapter.name)
                 await session.refresh(row)
-                return version_view(adapter.name, row)
+                view = version_view(adapter.name, row)
         except BaseException:
             await self._storage.discard_staged(staging_key)
             raise
+        self._state.upload_waits.set()
+        return view
 
     async def _adapter_for_version(
         self, session: AsyncSession, name: str, weights_bytes: int

@@ -5,6 +5,7 @@ All it needs to know is in the database and the store, so a crash costs a check 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from tenora_platform.registry.storage import AdapterStorage, part_key
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
 
-POLL_S = 0.5
+POLL_S = 5.0  # for what no process told of: one that crashed, and content whose time has come
 RETRY_S = 5.0  # after a failure of the database or the store
 RELEASE_AFTER = timedelta(minutes=10)
 """How long the content of a revoked version stays: running requests may still have to load it."""
@@ -45,6 +46,7 @@ class IntakeWorker:
         """Works for ever; cancel it to stop."""
         self._spool.sweep()
         while True:
+            self._state.upload_waits.clear()
             try:
                 worked = await self.run_once()
             except Exception as error:
@@ -53,7 +55,9 @@ class IntakeWorker:
                 await asyncio.sleep(RETRY_S)
                 continue
             if not worked:
-                await asyncio.sleep(POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await self._state.upload_waits.wait()
 
     async def run_once(self) -> bool:
         """Check and release what waits now; says whether there was anything. Nothing is checked
