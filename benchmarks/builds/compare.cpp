@@ -1,9 +1,11 @@
 // Compares builds of the kernels, all in this process and in turn; see README.md.
 
 #include <dlfcn.h>
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -118,6 +120,34 @@ class ReadRate {
   }
 };
 
+// How long a cache line takes from one thread to the other. Some 40 ns where their cores share a
+// cache, several times that where they do not; a host moves a guest's processors between the two,
+// and steps that hand much over differ by a third.
+class Handover {
+ public:
+  double ns() {
+    constexpr int TURNS = 2000;
+    turn_.store(0);
+    double taken = 0;
+#pragma omp parallel num_threads(2)
+    {
+      const int me = omp_get_thread_num();
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = me; i < TURNS; i += 2) {
+        while (turn_.load(std::memory_order_acquire) != i) continue;
+        turn_.store(i + 1, std::memory_order_release);
+      }
+      const std::chrono::duration<double, std::nano> all = std::chrono::steady_clock::now() - start;
+      if (me == 0) taken = all.count();
+    }
+    return taken / TURNS;
+  }
+  static constexpr double NEAR_NS = 80;
+
+ private:
+  alignas(128) std::atomic<int> turn_{0};
+};
+
 // This process's memory, and what of it is in pages of 2 MB, as the system tells it.
 struct Memory {
   double all_mb = 0, huge_mb = 0;
@@ -135,6 +165,13 @@ struct Memory {
 // What a build took, one entry a round.
 struct Times {
   std::vector<double> base, with;
+
+  Times of(const std::vector<int>& rounds) const {
+    Times some;
+    for (const int round : rounds)
+      some.base.push_back(base[round]), some.with.push_back(with[round]);
+    return some;
+  }
   std::vector<double> extra() const {
     std::vector<double> both(base.size());
     for (size_t i = 0; i < base.size(); ++i) both[i] = with[i] - base[i];
@@ -183,18 +220,32 @@ void print_times(const std::vector<std::unique_ptr<Bench>>& benches,
   }
 }
 
-void compare(const std::vector<Build>& builds, const NamedCase& wanted, int rounds, int repeat,
-             int threads) {
-  std::vector<std::unique_ptr<Bench>> benches;
-  for (const Build& build : builds)
-    benches.push_back(std::make_unique<Bench>(build, wanted, threads));
+// A case's rounds, all builds in each.
+struct Rounds {
+  std::vector<Times> times;  // of each build
+  std::vector<double> rates, handover_ns;
+
+  // Those that began and ended with the cores near each other, or not.
+  std::vector<int> placed(bool near_before, bool near_after) const {
+    std::vector<int> found;
+    for (size_t i = 0; i < rates.size(); ++i)
+      if ((handover_ns[i] < Handover::NEAR_NS) == near_before &&
+          (handover_ns[i + 1] < Handover::NEAR_NS) == near_after)
+        found.push_back(static_cast<int>(i));
+    return found;
+  }
+};
+
+Rounds run_rounds(const std::vector<std::unique_ptr<Bench>>& benches, int rounds, int repeat) {
   for (const auto& bench : benches)
     for (int i = 0; i < WARM_STEPS; ++i) bench->run(false), bench->run(true);
   ReadRate read;
-  std::vector<Times> times(benches.size());
-  std::vector<double> rates;
+  Handover handover;
+  Rounds made;
+  made.times.resize(benches.size());
+  made.handover_ns.push_back(handover.ns());
   for (int round = 0; round < rounds; ++round) {
-    rates.push_back(read.bytes_per_s());
+    made.rates.push_back(read.bytes_per_s());
     for (size_t i = 0; i < benches.size(); ++i) {
       const size_t b = (round + i) % benches.size();  // none is always the first
       double base = 0, with = 0;
@@ -202,17 +253,39 @@ void compare(const std::vector<Build>& builds, const NamedCase& wanted, int roun
         base += benches[b]->run(false);
         with += benches[b]->run(true);
       }
-      times[b].base.push_back(base / repeat);
-      times[b].with.push_back(with / repeat);
+      made.times[b].base.push_back(base / repeat);
+      made.times[b].with.push_back(with / repeat);
     }
+    made.handover_ns.push_back(handover.ns());
   }
-  std::printf("%s: %.1f MB of adapters, %d threads, %d rounds of %d; ", wanted.name.c_str(),
-              benches[0]->adapter_bytes() / 1e6, threads, rounds, repeat);
-  std::printf("read %.1f GB/s (%.1f to %.1f); ", median(rates) / 1e9, quantile(rates, 0.25) / 1e9,
-              quantile(rates, 0.75) / 1e9);
+  return made;
+}
+
+void compare(const std::vector<Build>& builds, const NamedCase& wanted, int rounds, int repeat,
+             int threads) {
+  std::vector<std::unique_ptr<Bench>> benches;
+  for (const Build& build : builds)
+    benches.push_back(std::make_unique<Bench>(build, wanted, threads));
+  const Rounds made = run_rounds(benches, rounds, repeat);
   const Memory memory;
-  std::printf("%.0f of %.0f MB in huge pages\n", memory.huge_mb, memory.all_mb);
-  print_times(benches, times, rates, !wanted.sgmv_alone);
+  std::printf("%s: %.1f MB of adapters, %d threads, %d rounds of %d; %.0f of %.0f MB in huge pages\n",
+              wanted.name.c_str(), benches[0]->adapter_bytes() / 1e6, threads, rounds, repeat,
+              memory.huge_mb, memory.all_mb);
+  for (const bool before : {true, false})
+    for (const bool after : {before, !before}) {
+      const std::vector<int> placed = made.placed(before, after);
+      if (placed.empty()) continue;
+      std::vector<double> rates, ns;
+      for (const int round : placed)
+        rates.push_back(made.rates[round]), ns.push_back(made.handover_ns[round]);
+      std::printf("cores %s%s, %zu rounds: a line takes %.0f ns; read %.1f GB/s (%.1f to %.1f)\n",
+                  before ? "near" : "far", before == after ? "" : after ? ", then near" : ", then far",
+                  placed.size(), median(ns), median(rates) / 1e9, quantile(rates, 0.25) / 1e9,
+                  quantile(rates, 0.75) / 1e9);
+      std::vector<Times> times;
+      for (const Times& all : made.times) times.push_back(all.of(placed));
+      print_times(benches, times, rates, !wanted.sgmv_alone);
+    }
 }
 
 // Whether the builds agree to the bit. One arena at a time.

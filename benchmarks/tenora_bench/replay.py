@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tenora_bench.adapters import AdapterSpec, write_adapter
-from tenora_bench.client import Completion, Management, complete
+from tenora_bench.client import Completion, complete, load_session, managing
 from tenora_bench.machine import machine
 from tenora_bench.metrics import RequestRecord, summarise
-from tenora_bench.peers.openai_server import connect
 from tenora_bench.server import ServerUnderTest
 from tenora_bench.trace import TraceRequest, prompt_of
 
@@ -28,8 +27,10 @@ async def replay(
 ) -> dict[str, Any]:
     """Send a trace open loop, `speed` times as fast as written; tenants and adapters are made on
     the server first. Returns the per-run object of CONTRACT.md under "run"."""
-    async with connect(server.url) as http:
-        management = Management(http, server.admin_key)
+    async with (
+        managing(server.url, server.admin_key) as management,
+        load_session(server.url) as load,
+    ):
         await management.open_plan("bench")
         keys = {}
         for tenant in sorted({r.tenant for r in requests}):
@@ -53,7 +54,7 @@ async def replay(
                 prompt=prompt_of(request, number, block_tokens),
                 output_tokens=request.output_tokens,
             )
-            return await complete(http, wanted)
+            return await complete(load, wanted)
 
         records = await asyncio.gather(*(send(n, r) for n, r in enumerate(requests)))
     return {

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tenora_bench.client import Completion, Management
+from tenora_bench.client import Completion, managing
 from tenora_bench.metrics import RequestRecord
 from tenora_bench.peers.interface import KINDS, Request
-from tenora_bench.peers.openai_server import closed_loop, connect
+from tenora_bench.peers.openai_server import closed_loop
 from tenora_bench.peers.processes import peak_memory
 from tenora_bench.server import ServerUnderTest
 
@@ -46,8 +46,7 @@ class Tenora:
 @asynccontextmanager
 async def tenora(server: ServerUnderTest, adapters: Sequence[Path]) -> AsyncIterator[Tenora]:
     """The running `server` with `adapters` uploaded."""
-    async with connect(server.url) as http:
-        management = Management(http, server.admin_key)
+    async with managing(server.url, server.admin_key) as management:
         await management.open_plan("bench")
         key = await management.create_tenant("bench", "bench")
         base = await management.base_model(key)

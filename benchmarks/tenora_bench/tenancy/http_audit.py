@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tenora_bench.client import BenchError, Completion, Management, complete
-from tenora_bench.peers.openai_server import connect
+from tenora_bench.client import BenchError, Completion, complete, load_session, managing
 from tenora_bench.server import ServerUnderTest, serve
 from tenora_bench.tenancy.experiment import Experiment, Options, Outcome
 from tenora_bench.tenancy.prefix_audit import SAMPLES, VICTIMS, audit, judge
@@ -19,15 +18,17 @@ def run(options: Options) -> Outcome:
 
 
 async def audit_server(server: ServerUnderTest, seed: str, samples: int) -> Outcome:
-    async with connect(server.url) as http:
-        management = Management(http, server.admin_key)
+    async with (
+        managing(server.url, server.admin_key) as management,
+        load_session(server.url) as load,
+    ):
         await management.open_plan(PLAN)
         tenants = set(VICTIMS.values()) | {"attacker"}
         keys = {name: await management.create_tenant(name, PLAN) for name in sorted(tenants)}
         model = await management.base_model(keys["attacker"])
 
         async def ask(who: str, prompt: list[int]) -> float:
-            record = await complete(http, Completion(who, keys[who], model, None, prompt, 1))
+            record = await complete(load, Completion(who, keys[who], model, None, prompt, 1))
             if record.ttft_ms is None:
                 raise BenchError(f"a request of {who} failed: {record.error}")
             return record.ttft_ms

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+import uvloop
 from rich.console import Console
 
 from tenora_engine.model.default_model import ensure_default_model
@@ -61,7 +62,7 @@ def _run(settings: Settings, when_ready: WhenReady, console: Console) -> None:
         if ready.model is None:
             folder = ensure_default_model(ready.data_dir)
             ready = ready.model_copy(update={"model": str(folder)})
-        failure = asyncio.run(_serve(ready, when_ready, console))
+        failure = uvloop.run(_serve(ready, when_ready, console))
     if failure is not None:
         raise failure
 
