@@ -261,6 +261,22 @@ Rounds run_rounds(const std::vector<std::unique_ptr<Bench>>& benches, int rounds
   return made;
 }
 
+// The table of the rounds with the cores so placed, unless there are none.
+void print_placed(const std::vector<std::unique_ptr<Bench>>& benches, const Rounds& made,
+                  bool near_before, bool near_after, bool has_base) {
+  const std::vector<int> placed = made.placed(near_before, near_after);
+  if (placed.empty()) return;
+  std::vector<double> rates, ns;
+  for (const int round : placed)
+    rates.push_back(made.rates[round]), ns.push_back(made.handover_ns[round]);
+  std::vector<Times> times;
+  for (const Times& all : made.times) times.push_back(all.of(placed));
+  std::printf("cores %s to %s, %zu rounds: a line takes %.0f ns; read %.1f GB/s (%.1f to %.1f)\n",
+              near_before ? "near" : "far", near_after ? "near" : "far", placed.size(), median(ns),
+              median(rates) / 1e9, quantile(rates, 0.25) / 1e9, quantile(rates, 0.75) / 1e9);
+  print_times(benches, times, rates, has_base);
+}
+
 void compare(const std::vector<Build>& builds, const NamedCase& wanted, int rounds, int repeat,
              int threads) {
   std::vector<std::unique_ptr<Bench>> benches;
@@ -268,24 +284,12 @@ void compare(const std::vector<Build>& builds, const NamedCase& wanted, int roun
     benches.push_back(std::make_unique<Bench>(build, wanted, threads));
   const Rounds made = run_rounds(benches, rounds, repeat);
   const Memory memory;
-  std::printf("%s: %.1f MB of adapters, %d threads, %d rounds of %d; %.0f of %.0f MB in huge pages\n",
-              wanted.name.c_str(), benches[0]->adapter_bytes() / 1e6, threads, rounds, repeat,
-              memory.huge_mb, memory.all_mb);
+  std::printf("%s: %.1f MB of adapters, %d threads, %d rounds of %d; ", wanted.name.c_str(),
+              benches[0]->adapter_bytes() / 1e6, threads, rounds, repeat);
+  std::printf("%.0f of %.0f MB in huge pages\n", memory.huge_mb, memory.all_mb);
   for (const bool before : {true, false})
-    for (const bool after : {before, !before}) {
-      const std::vector<int> placed = made.placed(before, after);
-      if (placed.empty()) continue;
-      std::vector<double> rates, ns;
-      for (const int round : placed)
-        rates.push_back(made.rates[round]), ns.push_back(made.handover_ns[round]);
-      std::printf("cores %s%s, %zu rounds: a line takes %.0f ns; read %.1f GB/s (%.1f to %.1f)\n",
-                  before ? "near" : "far", before == after ? "" : after ? ", then near" : ", then far",
-                  placed.size(), median(ns), median(rates) / 1e9, quantile(rates, 0.25) / 1e9,
-                  quantile(rates, 0.75) / 1e9);
-      std::vector<Times> times;
-      for (const Times& all : made.times) times.push_back(all.of(placed));
-      print_times(benches, times, rates, !wanted.sgmv_alone);
-    }
+    for (const bool after : {true, false})
+      print_placed(benches, made, before, after, !wanted.sgmv_alone);
 }
 
 // Whether the builds agree to the bit. One arena at a time.

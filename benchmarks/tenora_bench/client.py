@@ -143,5 +143,6 @@ class Management:
 
 @asynccontextmanager
 async def managing(url: str, admin_key: str) -> AsyncIterator[Management]:
-    async with httpx.AsyncClient(base_url=url, timeout=600) as http:
+    once = httpx.Limits(max_keepalive_connections=0)  # minutes may lie between two calls
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=once) as http:
         yield Management(http, admin_key)
