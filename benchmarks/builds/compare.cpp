@@ -131,9 +131,9 @@ class Handover {
     double taken = 0;
 #pragma omp parallel num_threads(2)
     {
-      const int me = omp_get_thread_num();
+      const int me = omp_get_thread_num(), members = omp_get_num_threads();  // one, if no more may
       const auto start = std::chrono::steady_clock::now();
-      for (int i = me; i < TURNS; i += 2) {
+      for (int i = me; i < TURNS; i += members) {
         while (turn_.load(std::memory_order_acquire) != i) continue;
         turn_.store(i + 1, std::memory_order_release);
       }
