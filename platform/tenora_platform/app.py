@@ -37,6 +37,7 @@ from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.portal import Portal
 from tenora_platform.registry import routes as registry_routes
+from tenora_platform.registry.collector import Collector
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
@@ -185,6 +186,7 @@ def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]
     return {
         "leases": state.limits.keep_leases,
         "intake": IntakeWorker(state).run,
+        "collector": Collector(state).run,
         "usage": UsageSink(state.engine, state.db).run,
     }
 

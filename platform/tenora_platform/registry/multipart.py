@@ -17,9 +17,12 @@ PART_HEADER_BYTES_MAX = 8192
 
 
 class Sink(Protocol):
-    """Takes a part's bytes; raises an ApiError when there are too many."""
+    """Takes a part's bytes; raises an ApiError when there are too many. `settle` is awaited after
+    each piece of the body, for what must not be done on the event loop."""
 
     def write(self, data: bytes | memoryview) -> None: ...
+
+    async def settle(self) -> None: ...
 
 
 class MemorySink:
@@ -36,6 +39,9 @@ class MemorySink:
             raise BadRequestError(
                 f"{self._name} is larger than {self._bytes_max} bytes.", param=self._name
             )
+
+    async def settle(self) -> None:
+        return
 
 
 @dataclass
@@ -130,6 +136,8 @@ async def read_multipart(
         async for chunk in chunks:
             if chunk:
                 parser.write(chunk)
+                for sink in sinks.values():
+                    await sink.settle()
         parser.finalize()
     except FormParserError as error:
         raise BadRequestError(f"The multipart body is malformed: {error}") from error

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -20,6 +20,7 @@ from tenora_platform.registry.tables import (
 
 SERVABLE = ("active", "deprecated")
 PENDING = ("quarantined", "validating")
+OPEN = ("pending", "completed")  # of uploads
 
 
 async def lock(session: AsyncSession, name: str) -> None:
@@ -118,12 +119,64 @@ async def drop_aliases(session: AsyncSession, adapter_id: str) -> None:
 
 
 async def stored_bytes(session: AsyncSession, tenant_id: str) -> int:
-    """What the tenant's versions take, those still being checked included."""
-    query = select(func.coalesce(func.sum(AdapterVersionRow.bytes), 0)).where(
+    """What the tenant's versions take, those still being checked included, and what its open
+    uploads were declared with."""
+    versions = select(func.coalesce(func.sum(AdapterVersionRow.bytes), 0)).where(
         AdapterVersionRow.tenant_id == tenant_id,
         AdapterVersionRow.state.in_((*SERVABLE, *PENDING)),
     )
+    uploads = select(func.coalesce(func.sum(UploadRow.bytes), 0)).where(
+        UploadRow.tenant_id == tenant_id,
+        UploadRow.status.in_(OPEN),
+        UploadRow.expires_at > func.now(),
+    )
+    total = versions.scalar_subquery() + uploads.scalar_subquery()
+    return int(await session.scalar(select(total)) or 0)
+
+
+async def open_uploads(session: AsyncSession, tenant_id: str, now: datetime) -> int:
+    query = select(func.count()).where(
+        UploadRow.tenant_id == tenant_id, UploadRow.status.in_(OPEN), UploadRow.expires_at > now
+    )
     return int(await session.scalar(query) or 0)
+
+
+async def claim_upload(session: AsyncSession, upload_id: str) -> bool:
+    """Use a completed upload up; says whether it was there to be used. Of two transactions that
+    claim it, one waits for the other and then finds it used."""
+    statement = (
+        update(UploadRow)
+        .where(UploadRow.id == upload_id, UploadRow.status == "completed")
+        .values(status="used")
+        .returning(UploadRow.id)
+    )
+    return (await session.scalar(statement)) is not None
+
+
+async def parts_of(session: AsyncSession, upload_id: str) -> Sequence[UploadPartRow]:
+    """As they came."""
+    query = (
+        select(UploadPartRow).where(UploadPartRow.upload_id == upload_id).order_by(UploadPartRow.id)
+    )
+    return (await session.scalars(query)).all()
+
+
+async def drop_parts(
+    session: AsyncSession, upload_id: str, *, keep: Sequence[str]
+) -> Sequence[str]:
+    """Forget the other parts; their ids."""
+    statement = (
+        delete(UploadPartRow)
+        .where(UploadPartRow.upload_id == upload_id, UploadPartRow.id.not_in(keep))
+        .returning(UploadPartRow.id)
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def ordered_parts(session: AsyncSession, upload_id: str) -> Sequence[str]:
+    """The parts of a completed upload, in the file's order."""
+    ordered = await session.scalar(select(UploadRow.part_ids).where(UploadRow.id == upload_id))
+    return ordered or ()
 
 
 async def adapter_count(session: AsyncSession, tenant_id: str) -> int:
@@ -224,7 +277,7 @@ async def expire_uploads(session: AsyncSession, now: datetime, limit: int) -> di
     """Mark uploads whose time is over; their ids with the ids of their parts."""
     due = (
         select(UploadRow.id)
-        .where(UploadRow.status.in_(("pending", "completed")), UploadRow.expires_at <= now)
+        .where(UploadRow.status.in_(OPEN), UploadRow.expires_at <= now)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
@@ -241,3 +294,32 @@ async def expire_uploads(session: AsyncSession, now: datetime, limit: int) -> di
     for upload_id, part_id in await session.execute(query):
         parts[upload_id].append(part_id)
     return parts
+
+
+async def staged_versions(session: AsyncSession, ids: Sequence[str]) -> set[str]:
+    """Which of these versions still need their upload: for the operator."""
+    query = select(AdapterVersionRow.id).where(
+        AdapterVersionRow.id.in_(ids), AdapterVersionRow.staging_key.is_not(None)
+    )
+    return set(await session.scalars(query))
+
+
+async def kept_uploads(session: AsyncSession, ids: Sequence[str]) -> set[str]:
+    """Which of these uploads are open, or a version still needs: for the operator."""
+    open_ = select(UploadRow.id).where(UploadRow.id.in_(ids), UploadRow.status.in_(OPEN))
+    used = select(AdapterVersionRow.upload_id).where(
+        AdapterVersionRow.upload_id.in_(ids), AdapterVersionRow.staging_key.is_not(None)
+    )
+    return {upload for upload in await session.scalars(open_.union(used)) if upload is not None}
+
+
+async def kept_digests(session: AsyncSession, digests: Sequence[str]) -> set[str]:
+    """Which of these contents a version serves, or has not released yet: for the operator."""
+    query = select(AdapterVersionRow.digest).where(
+        AdapterVersionRow.digest.in_(digests),
+        or_(
+            AdapterVersionRow.state.in_(SERVABLE),
+            AdapterVersionRow.released_at.is_(None),
+        ),
+    )
+    return {digest for digest in await session.scalars(query) if digest is not None}

@@ -21,7 +21,8 @@ from tenora_platform.registry.schemas import (
     UploadPart,
 )
 from tenora_platform.registry.service import Registry
-from tenora_platform.registry.uploads import PART_BYTES_MAX, Uploads
+from tenora_platform.registry.spool import ReceivedWeights
+from tenora_platform.registry.uploads import Uploads
 from tenora_platform.schemas import After, Deleted, Limit, ListPage, Order
 from tenora_platform.state import State
 
@@ -66,7 +67,6 @@ async def create_adapter(request: Request, state: State, tenant: AdapterTenant) 
     config = MemorySink("adapter_config", CONFIG_BYTES_MAX)
     upload_id = MemorySink("upload_id", NAME_BYTES_MAX)
     uploads = Uploads(state, tenant)
-    registry = Registry(state, tenant)
     with uploads.spool.file(uploads.bytes_max(), "weights") as weights:
         sinks: dict[str, Sink] = {
             "name": name,
@@ -76,17 +76,13 @@ async def create_adapter(request: Request, state: State, tenant: AdapterTenant) 
         }
         content_type = request.headers.get("content-type", "")
         seen = await read_multipart(content_type, request.stream(), sinks)
-        weights.close()
+        await weights.finish()
         _require_parts(seen)
-        label = _text(name)
         if "upload_id" in seen:
-            async with uploads.taken(_text(upload_id)) as taken:
-                return await registry.add_version(
-                    label, bytes(config.data), taken.path, taken.bytes, taken.sha256
-                )
-        return await registry.add_version(
-            label, bytes(config.data), weights.path, weights.bytes, weights.sha256
-        )
+            received = await uploads.completed(_text(upload_id))
+        else:
+            received = ReceivedWeights(weights.bytes, weights.sha256, path=weights.path)
+        return await Registry(state, tenant).add_version(_text(name), bytes(config.data), received)
 
 
 def _require_parts(seen: set[str]) -> None:
@@ -178,9 +174,9 @@ async def add_upload_part(
     upload_id: str, request: Request, state: State, tenant: AdapterTenant
 ) -> UploadPart:
     uploads = Uploads(state, tenant)
-    await uploads.get(upload_id)  # 404 before the bytes are taken
+    room = await uploads.part_room(upload_id)  # 404 before the bytes are taken
     sha256 = MemorySink("sha256", NAME_BYTES_MAX)
-    with uploads.spool.file(PART_BYTES_MAX, "data") as data:
+    with uploads.spool.file(room, "data") as data:
         seen = await read_multipart(
             request.headers.get("content-type", ""),
             request.stream(),
@@ -188,6 +184,7 @@ async def add_upload_part(
         )
         if "data" not in seen:
             raise _missing("data")
+        await data.finish()
         return await uploads.add_part(upload_id, data, _text(sha256) or None)
 
 

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -18,11 +17,10 @@ from tenora_platform.errors import (
     BadRequestError,
     ConflictError,
     NotFoundError,
-    QuotaExceededError,
-    TooLargeError,
 )
 from tenora_platform.ids import new_id
 from tenora_platform.registry import repository
+from tenora_platform.registry.quota import check_names, check_storage
 from tenora_platform.registry.repository import PENDING, SERVABLE
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.schemas import (
@@ -33,6 +31,7 @@ from tenora_platform.registry.schemas import (
     Alias,
     AliasTarget,
 )
+from tenora_platform.registry.spool import ReceivedWeights
 from tenora_platform.registry.storage import AdapterStorage
 from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
@@ -51,28 +50,30 @@ class Registry:
         self._resolver = Resolver(state.db, state.redis)
 
     async def add_version(
-        self, name: str, config: bytes, weights: Path, weights_bytes: int, sha256: str
+        self, name: str, config: bytes, weights: ReceivedWeights
     ) -> AdapterVersion:
         """Keep the upload durably, then give it the next number under `name`, quarantined until it
-        has been checked. Raises BadRequestError, TooLargeError, QuotaExceededError."""
+        has been checked. Raises BadRequestError, ConflictError, TooLargeError, QuotaExceededError.
+        """
         self._check_name(name)
         async with self._session() as session:
-            await self._check_quota(session, name, weights_bytes)  # before bytes are moved
+            await self._check_quota(session, name, weights)  # before bytes are moved
         version_id = new_id("adv")
         staging_key = f"staging/{version_id}"
-        await self._storage.stage(staging_key, config, weights)
         try:
+            await self._storage.stage(staging_key, config, weights.path)
             async with self._session() as session:
-                adapter = await self._adapter_for_version(session, name, weights_bytes)
+                adapter = await self._adapter_for_version(session, name, weights)
                 row = AdapterVersionRow(
                     id=version_id,
                     tenant_id=self._tenant.tenant_id,
                     adapter_id=adapter.id,
                     number=adapter.next_version,
                     state="quarantined",
-                    bytes=weights_bytes,
+                    bytes=weights.bytes,
                     staging_key=staging_key,
-                    weights_sha256=sha256,
+                    upload_id=weights.upload_id,
+                    weights_sha256=weights.sha256,
                     created_by=self._tenant.key_id,
                 )
                 adapter.next_version += 1
@@ -88,13 +89,17 @@ class Registry:
         return view
 
     async def _adapter_for_version(
-        self, session: AsyncSession, name: str, weights_bytes: int
+        self, session: AsyncSession, name: str, weights: ReceivedWeights
     ) -> AdapterRow:
-        """The adapter of that name, made if it is the first version. Serialised per tenant, so
-        that two uploads cannot both take the last place."""
+        """The adapter of that name, made if it is the first version, and the upload claimed, if it
+        was one. Serialised per tenant, so that two uploads cannot both take the last place."""
         tenant_id = self._tenant.tenant_id
         await repository.lock(session, f"registry:{tenant_id}")
-        await self._check_quota(session, name, weights_bytes)
+        await self._check_quota(session, name, weights)
+        if weights.upload_id and not await repository.claim_upload(session, weights.upload_id):
+            raise ConflictError(
+                "The upload is used already, or no longer there.", param="upload_id"
+            )
         adapter = await repository.adapter_by_name(session, tenant_id, name, for_update=True)
         if adapter is None:
             adapter = AdapterRow(id=new_id("adp"), tenant_id=tenant_id, name=name, next_version=1)
@@ -107,26 +112,12 @@ class Registry:
             )
         return adapter
 
-    async def _check_quota(self, session: AsyncSession, name: str, weights_bytes: int) -> None:
-        plan, tenant_id = self._tenant.plan, self._tenant.tenant_id
-        stored = await repository.stored_bytes(session, tenant_id)
-        if plan.adapter_bytes is not None and stored + weights_bytes > plan.adapter_bytes:
-            raise TooLargeError(
-                f"The plan '{plan.name}' stores {plan.adapter_bytes} bytes of adapters; {stored} "
-                f"are used and this one has {weights_bytes}. Delete versions you do not need.",
-                param="weights",
-                code="adapter_storage_exceeded",
-            )
-        if plan.adapters is None:
-            return
-        known = await repository.adapter_by_name(session, tenant_id, name) is not None
-        if not known and await repository.adapter_count(session, tenant_id) >= plan.adapters:
-            raise QuotaExceededError(
-                f"The plan '{plan.name}' allows {plan.adapters} adapters. Delete one, or add a "
-                "version to one that exists.",
-                param="name",
-                code="adapter_limit_reached",
-            )
+    async def _check_quota(
+        self, session: AsyncSession, name: str, weights: ReceivedWeights
+    ) -> None:
+        more = weights.bytes if weights.upload_id is None else 0  # an upload counts already
+        await check_storage(session, self._tenant, more, param="weights")
+        await check_names(session, self._tenant, name)
 
     def _check_name(self, name: str) -> None:
         if re.fullmatch(ADAPTER_NAME[1:-1], name) is None:
@@ -238,9 +229,7 @@ class Registry:
         """New requests get 404 from here on; running ones finish, then the engine gives back
         memory and cached KV. The stored content goes when nothing refers to it (see worker)."""
         await self._resolver.invalidate(self._tenant.tenant_id)
-        for row in versions:
-            if row.staging_key is not None:
-                await self._storage.discard_staged(row.staging_key)
+        self._state.upload_waits.set()
         if not self._state.engine_life.started:
             return
         for digest in {row.digest for row in versions if row.digest is not None}:

@@ -1,20 +1,25 @@
-"""Uploads on their way: written to a file as they arrive, hashed on the way, never whole in memory.
-Knows no adapter and no tenant."""
+"""Uploads on their way: written to a file and hashed as they arrive, in threads, so that a large
+one delays nobody's tokens; never whole in memory. Knows no adapter and no tenant."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tenora_platform.errors import TooLargeError
 from tenora_platform.ids import new_id
 
+FLUSH_BYTES = 1024 * 1024  # to hash and write these takes about a millisecond
+
 
 class SpoolFile:
-    """A file being received: `write` until done, then read `path`, `bytes` and `sha256`."""
+    """A file being received: `write` and `settle` until done, `finish`, then read `path`, `bytes`
+    and `sha256`."""
 
     def __init__(self, path: Path, bytes_max: int, what: str) -> None:
         self.path = path
@@ -22,7 +27,8 @@ class SpoolFile:
         self._bytes_max = bytes_max
         self._what = what
         self._digest = hashlib.sha256()
-        self._file = path.open("xb")
+        self._arrived = bytearray()
+        self._file = path.open("xb", buffering=0)  # a full disk is met by `write`, not by `close`
 
     def write(self, data: bytes | memoryview) -> None:
         """Raises TooLargeError once more than `bytes_max` bytes came."""
@@ -32,8 +38,24 @@ class SpoolFile:
                 f"{self._what} is larger than allowed ({self._bytes_max} bytes).",
                 param=self._what,
             )
-        self._digest.update(data)
-        self._file.write(data)
+        self._arrived += data
+
+    async def settle(self) -> None:
+        """Hash and write what came, if that is worth a thread's while. Raises OSError."""
+        if len(self._arrived) >= FLUSH_BYTES:
+            await asyncio.to_thread(self._flush)
+
+    async def finish(self) -> None:
+        """The file is complete. Raises OSError."""
+        await asyncio.to_thread(self._flush)
+        self.close()
+
+    def _flush(self) -> None:
+        arrived, self._arrived = self._arrived, bytearray()
+        self._digest.update(arrived)
+        left = memoryview(arrived)
+        while left:
+            left = left[self._file.write(left) :]
 
     def close(self) -> None:
         self._file.close()
@@ -43,7 +65,18 @@ class SpoolFile:
         return self._digest.hexdigest()
 
 
-STALE_S = 24 * 3600  # no upload takes that long; another worker's younger files are let be
+@dataclass(frozen=True)
+class ReceivedWeights:
+    """A whole weights file: at `path` until the request ends, or the parts of a completed upload in
+    the store. One of the two is set."""
+
+    bytes: int
+    sha256: str  # hex
+    path: Path | None = None
+    upload_id: str | None = None
+
+
+STALE_S = 3600  # after its last byte; files that somebody still receives are younger
 
 
 class Spool:

@@ -3,7 +3,8 @@ config and the weights by content digest. Knows keys and objects, not rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import obstore
@@ -20,22 +21,32 @@ class AdapterStorage:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    async def stage(self, key: str, config: bytes, weights: Path) -> None:
-        """Keep an upload until it has been checked."""
+    async def stage(self, key: str, config: bytes, weights: Path | None) -> None:
+        """Keep an upload until it has been checked; None: its weights lie in the store already."""
         await obstore.put_async(self._objects, f"{key}/adapter_config.json", config)
-        await obstore.put_async(self._objects, f"{key}/adapter_model.safetensors", weights)
+        if weights is not None:
+            await obstore.put_async(self._objects, staged_weights(key), weights)
 
-    async def fetch_staged(self, key: str, weights: Path) -> bytes:
-        """Write the staged weights to `weights` and return the config. Raises FileNotFoundError."""
+    async def staged_config(self, key: str) -> bytes:
+        """Raises FileNotFoundError."""
         config = await obstore.get_async(self._objects, f"{key}/adapter_config.json")
-        result = await obstore.get_async(self._objects, f"{key}/adapter_model.safetensors")
-        with weights.open("wb") as file:
-            async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
-                file.write(chunk)
         return bytes(await config.bytes_async())
 
+    async def read(self, keys: Sequence[str]) -> AsyncIterator[bytes]:
+        """The bytes of these objects, one after the other. Raises FileNotFoundError."""
+        for key in keys:
+            result = await obstore.get_async(self._objects, key)
+            async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
+                yield chunk
+
+    async def fetch(self, keys: Sequence[str], target: Path) -> None:
+        """Write these objects to `target`, one after the other. Raises FileNotFoundError."""
+        with target.open("wb") as file:
+            async for chunk in self.read(keys):
+                await asyncio.to_thread(file.write, chunk)
+
     async def discard_staged(self, key: str) -> None:
-        await self._delete([f"{key}/adapter_config.json", f"{key}/adapter_model.safetensors"])
+        await self.discard([f"{key}/adapter_config.json", staged_weights(key)])
 
     async def publish(self, digest: str, config: bytes, weights: Path) -> None:
         """Store checked content under its digest. The config goes last: whoever finds it finds
@@ -51,28 +62,23 @@ class AdapterStorage:
         return True
 
     async def withdraw(self, digest: str) -> None:
-        await self._delete([config_key(digest), weights_key(digest)])
+        await self.discard([config_key(digest), weights_key(digest)])
 
     async def put_part(self, key: str, part: Path) -> None:
         await obstore.put_async(self._objects, key, part)
 
-    async def read_parts(self, keys: Sequence[str], target: Path) -> None:
-        """Write the parts to `target`, one after the other."""
-        with target.open("wb") as file:
-            for key in keys:
-                result = await obstore.get_async(self._objects, key)
-                async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
-                    file.write(chunk)
-
-    async def discard_parts(self, keys: Sequence[str]) -> None:
-        await self._delete(keys)
-
-    async def _delete(self, keys: Sequence[str]) -> None:
+    async def discard(self, keys: Iterable[str]) -> None:
+        """Delete these objects, those that are gone already included."""
         for key in keys:
             try:
                 await obstore.delete_async(self._objects, key)
             except FileNotFoundError:
                 continue  # gone already, as wanted; some stores say so and some do not
+
+
+def staged_weights(key: str) -> str:
+    """Where the weights that came with the form wait for their check."""
+    return f"{key}/adapter_model.safetensors"
 
 
 def part_key(upload_id: str, part_id: str) -> str:

@@ -27,7 +27,9 @@ class AdapterRow(Base):
 
 
 class AdapterVersionRow(Base):
-    """`digest`, `rank` and `target_modules` are known once the check has accepted it."""
+    """`digest`, `rank` and `target_modules` are known once the check has accepted it. Until its
+    upload has been given back, `staging_key` says where it lies, and `upload_id` of which resumable
+    upload the parts are its weights, if they are."""
 
     __tablename__ = "adapter_versions"
 
@@ -38,6 +40,7 @@ class AdapterVersionRow(Base):
     state: Mapped[str] = mapped_column(Text)
     bytes: Mapped[int] = mapped_column(BigInteger)
     staging_key: Mapped[str | None] = mapped_column(Text)
+    upload_id: Mapped[str | None] = mapped_column(Text)
     weights_sha256: Mapped[str] = mapped_column(Text)
     digest: Mapped[str | None] = mapped_column(Text)
     rank: Mapped[int | None] = mapped_column(Integer)
@@ -63,6 +66,9 @@ class AdapterAliasRow(Base):
 
 
 class UploadRow(Base):
+    """`part_ids` is known once it is complete: the parts in the file's order, a part that occurs
+    twice in it named twice."""
+
     __tablename__ = "uploads"
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -70,13 +76,12 @@ class UploadRow(Base):
     status: Mapped[str] = mapped_column(Text, server_default="pending")
     bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str | None] = mapped_column(Text)
+    part_ids: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     expires_at: Mapped[datetime] = mapped_column(_Time)
 
 
 class UploadPartRow(Base):
-    """`position` is the part's place in the file, known once the upload is complete."""
-
     __tablename__ = "upload_parts"
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -84,5 +89,4 @@ class UploadPartRow(Base):
     upload_id: Mapped[str] = mapped_column(Text, index=True)
     bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(Text)
-    position: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

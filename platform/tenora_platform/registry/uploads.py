@@ -1,17 +1,16 @@
-"""Resumable uploads of large weights: created with their size, filled part by part in any order,
-completed in the order the client names, used once by POST /v1/adapters. Knows parts, not adapters.
-"""
+"""Resumable uploads of large weights: created with their size, which counts as stored from then on,
+filled part by part in any order, completed in the order the client names, used once by
+POST /v1/adapters. Knows parts, not adapters."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import TenantContext
@@ -23,8 +22,10 @@ from tenora_platform.errors import (
     TooLargeError,
 )
 from tenora_platform.ids import new_id
+from tenora_platform.registry import repository
+from tenora_platform.registry.quota import check_storage
 from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
-from tenora_platform.registry.spool import Spool, SpoolFile
+from tenora_platform.registry.spool import ReceivedWeights, Spool, SpoolFile
 from tenora_platform.registry.storage import AdapterStorage, part_key
 from tenora_platform.registry.tables import UploadPartRow, UploadRow
 from tenora_platform.state import AppState
@@ -33,15 +34,6 @@ PART_BYTES_MAX = 64 * 1024 * 1024
 PARTS_MAX = 10_000
 OPEN_UPLOADS_MAX = 16  # of one tenant
 LIFETIME = timedelta(hours=24)
-
-
-@dataclass(frozen=True)
-class CompletedUpload:
-    """The whole file, to be used within the block that gave it."""
-
-    path: Path
-    bytes: int
-    sha256: str
 
 
 class Uploads:
@@ -68,21 +60,18 @@ class Uploads:
             raise TooLargeError(
                 f"An upload may have {self.bytes_max()} bytes at most.", param="bytes"
             )
-        now = datetime.now(UTC)
+        tenant_id, now = self._tenant.tenant_id, datetime.now(UTC)
         async with self._session() as session:
-            open_uploads = await session.scalars(
-                select(UploadRow.id).where(
-                    UploadRow.status.in_(("pending", "completed")), UploadRow.expires_at > now
-                )
-            )
-            if len(open_uploads.all()) >= OPEN_UPLOADS_MAX:
+            await repository.lock(session, f"registry:{tenant_id}")
+            if await repository.open_uploads(session, tenant_id, now) >= OPEN_UPLOADS_MAX:
                 raise QuotaExceededError(
                     f"{OPEN_UPLOADS_MAX} uploads are open; complete or cancel one first.",
                     code="upload_limit_reached",
                 )
+            await check_storage(session, self._tenant, body.bytes, param="bytes")
             row = UploadRow(
                 id=new_id("upload"),
-                tenant_id=self._tenant.tenant_id,
+                tenant_id=tenant_id,
                 status="pending",
                 bytes=body.bytes,
                 sha256=body.sha256,
@@ -95,14 +84,20 @@ class Uploads:
     async def get(self, upload_id: str) -> Upload:
         async with self._session() as session:
             row = await self._require(session, upload_id)
-            return _view(row, await _parts(session, upload_id))
+            return _view(row, await repository.parts_of(session, upload_id))
+
+    async def part_room(self, upload_id: str) -> int:
+        """The largest part the upload takes. Raises NotFoundError, ConflictError."""
+        async with self._session() as session:
+            upload = await self._require_pending(session, upload_id)
+            return min(PART_BYTES_MAX, upload.bytes)
 
     async def add_part(
         self, upload_id: str, spooled: SpoolFile, expected_sha256: str | None
     ) -> UploadPart:
-        """Keep one part durably. Raises ConflictError unless the upload is pending,
-        BadRequestError when the checksum differs, TooLargeError beyond the declared size."""
-        spooled.close()
+        """Keep one part durably; the same bytes sent again are the part that came first. Raises
+        ConflictError unless the upload is pending, BadRequestError when the checksum differs,
+        TooLargeError beyond the declared size."""
         if spooled.bytes == 0:
             raise BadRequestError("The part is empty.", param="data")
         if expected_sha256 is not None and expected_sha256 != spooled.sha256:
@@ -112,19 +107,14 @@ class Uploads:
                 code="checksum_mismatch",
             )
         async with self._session() as session:
-            await self._require_pending(session, upload_id)
+            if known := await self._make_room(session, upload_id, spooled):
+                return _part_view(known)
         part_id = new_id("part")
         key = part_key(upload_id, part_id)
-        await self._storage.put_part(key, spooled.path)
         try:
+            await self._storage.put_part(key, spooled.path)
             async with self._session() as session:
-                upload = await self._require_pending(session, upload_id)
-                parts = await _parts(session, upload_id)
-                if sum(part.bytes for part in parts) + spooled.bytes > 2 * upload.bytes:
-                    # Twice: a part may be sent again after a broken connection.
-                    raise TooLargeError("The parts exceed the declared size.", param="data")
-                if len(parts) >= PARTS_MAX:
-                    raise TooLargeError(f"An upload has {PARTS_MAX} parts at most.", param="data")
+                known = await self._make_room(session, upload_id, spooled)
                 row = UploadPartRow(
                     id=part_id,
                     tenant_id=self._tenant.tenant_id,
@@ -133,48 +123,74 @@ class Uploads:
                     sha256=spooled.sha256,
                     created_at=datetime.now(UTC),
                 )
-                session.add(row)
+                if known is None:
+                    session.add(row)
         except BaseException:
-            await self._storage.discard_parts([key])
+            await self._storage.discard([key])
             raise
-        return _part_view(row)
+        if known is not None:
+            await self._storage.discard([key])
+        return _part_view(known or row)
+
+    async def _make_room(
+        self, session: AsyncSession, upload_id: str, part: SpoolFile
+    ) -> UploadPartRow | None:
+        """The part with the same bytes, if it came before; else raises ConflictError or
+        TooLargeError unless the upload takes this one too."""
+        upload = await self._require_pending(session, upload_id)
+        parts = await repository.parts_of(session, upload_id)
+        for known in parts:
+            if (known.sha256, known.bytes) == (part.sha256, part.bytes):
+                return known
+        received = sum(known.bytes for known in parts)
+        if received + part.bytes > upload.bytes:
+            raise TooLargeError(
+                f"The upload was declared with {upload.bytes} bytes; {received} have come and this "
+                f"part has {part.bytes}.",
+                param="data",
+            )
+        if len(parts) >= PARTS_MAX:
+            raise TooLargeError(f"An upload has {PARTS_MAX} parts at most.", param="data")
+        return None
 
     async def complete(self, upload_id: str, body: UploadComplete) -> Upload:
-        """Fix the order of the parts and check size and checksum of the whole."""
+        """Fix the order of the parts and check size and checksum of the whole. The checksum is
+        computed between two transactions: nobody waits for a lock meanwhile."""
         async with self._session() as session:
             row = await self._require_pending(session, upload_id)
-            known = {part.id: part for part in await _parts(session, upload_id)}
-            if len(set(body.part_ids)) != len(body.part_ids) or not known.keys() >= set(
-                body.part_ids
-            ):
+            ordered = _in_order(row, await repository.parts_of(session, upload_id), body.part_ids)
+        sha256 = await self._sha256(upload_id, ordered)
+        for expected in (row.sha256, body.sha256):
+            if expected is not None and expected != sha256:
                 raise BadRequestError(
-                    "part_ids must name parts of this upload, each once.", param="part_ids"
+                    f"The file's SHA-256 is {sha256}, not {expected}.",
+                    param="sha256",
+                    code="checksum_mismatch",
                 )
-            ordered = [known[part_id] for part_id in body.part_ids]
-            total = sum(part.bytes for part in ordered)
-            if total != row.bytes:
-                raise BadRequestError(
-                    f"The parts have {total} bytes; {row.bytes} were declared.", param="part_ids"
-                )
-            sha256 = await self._sha256(upload_id, body.part_ids)
-            for expected in (row.sha256, body.sha256):
-                if expected is not None and expected != sha256:
-                    raise BadRequestError(
-                        f"The file's SHA-256 is {sha256}, not {expected}.",
-                        param="sha256",
-                        code="checksum_mismatch",
-                    )
-            for position, part in enumerate(ordered):
-                part.position = position
+        async with self._session() as session:
+            row = await self._require_pending(session, upload_id)
+            row.part_ids = body.part_ids
             row.sha256 = sha256
             row.status = "completed"
-            return _view(row, ordered)
+            unused = await repository.drop_parts(session, upload_id, keep=body.part_ids)
+        await self._storage.discard([part_key(upload_id, part) for part in unused])
+        return _view(row, ordered)
 
-    async def _sha256(self, upload_id: str, part_ids: Sequence[str]) -> str:
-        with self.spool.place() as path:
-            await self._storage.read_parts([part_key(upload_id, part) for part in part_ids], path)
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+    async def _sha256(self, upload_id: str, ordered: Sequence[UploadPartRow]) -> str:
+        """Of the whole file. Raises ConflictError if a part has gone, with the upload or alone."""
+        if len(ordered) == 1:
+            return ordered[0].sha256  # hashed when it came
+        digest = hashlib.sha256()
+        try:
+            async for chunk in self._storage.read(
+                [part_key(upload_id, part.id) for part in ordered]
+            ):
+                await asyncio.to_thread(digest.update, chunk)
+        except FileNotFoundError as error:
+            async with self._session() as session:
+                await self._require_pending(session, upload_id)
+            raise ConflictError("A part of the upload has been lost; upload it anew.") from error
+        return digest.hexdigest()
 
     async def cancel(self, upload_id: str) -> Upload:
         """Give the parts up. Raises ConflictError if the upload has been used."""
@@ -183,29 +199,18 @@ class Uploads:
             if row.status not in ("pending", "completed", "cancelled"):
                 raise ConflictError(f"The upload is {row.status}; it cannot be cancelled.")
             row.status = "cancelled"
-            parts = await _parts(session, upload_id)
-        await self._storage.discard_parts([part_key(upload_id, part.id) for part in parts])
+            parts = await repository.parts_of(session, upload_id)
+        await self._storage.discard([part_key(upload_id, part.id) for part in parts])
         return _view(row, parts)
 
-    @asynccontextmanager
-    async def taken(self, upload_id: str) -> AsyncIterator[CompletedUpload]:
-        """The completed file, used up if the block succeeds. Raises NotFoundError, ConflictError
-        (param "upload_id")."""
+    async def completed(self, upload_id: str) -> ReceivedWeights:
+        """The whole file, for a version that claims it. Raises NotFoundError, ConflictError (param
+        "upload_id")."""
         async with self._session() as session:
             row = await self._require(session, upload_id)
-            parts = [part for part in await _parts(session, upload_id) if part.position is not None]
         if row.status != "completed" or row.sha256 is None:
             raise ConflictError(f"The upload is {row.status}, not completed.", param="upload_id")
-        parts.sort(key=lambda part: part.position or 0)
-        keys = [part_key(upload_id, part.id) for part in parts]
-        with self.spool.place() as path:
-            await self._storage.read_parts(keys, path)
-            yield CompletedUpload(path, row.bytes, row.sha256)
-        async with self._session() as session:
-            await session.execute(
-                update(UploadRow).where(UploadRow.id == upload_id).values(status="used")
-            )
-        await self._storage.discard_parts(keys)
+        return ReceivedWeights(row.bytes, row.sha256, upload_id=upload_id)
 
     async def _require(
         self, session: AsyncSession, upload_id: str, *, for_update: bool = False
@@ -228,11 +233,20 @@ class Uploads:
         return row
 
 
-async def _parts(session: AsyncSession, upload_id: str) -> Sequence[UploadPartRow]:
-    query = (
-        select(UploadPartRow).where(UploadPartRow.upload_id == upload_id).order_by(UploadPartRow.id)
-    )
-    return (await session.scalars(query)).all()
+def _in_order(
+    upload: UploadRow, parts: Sequence[UploadPartRow], part_ids: Sequence[str]
+) -> list[UploadPartRow]:
+    """Raises BadRequestError unless these parts are the whole file."""
+    known = {part.id: part for part in parts}
+    if not known.keys() >= set(part_ids):
+        raise BadRequestError("part_ids must name parts of this upload.", param="part_ids")
+    ordered = [known[part_id] for part_id in part_ids]
+    total = sum(part.bytes for part in ordered)
+    if total != upload.bytes:
+        raise BadRequestError(
+            f"The parts have {total} bytes; {upload.bytes} were declared.", param="part_ids"
+        )
+    return ordered
 
 
 def _part_view(row: UploadPartRow) -> UploadPart:

@@ -18,7 +18,7 @@ from tenora_platform.registry import repository
 from tenora_platform.registry.repository import PENDING
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.spool import Spool
-from tenora_platform.registry.storage import AdapterStorage, part_key
+from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
 
@@ -44,7 +44,6 @@ class IntakeWorker:
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
-        self._spool.sweep()
         while True:
             self._state.upload_waits.clear()
             try:
@@ -103,7 +102,8 @@ class IntakeWorker:
         assert row.staging_key is not None  # pending versions have one
         with self._spool.place() as weights:
             try:
-                config = await self._storage.fetch_staged(row.staging_key, weights)
+                config = await self._storage.staged_config(row.staging_key)
+                await self._storage.fetch(await self._weights_keys(row), weights)
             except FileNotFoundError:
                 await self._reject(row, _lost())
                 return
@@ -124,6 +124,15 @@ class IntakeWorker:
                 # The object is durable before any row refers to it.
                 await self._storage.publish(checked.digest, checked.config, weights)
                 await self._activate(row, checked, checked.digest, checked.config)
+
+    async def _weights_keys(self, row: AdapterVersionRow) -> list[str]:
+        """Where the version's weights wait, in the file's order."""
+        assert row.staging_key is not None  # asked for
+        if row.upload_id is None:
+            return [staged_weights(row.staging_key)]
+        async with self._state.db.admin_session() as session:
+            parts = await repository.ordered_parts(session, row.upload_id)
+        return [part_key(row.upload_id, part) for part in parts]
 
     async def _activate(
         self, row: AdapterVersionRow, checked: CheckedAdapter, digest: str, config: bytes
@@ -187,6 +196,7 @@ class IntakeWorker:
             checked = await repository.checked_uploads(session, BATCH)
         for row in checked:
             assert row.staging_key is not None  # asked for
+            await self._storage.discard({*await self._weights_keys(row)})
             await self._storage.discard_staged(row.staging_key)
             async with self._state.db.admin_session() as session:
                 await repository.forget_upload(session, row.id)
@@ -204,7 +214,7 @@ class IntakeWorker:
         async with self._state.db.admin_session() as session:
             expired = await repository.expire_uploads(session, datetime.now(UTC), BATCH)
         for upload_id, part_ids in expired.items():
-            await self._storage.discard_parts([part_key(upload_id, part) for part in part_ids])
+            await self._storage.discard([part_key(upload_id, part) for part in part_ids])
         return bool(expired)
 
     async def _release(self, row: AdapterVersionRow) -> None:
