@@ -35,6 +35,7 @@ from tenora_platform.limits import routes as limits_routes
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.outages import install_outage_handlers
 from tenora_platform.portal import Portal
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.registry.collector import Collector
@@ -95,6 +96,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         responses={"4XX": {"model": ErrorBody, "description": "What was wrong"}},
     )
     install_error_handlers(app)
+    install_outage_handlers(app)
     for router in (
         operations_routes.router,
         tenants_routes.router,

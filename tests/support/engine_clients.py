@@ -34,7 +34,10 @@ def config(outbox_dir: Path | None = None, model: str = "fake") -> EngineConfig:
 
 
 def process_client(
-    folder: Path, model: str = "fake", factory: str = "fake_step_engine:build"
+    folder: Path,
+    model: str = "fake",
+    factory: str = "fake_step_engine:build",
+    hung_s: float = 60.0,
 ) -> ProcessEngineClient:
     return ProcessEngineClient(
         config(folder / "outbox", model),
@@ -42,6 +45,7 @@ def process_client(
         engine_factory=factory,
         text_factory=no_text,
         start_timeout_s=60,
+        hung_s=hung_s,
     )
 
 

@@ -102,7 +102,8 @@ class AcknowledgeUsage(msgspec.Struct, frozen=True, tag="acknowledge_usage"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Says that the client lives. One silent for too long has its requests aborted."""
+    """Says that the client lives. One silent for too long has its requests aborted. Answered with
+    Pong."""
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
@@ -132,6 +133,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
     """The engine does not know this client (any more): wrong token, silent too long, or the engine
     is another one than before. The client must begin anew with Hello."""
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The engine process lives. Any other message says so as well."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -170,7 +175,16 @@ class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
 
 
 FromEngine = (
-    Ready | Unknown | Goodbye | Events | Refused | ResidencyIs | StatsAre | UsageIs | CallFailed
+    Ready
+    | Unknown
+    | Pong
+    | Goodbye
+    | Events
+    | Refused
+    | ResidencyIs
+    | StatsAre
+    | UsageIs
+    | CallFailed
 )
 
 

@@ -1,5 +1,5 @@
 """ProcessEngineClient: starts the engine as a child process, speaks to it as `remote` does, starts
-it again when it dies and ends it cleanly."""
+it again when it dies or hangs, and ends it cleanly."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from tenora_engine.backoff import Backoff
 from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.text.processor import TextProcessor
@@ -24,10 +25,10 @@ from tenora_engine.transport.remote import RemoteEngineClient
 from tenora_engine.transport.routing import stopped_error
 from tenora_engine.transport.wire import choose_endpoint
 
-_BACKOFF_FIRST_S = 0.2
-_BACKOFF_MAX_S = 30.0
 _FAREWELL_S = 2.0
-_HEALTHY_S = 60.0  # a child that lived so long is restarted without delay
+_HUNG_S = 60.0
+"""A child silent for so long is killed and started again: longer than what stops a process and lets
+it go on (a snapshot of its machine, a debugger), for what runs would be lost."""
 
 _decode_report = msgspec.json.Decoder(m.Report).decode
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class ProcessEngineClient(RemoteEngineClient):
         start_timeout_s: float = 600.0,
         stop_timeout_s: float = 15.0,
         log: IO[bytes] | None = None,
+        hung_s: float = _HUNG_S,
     ) -> None:
         super().__init__("", secrets.token_urlsafe(32), config.model, text_factory, start_timeout_s)
         self._config = config
@@ -57,6 +59,7 @@ class ProcessEngineClient(RemoteEngineClient):
         self._factory = engine_factory
         self._stop_timeout_s = stop_timeout_s
         self._log_file = log
+        self._hung_s = hung_s
         self._made_dir: Path | None = None
         self._child: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -180,20 +183,29 @@ class ProcessEngineClient(RemoteEngineClient):
 
     async def _supervise(self) -> None:
         """Wait for the child's death, tell all who wait, start another; for as long as needed."""
-        backoff_s = _BACKOFF_FIRST_S
+        backoff = Backoff()
         while True:
-            started_s = time.monotonic()
+            ran_s = 0.0
             if self._child is not None:
+                ready_s = time.monotonic()
                 how = _how(await self._child.wait())
                 self._note_loss(EngineUnavailableError(f"the engine process died ({how})"))
-                if time.monotonic() - started_s > _HEALTHY_S:
-                    backoff_s = _BACKOFF_FIRST_S
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+                ran_s = time.monotonic() - ready_s
+            await asyncio.sleep(backoff.after(ran_s))
             try:
                 await self._launch()
             except EngineError as error:
                 self._note_loss(error)
+            except Exception as error:  # this task must not end: nobody else starts an engine
+                self._note_loss(EngineUnavailableError(f"no engine could be started: {error!r}"))
+            else:
+                _log.warning("the engine process has been started again (process %s)", self.pid)
+
+    def _judge_silence(self, silent_s: float) -> None:
+        super()._judge_silence(silent_s)
+        if self._silent and silent_s > self._hung_s and self._child is not None:
+            _log.error("the engine has not answered for %.0f s and is killed", silent_s)
+            self._child.kill()
 
     def _note_loss(self, error: EngineError) -> None:
         _log.error("%s; it is started again", error)

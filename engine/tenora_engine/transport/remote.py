@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -22,6 +23,7 @@ from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.routing import RoutedClient, stopped_error
 from tenora_engine.transport.wire import (
+    ANSWER_MAX_S,
     PING_S,
     QUEUED_MESSAGES_MAX,
     decode_from_engine,
@@ -60,7 +62,9 @@ class RemoteEngineClient(RoutedClient):
         self._outgoing: asyncio.Queue[m.ToEngine] = asyncio.Queue(QUEUED_MESSAGES_MAX)
         self._calls: dict[int, asyncio.Future[object]] = {}
         self._call_numbers = itertools.count()
-        self._is_ready = asyncio.Event()
+        self._is_ready = asyncio.Event()  # the engine knows us; `_silent`: but says nothing now
+        self._silent = False
+        self._heard_s = 0.0
         self._stopped = asyncio.Event()
         self._said_goodbye = asyncio.Event()
 
@@ -87,7 +91,7 @@ class RemoteEngineClient(RoutedClient):
 
     @property
     def ready(self) -> bool:
-        return self._is_ready.is_set()
+        return self._is_ready.is_set() and not self._silent
 
     async def start(self) -> None:
         self._connect(self._endpoint)
@@ -148,7 +152,7 @@ class RemoteEngineClient(RoutedClient):
         self, message: Callable[[int], m.ToEngine], timeout_s: float | None = _CALL_TIMEOUT_S
     ) -> object:
         """Send a question and wait for its answer. Raises EngineUnavailableError."""
-        self._check_ready()
+        self._check_connected()
         if len(self._calls) >= _CALLS_MAX:
             raise EngineUnavailableError(f"{_CALLS_MAX} questions to the engine wait already")
         number = next(self._call_numbers)
@@ -164,9 +168,14 @@ class RemoteEngineClient(RoutedClient):
             self._calls.pop(number, None)
 
     def _check_ready(self) -> None:
+        self._check_connected()
+        if self._silent:
+            raise EngineUnavailableError("the engine does not answer; try again later")
+
+    def _check_connected(self) -> None:
         if self._stopped.is_set():
             raise stopped_error()
-        if not self.ready:
+        if not self._is_ready.is_set():
             raise EngineUnavailableError("the engine is not ready; try again later")
 
     def _send_submit(self, request: GenerationRequest) -> None:
@@ -182,8 +191,9 @@ class RemoteEngineClient(RoutedClient):
         self._send(m.Abort(request_id, index, reason, output_tokens))
 
     def _send(self, message: m.ToEngine) -> None:
-        """Queue for sending; dropped when the engine is away, which has told all who wait."""
-        if not self.ready:
+        """Queue for sending; dropped when the engine is away, which has told all who wait. One that
+        is silent reads it when it goes on."""
+        if not self._is_ready.is_set():
             return
         try:
             self._outgoing.put_nowait(message)
@@ -232,13 +242,34 @@ class RemoteEngineClient(RoutedClient):
             await socket.send(encode(await self._outgoing.get()))
 
     async def _ping(self, socket: zmq.asyncio.Socket) -> None:
-        """Say Hello until the engine answers, then Ping, which it answers with Unknown when it does
-        not know this client any more."""
+        """Say Hello until the engine answers, then Ping, answered with Pong, or with Unknown by one
+        that does not know this client any more; and see whether it does answer."""
         while True:
+            asleep_s = time.monotonic()
             await asyncio.sleep(PING_S)
-            await socket.send(encode(m.Ping() if self.ready else m.Hello(self._token)))
+            now = time.monotonic()
+            if now - asleep_s > 2 * PING_S:
+                self._heard_s = now  # it was us who stood still: what came meanwhile is not read
+            self._judge_silence(now - self._heard_s)
+            known = self._is_ready.is_set()
+            await socket.send(encode(m.Ping() if known else m.Hello(self._token)))
+
+    def _judge_silence(self, silent_s: float) -> None:
+        """Nothing has come for so long. What runs is not given up: the engine may go on."""
+        if self._is_ready.is_set() and not self._silent and silent_s > ANSWER_MAX_S:
+            _log.error("the engine has not answered for %.1f s", silent_s)
+            self._silent = True
+
+    def _note_heard(self) -> None:
+        self._heard_s = time.monotonic()
+        if self._silent:
+            _log.warning("the engine answers again")
+            self._silent = False
 
     def _take(self, message: m.FromEngine) -> None:
+        self._note_heard()
+        if isinstance(message, m.Pong):
+            return
         if isinstance(message, m.Events):
             self._router.dispatch(message.events)
         elif isinstance(message, m.Refused):
@@ -266,6 +297,7 @@ class RemoteEngineClient(RoutedClient):
     def _lost(self, error: EngineError) -> None:
         """The engine, or its knowledge of this client, is gone: all that waited for it fails."""
         self._is_ready.clear()
+        self._silent = False
         self._router.fail_all(error)
         for future in self._calls.values():
             if not future.done():

@@ -32,6 +32,7 @@ from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
 
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
 _POLL_MS = 1000
+_STANDSTILL_S = 3.0  # no turn of our loop takes so long, unless the process was stopped
 _MESSAGES_A_TURN = 1000
 _WAKE_UPS_MAX = 65_536  # what a pipe holds; what is left in a larger one wakes us once more
 
@@ -55,6 +56,7 @@ class EngineServer:
         os.set_blocking(self._wake_out, False)
         self._loop: EngineLoop | None = None
         self._stop_by_s: float | None = None
+        self._turn_s = time.monotonic()
         self._ended = False
         self._failure: BaseException | None = None
 
@@ -290,7 +292,7 @@ class EngineServer:
         self._outbox.acknowledge(message.event_ids)
 
     def _ping(self, client: bytes, message: m.Ping) -> None:
-        """Having been heard of is all."""
+        self._send(client, m.Pong())
 
     def _bye(self, client: bytes, message: m.Bye) -> None:
         self._drop(client)
@@ -308,7 +310,11 @@ class EngineServer:
     }
 
     def _drop_silent_clients(self) -> None:
-        deadline = time.monotonic() - SILENCE_MAX_S
+        now = time.monotonic()
+        stood_still_s, self._turn_s = now - self._turn_s, now
+        if stood_still_s > _STANDSTILL_S:  # we were stopped: what they sent meanwhile is not read
+            self._clients = {c: heard_s + stood_still_s for c, heard_s in self._clients.items()}
+        deadline = now - SILENCE_MAX_S
         for client in [c for c, heard_s in self._clients.items() if heard_s < deadline]:
             _log.warning("client %s has been silent for %d s", client.hex(), SILENCE_MAX_S)
             self._drop(client)

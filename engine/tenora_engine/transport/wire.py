@@ -11,7 +11,10 @@ import msgspec
 
 from tenora_engine.transport.messages import FromEngine, ToEngine
 
-PING_S = 2.0
+PING_S = 1.0
+ANSWER_MAX_S = 3.0
+"""An engine from which nothing came for so long is not ready until it is heard of again; with a
+ping each second this shows at most four seconds after it stopped."""
 SILENCE_MAX_S = 30.0
 """A client from which nothing came for so long is taken for dead."""
 QUEUED_MESSAGES_MAX = 100_000

@@ -19,6 +19,7 @@ from tenora_platform.embedded.process import (
     as_user,
     command_of,
     free_port,
+    how_ended,
     is_alive,
     last_words,
     run,
@@ -50,7 +51,10 @@ def find_binaries() -> Path:
 
 class EmbeddedPostgres:
     """One cluster with one database. Roles log in by password (SCRAM) on a unix socket inside the
-    folder, or on the loopback when the folder's path is too long for a socket."""
+    folder, or on the loopback when the folder's path is too long for a socket. Started again, it
+    has the same address."""
+
+    name = "postgres"
 
     def __init__(self, folder: Path, secret: ServerSecret, *, binaries: Path | None = None) -> None:
         self.folder = folder.resolve()
@@ -60,6 +64,7 @@ class EmbeddedPostgres:
         self._password = secret.mac("database-role", SUPERUSER)
         self._process: subprocess.Popen[bytes] | None = None
         self._url: URL | None = None
+        self._port: int | None = None  # on the loopback, once one was chosen
 
     @property
     def url(self) -> str:
@@ -84,6 +89,10 @@ class EmbeddedPostgres:
         self._process = spawn(as_user(user, command, reach), self.log)
         self._await(url)
         self._url = url.set(database=DATABASE)
+
+    def ended(self) -> str | None:
+        """How the server has ended, None while it runs."""
+        return how_ended(self._process)
 
     def stop(self) -> None:
         """A fast shutdown: open transactions roll back, nothing committed is lost."""
@@ -132,9 +141,9 @@ class EmbeddedPostgres:
             settings["unix_socket_permissions"] = "0700"
             url = base.update_query_dict({"host": str(self.folder), "port": str(_PORT)})
         else:
-            port = free_port()
-            settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
-            url = base.set(host="127.0.0.1", port=port)
+            self._port = self._port or free_port()
+            settings |= {"listen_addresses": "127.0.0.1", "port": str(self._port)}
+            url = base.set(host="127.0.0.1", port=self._port)
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return options, url
 
@@ -151,8 +160,7 @@ class EmbeddedPostgres:
                         link.execute(f"CREATE DATABASE {DATABASE}")
                     return
             except psycopg.OperationalError as error:
-                ended = not is_alive(self._process.pid)
-                if ended or time.monotonic() > deadline:
+                if self.ended() is not None or time.monotonic() > deadline:
                     self.stop()
                     raise EmbeddedServerError(
                         f"The embedded PostgreSQL did not start ({str(error).strip()}). "
@@ -162,7 +170,8 @@ class EmbeddedPostgres:
 
     def _stop_left_over(self) -> None:
         """End the server of a run that was killed; the lock on the data directory says that no
-        other platform lives. A stale pid file is PostgreSQL's own to remove."""
+        other platform lives. A stale pid file is PostgreSQL's own to remove, unless the number
+        belongs to another program now; so is a stale socket, whose lock has the same number."""
         pid_file = self.data / "postmaster.pid"
         if not pid_file.exists():
             return
@@ -171,7 +180,9 @@ class EmbeddedPostgres:
         if pid > 1 and is_alive(pid) and str(self.data) in command_of(pid):
             stop_process(pid, signal.SIGINT)
         elif pid > 1 and is_alive(pid):
-            pid_file.unlink()  # the number belongs to another program now
+            pid_file.unlink()
+            for stale in self.folder.glob(".s.PGSQL.*"):
+                stale.unlink()
 
 
 def _conninfo(url: URL) -> str:

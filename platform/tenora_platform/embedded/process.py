@@ -140,6 +140,16 @@ def is_alive(pid: int) -> bool:
     return _signal(pid, 0)
 
 
+def how_ended(process: subprocess.Popen[bytes] | None) -> str | None:
+    """How a child of ours has ended, None while it runs."""
+    if process is None:
+        return "it was not started"
+    status = process.poll()
+    if status is None:
+        return None
+    return f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+
+
 def command_of(pid: int) -> str:
     """The command line of a process, '' if there is none or it may not be seen."""
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError
+from tenora_platform.embedded.upkeep import upheld
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
@@ -18,21 +19,19 @@ from tenora_platform.settings import Settings
 
 @contextmanager
 def running_servers(settings: Settings, secret: ServerSecret) -> Iterator[Settings]:
-    """The settings with the URLs of servers that run for as long as the block does. Raises
-    EmbeddedServerError; what was started by then is stopped."""
+    """The settings with the URLs of servers that run for as long as the block does; one that dies
+    is started again. Raises EmbeddedServerError; what was started by then is stopped."""
     with ExitStack() as stack:
         data_dir = settings.data_dir.resolve()
         stack.enter_context(_only_one(data_dir))
         database_url, redis_url = settings.database_url, settings.redis_url
         if database_url is None:
             postgres = EmbeddedPostgres(data_dir / "postgres", secret)
-            stack.callback(postgres.stop)  # first: a start that is broken off is ended too
-            postgres.start()
+            stack.enter_context(upheld(postgres))
             database_url = postgres.url
         if redis_url is None:
             valkey = EmbeddedValkey(data_dir / "valkey", secret)
-            stack.callback(valkey.stop)
-            valkey.start()
+            stack.enter_context(upheld(valkey))
             redis_url = valkey.url
         yield settings.with_urls(database_url=database_url, redis_url=redis_url)
 

@@ -16,6 +16,7 @@ from tenora_platform.embedded.process import (
     EmbeddedServerError,
     command_of,
     free_port,
+    how_ended,
     is_alive,
     last_words,
     socket_fits,
@@ -42,7 +43,9 @@ def find_binary() -> Path:
 
 class EmbeddedValkey:
     """One server on a unix socket inside its folder, or on the loopback with a password when the
-    folder's path is too long for a socket."""
+    folder's path is too long for a socket. Started again, it has the same address."""
+
+    name = "valkey"
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class EmbeddedValkey:
         self._password = secret.mac("valkey", "default")
         self._process: subprocess.Popen[bytes] | None = None
         self._url: str | None = None
+        self._port: int | None = None  # on the loopback, once one was chosen
 
     @property
     def url(self) -> str:
@@ -77,6 +81,10 @@ class EmbeddedValkey:
         self._process = spawn([str(binary), str(config)], self.log)
         self._await(url)
         self._url = url
+
+    def ended(self) -> str | None:
+        """How the server has ended, None while it runs."""
+        return how_ended(self._process)
 
     def stop(self) -> None:
         if self._process is None:
@@ -104,9 +112,9 @@ class EmbeddedValkey:
             lines += ["port 0", f'unixsocket "{socket_path}"', "unixsocketperm 700"]
             url = f"unix://{quote(str(socket_path))}"
         else:
-            port = free_port()
-            lines += ["bind 127.0.0.1", f"port {port}", f"requirepass {self._password}"]
-            url = f"redis://:{self._password}@127.0.0.1:{port}"
+            self._port = self._port or free_port()
+            lines += ["bind 127.0.0.1", f"port {self._port}", f"requirepass {self._password}"]
+            url = f"redis://:{self._password}@127.0.0.1:{self._port}"
         config.write_text("\n".join(lines) + "\n")
         config.chmod(0o600)
         return url
@@ -120,8 +128,8 @@ class EmbeddedValkey:
                 try:
                     client.ping()
                     return
-                except redis.ConnectionError as error:
-                    if not is_alive(self._process.pid) or time.monotonic() > deadline:
+                except (redis.ConnectionError, redis.TimeoutError) as error:
+                    if self.ended() is not None or time.monotonic() > deadline:
                         self.stop()
                         raise EmbeddedServerError(
                             f"The embedded Valkey did not start ({error}). "

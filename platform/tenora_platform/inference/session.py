@@ -18,17 +18,16 @@ from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
 from tenora_platform.inference.schemas import PromptTokensDetails, Usage
 from tenora_platform.registry.resolver import ResolvedModel
-from tenora_platform.state import AppState
+from tenora_platform.state import AppState, not_ready_reason
 
 OPEN_ENDED_TOKENS = 1024
 """Output tokens reserved per sequence when the client named no maximum; settled to the actual."""
 
 
 def require_engine(state: AppState) -> None:
-    """Raises UnavailableError until the engine has loaded (or with why it could not)."""
+    """Raises UnavailableError until the engine has loaded, and while it is away."""
     if not state.engine_life.started or not state.engine.ready:
-        why = state.engine_life.error or "the base model is still being loaded"
-        raise UnavailableError(f"The engine is not ready: {why}", code="engine_unavailable")
+        raise UnavailableError(not_ready_reason(state), code="engine_unavailable")
 
 
 def choose_tier(tenant: TenantContext, wanted: str | None) -> str:

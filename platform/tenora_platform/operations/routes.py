@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
+import structlog
 from fastapi import APIRouter, Response
 from msgspec.structs import replace
 from redis.exceptions import RedisError
@@ -14,10 +16,12 @@ from tenora_engine.events import EngineStats
 from tenora_platform.auth import AdminIfAny, CurrentAdmin
 from tenora_platform.operations.schemas import EngineView, Health, Readiness
 from tenora_platform.operations.service import engine_view
+from tenora_platform.outages import first_line
 from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
 
 router = APIRouter(tags=["operations"])
-_PROBE_S = 5.0
+_log = structlog.get_logger(__name__)
+_PROBE_S = 3.0  # a probe is asked every few seconds and says so within five
 
 
 @router.get("/healthz")
@@ -67,14 +71,17 @@ async def _stats(state: AppState) -> EngineStats | None:
 async def _not_ready(state: AppState) -> str | None:
     if not state.engine.ready:
         return not_ready_reason(state)
+    answers = await asyncio.gather(
+        _away("The database", state.db.ping()), _away("Redis", state.redis.ping())
+    )
+    return " ".join(answer for answer in answers if answer is not None) or None
+
+
+async def _away(server: str, ping: Awaitable[object]) -> str | None:
     try:
         async with asyncio.timeout(_PROBE_S):
-            await state.db.ping()
-    except (SQLAlchemyError, OSError) as error:
-        return f"The database does not answer: {str(error).splitlines()[0]}"
-    try:
-        async with asyncio.timeout(_PROBE_S):
-            await state.redis.ping()
-    except (RedisError, OSError) as error:
-        return f"Redis does not answer: {error}"
+            await ping
+    except (SQLAlchemyError, RedisError, OSError) as error:  # a timeout is an OSError
+        _log.warning("not ready", server=server, reason=first_line(error))
+        return f"{server} does not answer."
     return None

@@ -1,0 +1,50 @@
+"""What a request is told while PostgreSQL or Redis is away: 503 with a code, for it may be sent
+again. It knows their drivers' errors, not who starts the servers again."""
+
+from __future__ import annotations
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from tenora_platform.errors import UnavailableError, response_of
+
+_log = structlog.get_logger(__name__)
+
+
+def outage_of(error: Exception) -> UnavailableError | None:
+    """The answer if the error means that a server is away or cannot take this request now; None if
+    the mistake is ours."""
+    if isinstance(error, RedisError):
+        return UnavailableError(
+            "Redis does not answer right now. Please try again.", code="redis_unavailable"
+        )
+    is_away = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError)
+    if is_away or (isinstance(error, DBAPIError) and error.connection_invalidated):
+        return UnavailableError(
+            "The database does not answer right now. Please try again.",
+            code="database_unavailable",
+        )
+    return None
+
+
+def install_outage_handlers(app: FastAPI) -> None:
+    """Beside `errors.install_error_handlers`, for what no route foresees."""
+
+    async def on_server_error(request: Request, error: Exception) -> JSONResponse:
+        outage = outage_of(error)
+        if outage is None:
+            raise error
+        _log.warning("a server does not answer", code=outage.code, reason=first_line(error))
+        return response_of(outage)
+
+    for kind in (DBAPIError, PoolTimeoutError, RedisError):
+        app.add_exception_handler(kind, on_server_error)
+
+
+def first_line(error: Exception) -> str:
+    """An error in one line, also where it has no words."""
+    return str(error).partition("\n")[0] or type(error).__name__
