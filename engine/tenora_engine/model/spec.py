@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tenora_engine.errors import ModelLoadError
+from tenora_engine.model.end_tokens import read_eos_token_ids
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -112,7 +113,7 @@ class DecoderSpec:
 
 
 def read_spec(folder: str) -> DecoderSpec:
-    """Read `folder`/config.json. Raises ModelLoadError when it is missing or unsupported."""
+    """Read `folder`/config.json (and its end tokens). Raises ModelLoadError when it is missing or unsupported."""
     path = Path(folder)
     file = path / "config.json"
     if not path.is_dir():
@@ -175,7 +176,7 @@ def _spec_of(folder: str, config: dict[str, Any]) -> DecoderSpec:
         qk_norm=architecture == "Qwen3ForCausalLM",
         sliding_window=_sliding_window(architecture, config),
         rope=_rope_parameters(config),
-        eos_token_ids=_token_ids(config.get("eos_token_id")),
+        eos_token_ids=read_eos_token_ids(Path(folder)),
     )
 
 
@@ -192,9 +193,3 @@ def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
     rope.setdefault("rope_type", rope.get("type", "default"))
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
     return rope
-
-
-def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)

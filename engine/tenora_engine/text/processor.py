@@ -3,7 +3,6 @@ torch, so that text costs the engine nothing and the API little memory."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tenora_engine.errors import ModelLoadError
+from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.token_bytes import TokenBytes
@@ -100,17 +100,3 @@ class TextProcessor:
         return IncrementalDetokenizer(
             lambda token_id: self._bytes.of(token_id, skip_special), stop, include_stop
         )
-
-
-def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """The end tokens of a model folder: generation_config.json's, else config.json's."""
-    for name in ("generation_config.json", "config.json"):
-        file = folder / name
-        if not file.is_file():
-            continue
-        eos = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        if isinstance(eos, int):
-            return (eos,)
-        if isinstance(eos, list) and eos:
-            return tuple(eos)
-    return ()
