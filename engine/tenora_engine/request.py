@@ -10,12 +10,22 @@ import msgspec
 LateAction = Literal["refuse", "relegate", "best_effort"]
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tokens of one request are chosen. Values are valid: `validate()` has been called.
+REPETITION_PENALTY_MIN = 0.01
+REPETITION_PENALTY_MAX = 10.0
+"""Beyond them a logit that is scaled says nothing any more, and may leave float32."""
 
-    `temperature` 0 is greedy. `top_k` 0 is off. `logprobs` None is off, else the number of
-    alternatives to report beside the chosen token (0-20). Stop *strings* are matched where text is
-    made (`tenora_engine.text`), never here.
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tokens of one request are chosen. `scheduling.check_sampling` says which values are
+    valid; the engine asks it of every request.
+
+    `temperature` 0 is greedy, and so is what lies below float32's normal numbers. `top_k` 0 is off.
+    `logprobs` None is off, else the number of alternatives to report beside the chosen token
+    (0-20). Stop *strings* are matched where text is made (`tenora_engine.text`), never here.
+
+    No token that would end the sequence comes among the first `min_tokens`, none but
+    `allowed_token_ids` at all, and none that completes one of `bad_words` (token ids, within the
+    output). Where these leave nothing, `min_tokens` and `bad_words` give way.
     """
 
     temperature: float = 1.0
@@ -28,6 +38,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
     stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    min_tokens: int = 0
     max_tokens: int = 16
     ignore_eos: bool = False
     n: int = 1

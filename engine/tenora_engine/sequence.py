@@ -1,6 +1,6 @@
 """One running or waiting sequence: its tokens, its pages, its adapter slot.
 
-The scheduler owns and changes it; the runner only reads it."""
+The scheduler owns and changes it; the runner reads it, and keeps `logit_rules` with it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tenora_kernels.segments import BASE_SLOT
 if TYPE_CHECKING:
     from tenora_engine.memory.kv_fetches import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
+    from tenora_engine.runner.logit_rules import LogitRules
 
 
 class SequenceState(enum.Enum):
@@ -49,6 +50,7 @@ class Sequence:
     admitted_s: float | None = None
     first_token_s: float | None = None
     adapter_load_ms: float = 0.0
+    logit_rules: LogitRules | None = None  # the runner's own, made when it is first sampled
     # The scheduler's and the memory manager's own from here on.
     meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class
     number: int = 0  # order of arrival in this engine

@@ -1,5 +1,5 @@
-"""Which tokens end a sequence is read in one place, as transformers reads it: the engine stops where
-the text ends."""
+"""Which tokens end a sequence is read in one place, as transformers reads it: the engine stops
+where the text ends."""
 
 from __future__ import annotations
 

@@ -109,7 +109,8 @@ def test_repetition_penalty_equals_hugging_face(penalty: float) -> None:
     processor = RepetitionPenaltyLogitsProcessor(penalty)
     expected = processor(torch.tensor([one.token_ids]), logits.clone())
     inputs = build_sampling_inputs([one], 50, 0, CPU)
-    assert inputs.repetition is not None
+    assert inputs.changes is not None
+    torch.testing.assert_close(inputs.changes.applied(logits), expected, atol=0, rtol=0)
     for entry in range(50):  # bring each token to the top in turn, by its distance to the best
         lift = (expected.max() - expected[0, entry] + 1e-3).item()
         params = SamplingParams(
@@ -186,6 +187,17 @@ def test_a_row_does_not_depend_on_the_batch(order: list[int], keep: int, seed: i
     together = run(logits[chosen], [rows[row] for row in chosen])
     assert together.token_ids == [alone[row].token_ids[0] for row in chosen]
     assert together.logprobs == [alone[row].logprobs[0] for row in chosen]
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-39, 1.17e-38, 1.2e-38, 1e-30, 1e-6])
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 50.0])
+def test_the_smallest_temperatures_take_the_likeliest(temperature: float, spread: float) -> None:
+    """Below float32's normal numbers as greedy; above, what is scaled may not overflow."""
+    logits = torch.randn(1, 400, generator=torch.Generator().manual_seed(6)) * spread
+    logits[0, 7] = logits.max() + spread
+    for more in ({}, {"top_p": 0.9}, {"top_k": 30, "min_p": 0.1}, {"repetition_penalty": 1.1}):
+        params = SamplingParams(temperature=temperature, seed=1, **more)  # type: ignore[arg-type]
+        assert run(logits, [sequence(params)]).token_ids == [7]
 
 
 def test_seeds() -> None:

@@ -113,7 +113,7 @@ class DecoderSpec:
 
 
 def read_spec(folder: str) -> DecoderSpec:
-    """Read `folder`/config.json (and its end tokens). Raises ModelLoadError when it is missing or unsupported."""
+    """Read `folder`/config.json. Raises ModelLoadError when it is missing or unsupported."""
     path = Path(folder)
     file = path / "config.json"
     if not path.is_dir():

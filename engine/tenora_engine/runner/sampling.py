@@ -41,12 +41,12 @@ def sample(
     logits: Tensor,  # [num_rows, vocab], the model's, any float dtype; left as they are
     inputs: SamplingInputs,
 ) -> Sampled:
-    """Penalties and bias, then temperature, top_k, top_p, min_p, then the draw.
+    """Penalties, bias and what may not come, then temperature, top_k, top_p, min_p, then the draw.
 
-    A row's token depends on its own logits and inputs only. Penalties follow OpenAI (presence and
-    frequency, over the output) and Hugging Face (repetition, over prompt and output, first).
+    A row's token depends on its own logits and inputs only.
     """
-    adjusted, draws = _adjust(logits, inputs), inputs.draws
+    adjusted = logits if inputs.changes is None else inputs.changes.applied(logits)
+    draws = inputs.draws
     at_once = PART_ROWS if logits.device.type == "cpu" else inputs.num_rows
     if draws is None or draws.rows.shape[0] < inputs.num_rows:
         token_ids = torch.cat([_likeliest(part) for part in torch.split(adjusted, at_once)])
@@ -90,9 +90,10 @@ def filtered_weights(
     Every filter is a lower bound on the scaled logit, so tokens of equal logits stay or go
     together, and what a row keeps does not depend on how the others are filtered.
     """
-    scaled = logits * (_LOG2_E / draws.temperature)
-    # In place, and as powers of two: four times as fast as exp.
-    weights = scaled.sub_(scaled.amax(dim=1, keepdim=True)).exp2_()
+    # The highest is 0 before it is scaled: no temperature makes it overflow. In place, and as
+    # powers of two: four times as fast as exp.
+    below = logits - logits.amax(dim=1, keepdim=True)
+    weights = below.mul_(_LOG2_E / draws.temperature).exp2_()
     bound: Tensor | None = None
     if draws.top_k is not None or draws.top_p is not None:
         bound = _top_bound(weights, draws)
@@ -174,20 +175,6 @@ def _highest(weights: Tensor, count: int) -> Tensor:  # [num_rows, count]
     if count < values.shape[1]:
         values = np.partition(values, -count, axis=1)[:, -count:]
     return torch.from_numpy(np.sort(values, axis=1)).flip(1)
-
-
-def _adjust(logits: Tensor, inputs: SamplingInputs) -> Tensor:
-    if inputs.repetition is None and inputs.additions is None:
-        return logits
-    adjusted = logits.to(torch.float32, copy=True)
-    if inputs.repetition is not None:
-        where = (inputs.repetition.row, inputs.repetition.token)
-        seen, penalty = adjusted[where], inputs.repetition.value
-        adjusted[where] = torch.where(seen < 0, seen * penalty, seen / penalty)
-    if inputs.additions is not None:
-        where = (inputs.additions.row, inputs.additions.token)
-        adjusted.index_put_(where, inputs.additions.value, accumulate=True)
-    return adjusted
 
 
 def _logprobs(

@@ -14,18 +14,14 @@ import torch
 from torch import Tensor
 
 from tenora_engine.request import SamplingParams
+from tenora_engine.runner.logit_rules import LogitChanges, has_rules, logit_changes
 from tenora_engine.sequence import Sequence
 
+SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
+"""float32's smallest normal number: logits cannot be divided by less, and long before that only the
+likeliest token is left."""
+
 _MASK_64 = (1 << 64) - 1
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Single logits to change: `value[i]` belongs to logit (`row[i]`, `token[i]`)."""
-
-    row: Tensor  # [num_entries] int64
-    token: Tensor  # [num_entries] int64
-    value: Tensor  # [num_entries] float32
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,7 @@ class SamplingInputs:
     """Everything is None where no row asks for it."""
 
     num_rows: int
-    repetition: Entries | None  # tokens seen in prompt or output, and the row's penalty
-    additions: Entries | None  # logit_bias, minus presence and frequency penalties
+    changes: LogitChanges | None  # before temperature and filters
     draws: Draws | None
     logprob_rows: Tensor | None  # [num_logprob_rows] int64
     num_top: dict[int, int]  # row -> alternatives to report
@@ -78,7 +73,7 @@ class SamplingInputs:
     @property
     def likeliest_only(self) -> bool:
         """Whether each row takes its likeliest token and nothing else is asked for."""
-        asked = (self.repetition, self.additions, self.draws, self.logprob_rows)
+        asked = (self.changes, self.draws, self.logprob_rows)
         return all(wish is None for wish in asked)
 
 
@@ -87,7 +82,7 @@ def build_sampling_inputs(
 ) -> SamplingInputs:
     """One row a sequence, in order."""
     if all(_is_plain(sequence.request.sampling) for sequence in sequences):
-        return SamplingInputs(len(sequences), None, None, None, None, {})
+        return SamplingInputs(len(sequences), None, None, None, {})
     num_top = {
         row: sequence.request.sampling.logprobs
         for row, sequence in enumerate(sequences)
@@ -95,8 +90,7 @@ def build_sampling_inputs(
     }
     return SamplingInputs(
         num_rows=len(sequences),
-        repetition=_repetition(sequences, device),
-        additions=_additions(sequences, vocab, device),
+        changes=logit_changes(sequences, vocab, device),
         draws=_draws(sequences, vocab, engine_seed, device),
         logprob_rows=torch.tensor(list(num_top), device=device) if num_top else None,
         num_top=num_top,
@@ -105,17 +99,12 @@ def build_sampling_inputs(
 
 def is_greedy(params: SamplingParams) -> bool:
     """Whether the likeliest token is taken, the first one of equals."""
-    return params.temperature == 0.0 or params.top_k == 1
+    return params.temperature < SMALLEST_TEMPERATURE or params.top_k == 1
 
 
 def _is_plain(params: SamplingParams) -> bool:
     """Whether the likeliest token of the model's own distribution is all that is wanted."""
-    return (
-        is_greedy(params)
-        and params.logprobs is None
-        and params.repetition_penalty == 1.0
-        and not (params.presence_penalty or params.frequency_penalty or params.logit_bias)
-    )
+    return is_greedy(params) and params.logprobs is None and not has_rules(params)
 
 
 def uniform(
@@ -177,50 +166,4 @@ def _draws(
         top_p=column(top_p) if min(top_p) < 1.0 else None,
         min_p=column(min_p) if max(min_p) > 0.0 else None,
         max_top_k=max_top_k,
-    )
-
-
-def _repetition(sequences: Rows[Sequence], device: torch.device) -> Entries | None:
-    found = [
-        (row, np.unique(np.asarray(sequence.token_ids)), sequence.request.sampling)
-        for row, sequence in enumerate(sequences)
-        if sequence.request.sampling.repetition_penalty != 1.0
-    ]
-    return _entries(
-        [
-            (row, tokens, np.full(tokens.shape, params.repetition_penalty))
-            for row, tokens, params in found
-        ],
-        device,
-    )
-
-
-def _additions(sequences: Rows[Sequence], vocab: int, device: torch.device) -> Entries | None:
-    found = []
-    for row, sequence in enumerate(sequences):
-        params = sequence.request.sampling
-        if params.logit_bias:
-            # A token outside the vocabulary has no logit to add to.
-            bias = {token: add for token, add in params.logit_bias.items() if 0 <= token < vocab}
-            found.append((row, np.array(list(bias)), np.array(list(bias.values()))))
-        if params.presence_penalty or params.frequency_penalty:
-            output = np.asarray(sequence.token_ids[sequence.num_prompt :], dtype=np.int64)
-            tokens, counts = np.unique(output, return_counts=True)
-            penalty = params.presence_penalty + params.frequency_penalty * counts
-            found.append((row, tokens, -penalty))
-    return _entries(found, device)
-
-
-def _entries(
-    found: list[tuple[int, np.ndarray, np.ndarray]], device: torch.device
-) -> Entries | None:
-    if not found:
-        return None
-    row = np.concatenate([np.full(tokens.shape, row) for row, tokens, _ in found])
-    token = np.concatenate([tokens for _, tokens, _ in found])
-    value = np.concatenate([values for _, _, values in found])
-    return Entries(
-        row=torch.from_numpy(row.astype(np.int64)).to(device),
-        token=torch.from_numpy(token.astype(np.int64)).to(device),
-        value=torch.from_numpy(value.astype(np.float32)).to(device),
     )

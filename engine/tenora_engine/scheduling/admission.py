@@ -10,6 +10,7 @@ from tenora_engine.errors import ContextLengthError, InvalidRequestError
 from tenora_engine.events import Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
+from tenora_engine.scheduling.check_sampling import check_sampling
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import ServiceMeter
 
@@ -23,10 +24,7 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
         raise InvalidRequestError(
             f"token ids must lie between 0 and {config.model.vocab - 1}", param="prompt"
         )
-    if sampling.max_tokens < 1:
-        raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
-    if sampling.n < 1:
-        raise InvalidRequestError("n must be at least 1", param="n")
+    check_sampling(sampling, config.model.vocab)
     if not request.tenant.weight > 0:
         raise InvalidRequestError("a tenant's weight must be positive", param="tenant")
     if request.adapter is not None and request.adapter.rank > config.engine.max_rank:
