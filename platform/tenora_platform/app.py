@@ -49,6 +49,8 @@ from tenora_platform.usage.sink import UsageSink
 
 _log = structlog.get_logger(__name__)
 _RETRY_S = 5.0
+OUTAGES = ("leases", "usage")
+"""Background work without which requests must not be served; it shows in /readyz when it fails."""
 
 
 def create_app(
@@ -69,7 +71,8 @@ def create_app(
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
             for name, work in background_work(state).items():
-                await stack.enter_async_context(_beside(name, work))
+                outages = state.outages if name in OUTAGES else {}
+                await stack.enter_async_context(_beside(name, work, outages))
             await stack.enter_async_context(_running_engine(state, on_engine_failure))
             yield
 
@@ -194,16 +197,22 @@ def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]
 
 
 @asynccontextmanager
-async def _beside(name: str, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `work` for as long as the block does. Should it fail, say so and begin it again."""
+async def _beside(
+    name: str, work: Callable[[], Awaitable[None]], outages: dict[str, str]
+) -> AsyncIterator[None]:
+    """Run `work` for as long as the block does. Should it end, say so (in `outages` too, until it
+    works again) and begin it again."""
 
     async def keep_working() -> None:
         while True:
             try:
                 await work()
-            except Exception:
+                outages[name] = "it has ended"
+            except Exception as error:
+                outages[name] = f"{type(error).__name__}: {error}"
                 _log.exception("background work failed", work=name, again_in_s=_RETRY_S)
-                await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S)
+            outages.pop(name, None)
 
     task = asyncio.create_task(keep_working(), name=name)
     try:

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Body(BaseModel):
-    """A request body: unknown fields are an error that names them."""
+    """A request body: unknown fields, infinities and NaN are errors that name them."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Item(BaseModel):

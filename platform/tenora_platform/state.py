@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -47,6 +47,7 @@ class AppState:
     audit: AuditLog
     metrics: Metrics
     upload_waits: asyncio.Event  # wakes the intake: a version may be checked now
+    outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 
 
 def get_state(request: Request) -> AppState:

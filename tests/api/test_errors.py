@@ -3,6 +3,8 @@ on the body, the engine, or a defect."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from tenora_engine.errors import (
     QueueFullError,
 )
 from tenora_platform.errors import QuotaExceededError, from_engine
+from tenora_platform.limits.service import Limits
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
@@ -176,6 +179,28 @@ async def test_readiness_says_why(make_api: MakeApi, tmp_path: Path) -> None:
         assert answer.status_code == 503
         assert "database" in answer.json()["reason"]
         assert (await api.http.get("/healthz")).status_code == 200
+
+
+async def test_work_that_fails_beside_requests_shows_in_readyz(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins again by itself; until then the operator sees why."""
+    monkeypatch.setattr("tenora_platform.app._RETRY_S", 0.2)
+    calls = itertools.count()
+
+    async def fails_once(self: Limits) -> None:
+        if next(calls) == 0:
+            raise RuntimeError("a surprise")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Limits, "keep_leases", fails_once)
+    async with make_api() as api:
+        answer = await api.http.get("/readyz")
+        assert answer.status_code == 503
+        assert "a surprise" in answer.json()["reason"]
+        async with asyncio.timeout(10):
+            while (await api.http.get("/readyz")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_metrics_and_engine(api: Api) -> None:

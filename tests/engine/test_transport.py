@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +37,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
 )
 from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.request import AdapterRef
+from tenora_engine.request import AdapterRef, SamplingParams
 from tenora_engine.transport.inprocess import InProcessEngineClient
 from tenora_engine.transport.messages import Hello, Ping, Submit
 from tenora_engine.transport.outbox import UsageOutbox
@@ -181,6 +182,53 @@ async def test_questions(client: EngineClient) -> None:
     stats = await client.stats()
     assert stats.counters["forgotten"] == before + 1
     assert stats.pool.page_map == "...."
+
+
+@pytest.mark.parametrize("top_k", [2**64, -(2**64)])
+async def test_what_cannot_be_sent_fails_its_own_request_only(
+    owner: ProcessEngineClient, top_k: int
+) -> None:
+    running = owner.submit(request(f"goes-on-{top_k}", max_tokens=FOREVER))
+    await first_of(running)
+    odd = msgspec.structs.replace(request("odd"), sampling=SamplingParams(top_k=top_k))
+    with pytest.raises(InvalidRequestError):
+        await exhaust(owner.submit(odd))
+    await first_of(running)
+    assert (await everything(owner, request("after"))) != []
+    await close(running)
+    await until_running(owner, 0)
+
+
+@pytest.mark.parametrize("method", ["recv", "send"])
+async def test_a_connection_whose_work_fails_begins_anew(
+    owner: ProcessEngineClient, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends the task that reads or writes: all who wait are told, the engine drops what
+    ran, and soon it is ready again."""
+    client = RemoteEngineClient(owner.endpoint, owner.token, "fake", no_text)
+    await client.start()
+    events = client.submit(request(f"cut-{method}", max_tokens=FOREVER))
+    await first_of(events)
+    real = getattr(zmq.asyncio.Socket, method)
+    unbroken = iter([True])
+
+    async def breaks_once(self: zmq.asyncio.Socket, *args: Any, **more: Any) -> Any:
+        if self is client._socket and next(unbroken, False):
+            raise RuntimeError("a surprise")
+        return await real(self, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zmq.asyncio.Socket, method, breaks_once)
+        with pytest.raises(EngineUnavailableError, match="a surprise"):
+            await exhaust(events)
+        assert not client.ready
+    try:
+        async with asyncio.timeout(20):
+            await client._is_ready.wait()
+        await until_running(owner, 0)
+        assert (await everything(client, request("again"))) != []
+    finally:
+        await client.stop()
 
 
 async def test_a_client_that_leaves_frees_what_it_ran(owner: ProcessEngineClient) -> None:

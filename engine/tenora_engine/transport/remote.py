@@ -4,10 +4,11 @@ process; `process` adds this."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -16,7 +17,7 @@ import zmq.asyncio
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
-from tenora_engine.errors import EngineError, EngineUnavailableError
+from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
 from tenora_engine.events import EngineStats, Residency, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
@@ -32,6 +33,7 @@ from tenora_engine.transport.wire import (
 
 _CALL_TIMEOUT_S = 30.0
 _CALLS_MAX = 10_000
+_AGAIN_S = 0.2  # until the work on a socket that failed begins anew
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class RemoteEngineClient(RoutedClient):
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._outgoing: asyncio.Queue[m.ToEngine] = asyncio.Queue(QUEUED_MESSAGES_MAX)
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(QUEUED_MESSAGES_MAX)
         self._calls: dict[int, asyncio.Future[object]] = {}
         self._call_numbers = itertools.count()
         self._is_ready = asyncio.Event()  # the engine knows us; `_silent`: but says nothing now
@@ -192,11 +194,22 @@ class RemoteEngineClient(RoutedClient):
 
     def _send(self, message: m.ToEngine) -> None:
         """Queue for sending; dropped when the engine is away, which has told all who wait. One that
-        is silent reads it when it goes on."""
+        is silent reads it when it goes on. Raises InvalidRequestError for what no message can hold:
+        that is its sender's trouble alone."""
         if not self._is_ready.is_set():
             return
         try:
-            self._outgoing.put_nowait(message)
+            data = encode(message)
+        except (
+            OverflowError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            msgspec.MsgspecError,
+        ) as error:
+            raise InvalidRequestError(f"a value cannot be sent to the engine: {error}") from error
+        try:
+            self._outgoing.put_nowait(data)
         except asyncio.QueueFull:
             self._lost(EngineUnavailableError("the engine does not take messages any more"))
 
@@ -210,10 +223,25 @@ class RemoteEngineClient(RoutedClient):
         self._socket = socket
         self._outgoing = asyncio.Queue(QUEUED_MESSAGES_MAX)
         self._tasks = [
-            asyncio.create_task(self._read(socket)),
-            asyncio.create_task(self._write(socket)),
-            asyncio.create_task(self._ping(socket)),
+            asyncio.create_task(self._watched(work, socket))
+            for work in (self._read, self._write, self._ping)
         ]
+
+    async def _watched(
+        self, work: Callable[[zmq.asyncio.Socket], Awaitable[None]], socket: zmq.asyncio.Socket
+    ) -> None:
+        """Keep `work` going. Should it fail, this client is not ready, all who wait are told, the
+        engine ends what it runs for us, and it begins anew."""
+        while True:
+            try:
+                await work(socket)
+            except Exception as error:
+                _log.exception("the connection to the engine failed and begins anew")
+                self._lost(EngineUnavailableError(f"the connection to the engine failed: {error}"))
+            await asyncio.sleep(_AGAIN_S)
+            with contextlib.suppress(zmq.ZMQError):  # _ping says Hello again too
+                await socket.send(encode(m.Bye()))
+                await socket.send(encode(m.Hello(self._token)))
 
     async def _disconnect(self, error: EngineError) -> None:
         self._lost(error)
@@ -239,7 +267,7 @@ class RemoteEngineClient(RoutedClient):
     async def _write(self, socket: zmq.asyncio.Socket) -> None:
         await socket.send(encode(m.Hello(self._token)))
         while True:
-            await socket.send(encode(await self._outgoing.get()))
+            await socket.send(await self._outgoing.get())
 
     async def _ping(self, socket: zmq.asyncio.Socket) -> None:
         """Say Hello until the engine answers, then Ping, answered with Pong, or with Unknown by one

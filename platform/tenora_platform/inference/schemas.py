@@ -10,12 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ServiceTier = Literal["auto", "default", "priority", "flex"]
 FinishReasonText = Literal["stop", "length"]
+COUNT_MAX = 2**31 - 1
 
 
 class StrictModel(BaseModel):
-    """A request body: an unknown or misspelled field is an error that names it."""
+    """A request body: an unknown or misspelled field is an error that names it, and so is a number
+    that is none (Infinity, NaN) or beyond what the engine counts in."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class TextPart(StrictModel):
@@ -52,7 +54,7 @@ class SamplingFields(StrictModel):
     model: str = Field(min_length=1, max_length=256)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     n: int = Field(default=1, ge=1, le=128)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -67,7 +69,7 @@ class SamplingFields(StrictModel):
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     safety_identifier: str | None = Field(default=None, max_length=512)
 
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     ignore_eos: bool = False
@@ -78,7 +80,7 @@ class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     response_format: dict[str, Any] | None = None
@@ -104,7 +106,7 @@ class CompletionRequest(SamplingFields):
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, le=20)
-    best_of: int | None = None
+    best_of: int | None = Field(default=None, ge=1, le=128)
     suffix: str | None = None
 
 

@@ -71,6 +71,8 @@ async def _stats(state: AppState) -> EngineStats | None:
 async def _not_ready(state: AppState) -> str | None:
     if not state.engine.ready:
         return not_ready_reason(state)
+    for work, why in state.outages.items():
+        return f"The work '{work}' beside requests has failed and begins anew: {why}"
     answers = await asyncio.gather(
         _away("The database", state.db.ping()), _away("Redis", state.redis.ping())
     )

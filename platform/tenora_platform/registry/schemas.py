@@ -37,7 +37,7 @@ class AdapterVersion(BaseModel):
 class AliasTarget(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, lt=2**31)
     weight: int = Field(ge=1, le=100)
 
 
@@ -80,7 +80,7 @@ class UploadCreate(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    bytes: int = Field(ge=1)
+    bytes: int = Field(ge=1, lt=2**53)
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
 
