@@ -39,6 +39,7 @@ from tenora_platform.outages import install_outage_handlers
 from tenora_platform.portal import Portal
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.registry.collector import Collector
+from tenora_platform.registry.forgetting import Forgetter
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
@@ -192,6 +193,7 @@ def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]
         "leases": state.limits.keep_leases,
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
+        "forgetter": Forgetter(state).run,
         "usage": UsageSink(state.engine, state.db).run,
     }
 

@@ -17,6 +17,7 @@ from tenora_platform.registry.tables import (
     UploadPartRow,
     UploadRow,
 )
+from tenora_platform.tenants.tables import TenantRow
 
 SERVABLE = ("active", "deprecated")
 PENDING = ("quarantined", "validating")
@@ -236,6 +237,21 @@ async def digest_in_use(session: AsyncSession, digest: str, tenant_id: str | Non
     if tenant_id is not None:
         query = query.where(AdapterVersionRow.tenant_id == tenant_id)
     return (await session.scalar(query.limit(1))) is not None
+
+
+async def revoked_since(session: AsyncSession, since: datetime) -> Sequence[AdapterVersionRow]:
+    """Of all tenants: for the operator."""
+    query = select(AdapterVersionRow).where(
+        AdapterVersionRow.state == "revoked", AdapterVersionRow.revoked_at >= since
+    )
+    return (await session.scalars(query)).all()
+
+
+async def trust_group(session: AsyncSession, tenant_id: str) -> str | None:
+    group: str | None = await session.scalar(
+        select(TenantRow.trust_group).where(TenantRow.id == tenant_id)
+    )
+    return group
 
 
 async def unreleased_versions(

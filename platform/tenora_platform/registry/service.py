@@ -20,6 +20,7 @@ from tenora_platform.errors import (
 )
 from tenora_platform.ids import new_id
 from tenora_platform.registry import repository
+from tenora_platform.registry.forgetting import forget_content
 from tenora_platform.registry.quota import check_names, check_storage
 from tenora_platform.registry.repository import PENDING, SERVABLE
 from tenora_platform.registry.resolver import Resolver
@@ -227,16 +228,14 @@ class Registry:
 
     async def _after_revoking(self, versions: Sequence[AdapterVersionRow]) -> None:
         """New requests get 404 from here on; running ones finish, then the engine gives back
-        memory and cached KV. The stored content goes when nothing refers to it (see worker)."""
+        memory and cached KV. Other processes' engines follow (see forgetting), and the stored
+        content goes when nothing refers to it (see worker)."""
         await self._resolver.invalidate(self._tenant.tenant_id)
         self._state.upload_waits.set()
-        if not self._state.engine_life.started:
+        if not self._state.engine.ready:
             return
         for digest in {row.digest for row in versions if row.digest is not None}:
-            async with self._session() as session:
-                if await repository.digest_in_use(session, digest, self._tenant.tenant_id):
-                    continue  # the same content under another name or number of this tenant
-            await self._state.engine.forget_adapter(self._tenant.namespace, digest)
+            await forget_content(self._state, self._tenant.tenant_id, digest)
 
     async def _require(
         self, session: AsyncSession, name: str, *, for_update: bool = False
