@@ -12,7 +12,7 @@ from typing import Any
 
 import obstore.store
 import structlog
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from obstore.store import ObjectStore
 from redis.asyncio import Redis
@@ -45,6 +45,7 @@ from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
 from tenora_platform.tenants import routes as tenants_routes
+from tenora_platform.texts import refuse_lone_surrogates
 from tenora_platform.usage import routes as usage_routes
 from tenora_platform.usage.sink import UsageSink
 
@@ -93,6 +94,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         version=version("tenora"),
         summary="Multi-tenant LoRA serving",
         lifespan=lifespan,
+        dependencies=[Depends(refuse_lone_surrogates)],
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
         redoc_url=None,

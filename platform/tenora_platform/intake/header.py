@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tenora_platform.intake.report import Problem
+from tenora_platform.texts import lone_surrogate
 
 HEADER_BYTES_MAX = 1024 * 1024
 TENSORS_MAX = 8192
@@ -82,10 +83,13 @@ def strict_json(text: bytes, field: str) -> Any:
         raise IntakeError(field, "invalid_json", f"{word} is not JSON")
 
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+        parsed = json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise IntakeError(field, "invalid_json", f"this is not valid JSON: {reason}") from error
+    if lone_surrogate(parsed) is not None:
+        raise IntakeError(field, "invalid_json", "a text in it has a lone surrogate")
+    return parsed
 
 
 def show(text: str) -> str:
