@@ -87,7 +87,7 @@ async def test_what_needs_no_body(api: Api) -> None:
         assert (await api.call(tenant.key, "GET", path)).status_code in (400, 404)
     for path in ("/v1/usage?group_by=%ED%A0%80", "/v1/adapters?after=%ED%A0%80"):
         assert (await api.call(tenant.key, "GET", path)).status_code < 500
-    bad = {"x-request-id": b"\xed\xa0\x80", "authorization": b"Bearer \xed\xa0\x80"}
+    bad = {b"x-request-id": b"\xed\xa0\x80", b"authorization": b"Bearer \xed\xa0\x80"}
     assert (await api.http.get("/v1/models", headers=bad)).status_code == 401
 
 
