@@ -47,6 +47,7 @@ from tenora_platform.state import AppState, EngineLife
 from tenora_platform.tenants import routes as tenants_routes
 from tenora_platform.texts import refuse_lone_surrogates
 from tenora_platform.usage import routes as usage_routes
+from tenora_platform.usage.leftovers import Leftovers, Unbilled
 from tenora_platform.usage.sink import UsageSink
 
 _log = structlog.get_logger(__name__)
@@ -154,6 +155,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
         audit=AuditLog(secret),
         metrics=metrics,
+        unbilled=Unbilled(),
         upload_waits=asyncio.Event(),
     )
 
@@ -191,12 +193,14 @@ def portal_folder() -> Path:
 
 def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]:
     """What runs for as long as the process does; each would run for ever."""
+    sink = UsageSink(state.engine, state.db)
     return {
         "leases": state.limits.keep_leases,
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
-        "usage": UsageSink(state.engine, state.db).run,
+        "usage": sink.run,
+        "leftovers": Leftovers(state.db, sink, state.unbilled, state.metrics).run,
     }
 
 

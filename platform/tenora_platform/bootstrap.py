@@ -37,9 +37,9 @@ def database_urls(database_url: str, secret: ServerSecret) -> DatabaseUrls:
     )
 
 
-def prepare_database(urls: DatabaseUrls) -> None:
-    """Make the roles and migrate to the newest revision; safe to run from many processes at once.
-    Raises DatabaseSetupError."""
+def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
+    """Make the roles and migrate to `revision`; safe to run from many processes at once. Raises
+    DatabaseSetupError."""
     if not (MIGRATIONS / "env.py").is_file():
         raise DatabaseSetupError(
             f"The migrations are not at {MIGRATIONS}. Run Tenora from a checkout (make setup)."
@@ -51,7 +51,7 @@ def prepare_database(urls: DatabaseUrls) -> None:
             connection.commit()
             try:
                 _make_roles(connection, urls)
-                command.upgrade(_alembic(connection), "head")
+                command.upgrade(_alembic(connection), revision)
             finally:
                 connection.rollback()
                 connection.execute(text("select pg_advisory_unlock(:key)"), {"key": _LOCK})

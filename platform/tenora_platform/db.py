@@ -87,6 +87,13 @@ async def enter_tenant(session: AsyncSession, tenant_id: str) -> None:
     await session.execute(_SET, {"name": "app.tenant", "value": tenant_id})
 
 
+def plain_reason(error: Exception) -> str:
+    """The first line of what went wrong, without the statement, fit to be stored itself."""
+    cause = getattr(error, "orig", None) or error
+    line = next(iter(str(cause).strip().splitlines()), type(error).__name__)
+    return line[:500].replace("\0", "").encode(errors="replace").decode()
+
+
 _SET = text("select set_config(:name, :value, true)")
 
 

@@ -53,11 +53,13 @@ class ApiError(Exception):
         type: str | None = None,
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
+        details: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.headers = dict(headers or {})
+        self.details = dict(details or {})  # beside the four keys, for programs
         if code is not None:
             self.code = code
         if type is not None:
@@ -65,7 +67,7 @@ class ApiError(Exception):
         if status is not None:
             self.status = status
 
-    def body(self) -> dict[str, dict[str, str | None]]:
+    def body(self) -> dict[str, Any]:
         """The JSON body; also what a stream sends as its `error` event."""
         return {
             "error": {
@@ -73,6 +75,7 @@ class ApiError(Exception):
                 "type": self.type,
                 "param": self.param,
                 "code": self.code,
+                **self.details,
             }
         }
 

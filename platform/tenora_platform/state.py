@@ -21,6 +21,7 @@ from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
+from tenora_platform.usage.leftovers import Unbilled
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class AppState:
     limits: Limits
     audit: AuditLog
     metrics: Metrics
+    unbilled: Unbilled
     upload_waits: asyncio.Event  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 

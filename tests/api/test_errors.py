@@ -161,7 +161,11 @@ def test_a_used_up_quota_is_not_retried() -> None:
 
 async def test_readiness_says_why(make_api: MakeApi, tmp_path: Path) -> None:
     async with make_api() as api:
-        assert (await api.http.get("/readyz")).json() == {"status": "ready", "reason": None}
+        assert (await api.http.get("/readyz")).json() == {
+            "status": "ready",
+            "reason": None,
+            "warnings": [],
+        }
         assert (await api.http.get("/healthz")).json() == {"status": "ok"}
         await api.engine.stop()
         gone = await api.http.get("/readyz")

@@ -15,6 +15,9 @@ METERS: tuple[Meter, ...] = get_args(Meter)
 _EXACT = Context(prec=80, traps=[Inexact, InvalidOperation, Overflow])
 """The default context rounds at 28 digits; this one raises before it would round."""
 
+_AMOUNT_END = Decimal(10) ** 26
+"""The first amount that NUMERIC(38, 12) does not hold."""
+
 
 @dataclass(frozen=True)
 class PriceList:
@@ -73,7 +76,11 @@ class RatedLine:
     amount: Decimal
 
 
-class MissingPriceError(Exception):
+class UnratableError(Exception):
+    """The event has no lines as things are; the message says why. It waits, it is not dropped."""
+
+
+class MissingPriceError(UnratableError):
     """No price list covers the event; it stays unrated until one does."""
 
 
@@ -112,7 +119,8 @@ def choose(prices: Sequence[PriceList], event: Billable) -> PriceList:
 
 def rate(prices: Sequence[PriceList], event: Billable) -> list[RatedLine]:
     """The event's lines, none for a meter that did not move. Raises MissingPriceError if the list
-    in force, or the price of one meter that moved, is missing: all lines or none."""
+    in force, or the price of one meter that moved, is missing, UnratableError for an amount that no
+    book holds: all lines or none."""
     used = {meter: count for meter, count in event.quantities().items() if count}
     if not used:
         return []
@@ -122,6 +130,9 @@ def rate(prices: Sequence[PriceList], event: Billable) -> list[RatedLine]:
         per_million = chosen.per_million.get(meter)
         if per_million is None:
             raise MissingPriceError(f"price list {chosen.id} has no price for {meter}")
+        amount = exact_amount(quantity, per_million)
+        if amount >= _AMOUNT_END:
+            raise UnratableError(f"{quantity} tokens of {meter} at {per_million} a million: absurd")
         lines.append(
             RatedLine(
                 event_id=event.event_id,
@@ -131,7 +142,7 @@ def rate(prices: Sequence[PriceList], event: Billable) -> list[RatedLine]:
                 per_million=per_million,
                 price_version_id=chosen.id,
                 currency=chosen.currency,
-                amount=exact_amount(quantity, per_million),
+                amount=amount,
             )
         )
     return lines

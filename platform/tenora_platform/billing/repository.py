@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, or_, select, text
+from sqlalchemy import delete, exists, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -32,8 +32,13 @@ async def lock_prices(session: AsyncSession, *, to_change: bool) -> None:
 async def price_lists(
     session: AsyncSession, first: datetime | None = None, last: datetime | None = None
 ) -> list[PriceList]:
-    """All price lists, or those in force at some time from `first` to `last`; oldest first."""
-    query = select(PriceVersionRow).order_by(PriceVersionRow.effective_from, PriceVersionRow.id)
+    """All price lists, or those in force at some time from `first` to `last`; oldest first. None
+    that was withdrawn, not even read: its dates may be from before they were bounded."""
+    query = (
+        select(PriceVersionRow)
+        .where(PriceVersionRow.withdrawn_at.is_(None))
+        .order_by(PriceVersionRow.effective_from, PriceVersionRow.id)
+    )
     if last is not None:
         query = query.where(PriceVersionRow.effective_from <= last)
     if first is not None:
@@ -60,6 +65,50 @@ async def price_lists(
     ]
 
 
+async def last_rated(
+    session: AsyncSession,
+    model: str | None,
+    plan: str | None,
+    first: datetime,
+    end: datetime | None,
+) -> datetime | None:
+    """When the last rated event of this model and plan (None: any) from `first` until before `end`
+    (None: for ever) ended; None if there is none."""
+    query = (
+        select(UsageEventRow.event_time)
+        .where(
+            UsageEventRow.event_time >= first,
+            exists().where(RatedLineRow.event_id == UsageEventRow.event_id),
+        )
+        .order_by(UsageEventRow.event_time.desc())
+        .limit(1)
+    )
+    if end is not None:
+        query = query.where(UsageEventRow.event_time < end)
+    if model is not None:
+        query = query.where(UsageEventRow.model == model)
+    if plan is not None:
+        query = query.where(UsageEventRow.plan == plan)
+    found: datetime | None = await session.scalar(query)
+    return found
+
+
+async def has_rated(session: AsyncSession, price: PriceList) -> bool:
+    """Looked for in the time that it holds, which has an index."""
+    query = (
+        select(RatedLineRow.event_id)
+        .join(UsageEventRow, UsageEventRow.event_id == RatedLineRow.event_id)
+        .where(
+            RatedLineRow.price_version_id == price.id,
+            UsageEventRow.event_time >= price.effective_from,
+        )
+        .limit(1)
+    )
+    if price.effective_to is not None:
+        query = query.where(UsageEventRow.event_time < price.effective_to)
+    return await session.scalar(query) is not None
+
+
 async def add_lines(session: AsyncSession, lines: Sequence[RatedLine]) -> None:
     if not lines:
         return
@@ -80,14 +129,14 @@ async def add_lines(session: AsyncSession, lines: Sequence[RatedLine]) -> None:
 
 
 async def add_unrated(session: AsyncSession, unrated: Sequence[tuple[Billable, str]]) -> None:
-    """(event, why) of events without a price."""
+    """(event, why) of events that cannot be rated; those that wait already are left as they are."""
     if not unrated:
         return
     values = [
         {"event_id": event.event_id, "tenant_id": event.tenant_id, "reason": reason}
         for event, reason in unrated
     ]
-    await session.execute(insert(UnratedEventRow), values)
+    await session.execute(insert(UnratedEventRow).values(values).on_conflict_do_nothing())
 
 
 async def take_unrated(session: AsyncSession, after: str, limit: int) -> list[Billable]:
@@ -102,6 +151,23 @@ async def take_unrated(session: AsyncSession, after: str, limit: int) -> list[Bi
         .with_for_update(of=UnratedEventRow, skip_locked=True)
     )
     return [billable(row) for row in await session.scalars(query)]
+
+
+async def next_unrated(session: AsyncSession, after: str) -> str | None:
+    """The id of the first event that waits after this one."""
+    query = select(func.min(UnratedEventRow.event_id)).where(UnratedEventRow.event_id > after)
+    found: str | None = await session.scalar(query)
+    return found
+
+
+async def count_unrated(session: AsyncSession) -> int:
+    return await session.scalar(select(func.count()).select_from(UnratedEventRow)) or 0
+
+
+async def last_unrated(session: AsyncSession, limit: int) -> list[UnratedEventRow]:
+    """The newest that wait."""
+    query = select(UnratedEventRow).order_by(UnratedEventRow.since.desc()).limit(limit)
+    return list(await session.scalars(query))
 
 
 async def drop_unrated(session: AsyncSession, event_ids: Sequence[str]) -> None:

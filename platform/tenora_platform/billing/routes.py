@@ -5,13 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from tenora_platform.auth import CurrentAdmin
-from tenora_platform.billing import repository, service
+from tenora_platform.billing import prices, repository, service
 from tenora_platform.billing.rating import PriceList
 from tenora_platform.billing.schemas import (
     PriceVersion,
     PriceVersionCreate,
     PriceVersionList,
 )
+from tenora_platform.schemas import Deleted
 from tenora_platform.state import AdminSession, State
 
 router = APIRouter(tags=["billing"])
@@ -19,17 +20,18 @@ router = APIRouter(tags=["billing"])
 
 @router.get("/admin/v1/prices")
 async def list_prices(session: AdminSession) -> PriceVersionList:
-    """Every price list there was, is and will be, oldest first."""
-    prices = await repository.price_lists(session)
-    return PriceVersionList(data=[_view(price) for price in prices])
+    """Every price list there was, is and will be, oldest first; none that was withdrawn."""
+    found = await repository.price_lists(session)
+    return PriceVersionList(data=[_view(price) for price in found])
 
 
 @router.post("/admin/v1/prices", status_code=201)
 async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdmin) -> PriceVersion:
     """Add a price list. Events that waited for a price are rated at once; what has been rated
-    before is never changed."""
+    before is never changed: 409 `price_in_rated_period` names the earliest date allowed, also as
+    `error.earliest_effective_from`."""
     async with state.db.admin_session() as session:
-        price = await service.add_price_version(
+        price = await prices.add_price_version(
             session,
             model=body.model,
             plan=body.plan,
@@ -42,6 +44,18 @@ async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdm
         )
     await service.rate_waiting(state.db)
     return _view(price)
+
+
+@router.delete("/admin/v1/prices/{version_id}")
+async def withdraw_price(version_id: str, state: State, admin: CurrentAdmin) -> Deleted:
+    """Take back a price list that has rated nothing; 409 `price_in_use` once it has."""
+    async with state.db.admin_session() as session:
+        price = await prices.withdraw_price_version(session, version_id)
+        await state.audit.append(
+            session, actor=admin.actor, action="price_version.withdraw", target=price.id
+        )
+    await service.rate_waiting(state.db)
+    return Deleted(id=price.id, object="price_version")
 
 
 def _view(price: PriceList) -> PriceVersion:

@@ -6,11 +6,16 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from tenora_platform.schemas import Body
+from tenora_platform.times import BodyTime
 
 Price = Annotated[Decimal, Field(ge=0, max_digits=20, decimal_places=6)]
+
+
+# No control characters, NUL among them, and not empty: absent is what means any.
+Scope = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class Prices(BaseModel):
@@ -23,20 +28,13 @@ class Prices(BaseModel):
 
 class PriceVersionCreate(Body):
     """A new price list. Without model or plan it holds for any; without `effective_from`, from
-    now on."""
+    now on. It may not begin where usage has been rated already."""
 
-    model: str | None = Field(default=None, max_length=256)
-    plan: str | None = Field(default=None, max_length=256)
+    model: Scope | None = None
+    plan: Scope | None = None
     currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
-    effective_from: datetime | None = None
+    effective_from: BodyTime | None = None
     per_million: Prices
-
-    @field_validator("effective_from")
-    @classmethod
-    def _with_zone(cls, value: datetime | None) -> datetime | None:
-        if value is not None and value.tzinfo is None:
-            raise ValueError("needs a time zone, such as 2030-01-01T00:00:00Z")
-        return value
 
 
 class PriceVersion(BaseModel):

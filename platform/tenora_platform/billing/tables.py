@@ -15,7 +15,7 @@ _Time = DateTime(timezone=True)
 
 class PriceVersionRow(Base):
     """One price list from `effective_from` until (not including) `effective_to`. NULL model or plan
-    means any; the more specific list wins."""
+    means any; the more specific list wins. One with `withdrawn_at` is as if it had never been."""
 
     __tablename__ = "price_versions"
 
@@ -25,6 +25,7 @@ class PriceVersionRow(Base):
     currency: Mapped[str] = mapped_column(Text)
     effective_from: Mapped[datetime] = mapped_column(_Time)
     effective_to: Mapped[datetime | None] = mapped_column(_Time)
+    withdrawn_at: Mapped[datetime | None] = mapped_column(_Time)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tenora_engine.events import EngineStats
 from tenora_platform.operations.engine_metrics import EngineCollector
@@ -35,12 +35,27 @@ class Metrics:
             ["limit"],
             registry=self.registry,
         )
+        self._unrated = Gauge(
+            "tenora_usage_unrated_events",
+            "Usage events in the database that have no price yet",
+            registry=self.registry,
+        )
+        self._letters = Gauge(
+            "tenora_usage_dead_letters",
+            "Usage records in the database that could not become events",
+            registry=self.registry,
+        )
         self._engine = EngineCollector()
         self.registry.register(self._engine)
 
     def record_request(self, method: str, route: str, status: int, elapsed_s: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(elapsed_s)
+
+    def record_unbilled(self, unrated_events: int, dead_letters: int) -> None:
+        """What the whole database holds that is not billed."""
+        self._unrated.set(unrated_events)
+        self._letters.set(dead_letters)
 
     def record_engine(self, stats: EngineStats | None) -> None:
         """Take over the engine's own numbers; None says that it does not serve."""

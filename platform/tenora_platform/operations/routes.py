@@ -34,10 +34,11 @@ async def health() -> Health:
 async def readiness(state: State, response: Response) -> Readiness:
     """200 once requests can be served, else 503 and why."""
     reason = await _not_ready(state)
+    warnings = state.unbilled.warnings()
     if reason is None:
-        return Readiness(status="ready")
+        return Readiness(status="ready", warnings=warnings)
     response.status_code = 503
-    return Readiness(status="not_ready", reason=reason)
+    return Readiness(status="not_ready", reason=reason, warnings=warnings)
 
 
 @router.get("/metrics", response_class=Response)

@@ -12,8 +12,11 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
+    """`warnings` tell of what does not keep requests from being served and wants looking at."""
+
     status: Literal["ready", "not_ready"]
     reason: str | None = None
+    warnings: list[str] = []
 
 
 class ModelView(BaseModel):

@@ -6,11 +6,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tenora_engine.request import LateAction
 from tenora_platform.auth import PlanTerms, Scope, Tier
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
+from tenora_platform.times import BodyTime
 
 Name = Annotated[
     str,
@@ -19,7 +20,10 @@ Name = Annotated[
         strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
     ),
 ]
-Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0.01, le=100)]
+MemoryShare = Annotated[float, Field(ge=0.001, le=1)]
+TtftMs = Annotated[float, Field(ge=1, le=86_400_000)]  # at most a day
+TpotMs = Annotated[float, Field(ge=0.01, le=86_400_000)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, Field(ge=0, lt=2**53)]  # exact in JSON and in Redis's Lua
 Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
@@ -41,11 +45,11 @@ class PlanBody(Body):
 
     sla_class: Tier = "default"
     tiers: list[Tier] | None = None  # service tiers its requests may ask for; null: by class
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
+    ttft_ms: TtftMs | None = None
+    tpot_ms: TpotMs | None = None
     late: LateAction = "best_effort"  # what becomes of a request that cannot be within ttft_ms
-    weight: Positive = 1.0
-    memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    weight: Weight = 1.0
+    memory_share: MemoryShare | None = None
     limits: PlanLimits = PlanLimits()
 
     @model_validator(mode="after")
@@ -53,6 +57,13 @@ class PlanBody(Body):
         if self.tiers is not None and self.sla_class not in self.tiers:
             raise ValueError("tiers must contain the plan's own sla_class")
         return self
+
+    @field_validator("tiers")
+    @classmethod
+    def _once_each(cls, tiers: list[Tier] | None) -> list[Tier] | None:
+        if tiers is not None and len(set(tiers)) != len(tiers):
+            raise ValueError("names a tier twice")
+        return tiers
 
 
 class Plan(PlanBody):
@@ -121,7 +132,7 @@ class TenantPage(ListPage[Tenant]):
 class ApiKeyCreate(Body):
     name: Name = "key"
     scopes: Annotated[list[Scope], Field(min_length=1)] | None = None  # null: all it may have
-    expires_at: AwareDatetime | None = None
+    expires_at: BodyTime | None = None
 
 
 class ApiKey(IdItem):

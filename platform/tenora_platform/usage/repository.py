@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -60,11 +60,34 @@ async def add_events(session: AsyncSession, events: Sequence[Mapping[str, object
     return set(await session.scalars(statement))
 
 
-async def add_dead_letter(
-    session: AsyncSession, event_id: str, record: Mapping[str, object], reason: str
-) -> None:
-    values = {"event_id": event_id, "record": record, "reason": reason}
-    await session.execute(insert(DeadLetterRow).values(values).on_conflict_do_nothing())
+async def add_dead_letter(session: AsyncSession, values: Mapping[str, object]) -> None:
+    await session.execute(insert(DeadLetterRow).values(dict(values)).on_conflict_do_nothing())
+
+
+_OPEN = ~exists().where(UsageEventRow.event_id == DeadLetterRow.event_id)
+"""Of dead letters: those that no event has made good."""
+
+
+async def open_letters(session: AsyncSession, after: str, limit: int) -> list[DeadLetterRow]:
+    """Dead letters that are not made good yet, by id."""
+    query = (
+        select(DeadLetterRow)
+        .where(_OPEN, DeadLetterRow.event_id > after)
+        .order_by(DeadLetterRow.event_id)
+        .limit(limit)
+    )
+    return list(await session.scalars(query))
+
+
+async def count_open_letters(session: AsyncSession) -> int:
+    query = select(func.count()).select_from(DeadLetterRow).where(_OPEN)
+    return await session.scalar(query) or 0
+
+
+async def last_letters(session: AsyncSession, limit: int) -> list[DeadLetterRow]:
+    """The newest that are not made good yet."""
+    query = select(DeadLetterRow).where(_OPEN).order_by(DeadLetterRow.received_at.desc())
+    return list(await session.scalars(query.limit(limit)))
 
 
 def _grouped(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
 from tenora_platform.auth import TenantContext, require_scope
 from tenora_platform.state import AdminSession, State
-from tenora_platform.usage.schemas import Bucket, CostPage, UsagePage
+from tenora_platform.times import QueryTime
+from tenora_platform.usage.leftovers import reconciliation
+from tenora_platform.usage.schemas import Bucket, CostPage, Reconciliation, UsagePage
 from tenora_platform.usage.service import (
     ADMIN_GROUPS,
     TENANT_GROUPS,
@@ -25,9 +26,9 @@ router = APIRouter(tags=["usage"])
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 
 Start = Annotated[
-    datetime | None, Query(description="From here on; default: the current month's first day")
+    QueryTime | None, Query(description="From here on; default: the current month's first day")
 ]
-End = Annotated[datetime | None, Query(description="Before this; default: now")]
+End = Annotated[QueryTime | None, Query(description="Before this; default: now")]
 Buckets = Annotated[Bucket, Query(description="The length of a bucket, in UTC")]
 GroupBy = Annotated[
     str | None,
@@ -102,6 +103,13 @@ async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> Co
 async def get_all_usage(session: AdminSession, query: AdminQuery) -> UsagePage:
     """As /v1/usage, over all tenants; `group_by` may name `tenant` too."""
     return await usage_page(session, query)
+
+
+@router.get("/admin/v1/reconciliation")
+async def get_reconciliation(session: AdminSession) -> Reconciliation:
+    """What was used and is not billed: events without a price, records that were set aside. Both
+    are tried again from time to time."""
+    return await reconciliation(session)
 
 
 @router.get("/admin/v1/costs")

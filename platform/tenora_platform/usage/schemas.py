@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -67,6 +67,35 @@ class CostBucket(BaseModel):
     start: datetime
     end: datetime
     results: list[CostResult]
+
+
+class UnratedEvent(BaseModel):
+    """An event that is stored and waits for a price."""
+
+    event_id: str
+    tenant_id: str
+    reason: str
+    since: datetime
+
+
+class DeadLetter(BaseModel):
+    """A record of the engine's that could not become an event."""
+
+    event_id: str
+    reason: str
+    received_at: datetime
+    record: dict[str, Any]
+
+
+class Reconciliation(BaseModel):
+    """What is kept and not billed, in all and the newest of it. `settled`: there is none."""
+
+    object: Literal["reconciliation"] = "reconciliation"
+    settled: bool
+    unrated_events: int
+    dead_letters: int
+    newest_unrated_events: list[UnratedEvent]
+    newest_dead_letters: list[DeadLetter]
 
 
 class CostPage(BaseModel):

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.errors import BadRequestError
+from tenora_platform.times import in_bounds
 from tenora_platform.usage import repository
 from tenora_platform.usage.repository import Group, Window
 from tenora_platform.usage.schemas import (
@@ -58,10 +59,11 @@ def make_query(
     groups: tuple[Group, ...],
     tenant_id: str | None,
 ) -> Query:
-    """Without `start` the current month, without `end` until now. Raises BadRequestError."""
+    """`start` and `end` are in UTC. Without `start` the current month, without `end` until now.
+    Raises BadRequestError."""
     now = datetime.now(UTC)
-    last = _utc(end) if end is not None else now + timedelta(seconds=1)
-    first = _utc(start) if start is not None else _floor(now, "month")
+    last = end if end is not None else now + timedelta(seconds=1)
+    first = start if start is not None else _floor(now, "month")
     if first >= last:
         raise BadRequestError("start must be before end.", param="start", code="invalid_value")
     unit = _UNITS[bucket]
@@ -101,15 +103,14 @@ def _groups(group_by: str | None, allowed: tuple[Group, ...]) -> tuple[Group, ..
 
 def _page_start(page: str) -> datetime:
     try:
-        return datetime.strptime(page, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        start = datetime.strptime(page, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        if not in_bounds(start):
+            raise ValueError("out of bounds")
+        return start
     except ValueError as error:
         raise BadRequestError(
             "page is not a next_page of this route.", param="page", code="invalid_value"
         ) from error
-
-
-def _utc(time: datetime) -> datetime:
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _floor(time: datetime, unit: str) -> datetime:

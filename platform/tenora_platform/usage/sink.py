@@ -5,9 +5,7 @@ repeats work and loses nothing."""
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,17 +16,31 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.events import UsageRecord
-from tenora_platform.billing.rating import Billable
-from tenora_platform.billing.service import rate_events, rate_waiting
-from tenora_platform.db import Database
+from tenora_platform.billing.service import rate_events
+from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
+from tenora_platform.usage.records import (
+    BadRecordError,
+    billable,
+    claimed_tenant,
+    event_values,
+    letter_values,
+)
 
 RETRY_S = 1.0
+# What can only be about the record at hand. Everything else (a server that is away, a schema that
+# is being migrated) is waited for.
+_OWN_FAULT = (
+    DataError,
+    IntegrityError,
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+)
 _log = structlog.get_logger(__name__)
-
-
-class BadRecordError(Exception):
-    """The record cannot become an event; the message says why."""
 
 
 class UsageSink:
@@ -40,12 +52,8 @@ class UsageSink:
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop. Nothing is lost when it is."""
-        waiting_rated = False
         while True:
             try:
-                if not waiting_rated:
-                    await rate_waiting(self._db)
-                    waiting_rated = True
                 if not self._engine.ready:
                     await asyncio.sleep(RETRY_S)
                     continue
@@ -73,95 +81,52 @@ class UsageSink:
         try:
             async with self._db.admin_session() as session:
                 await self._store(session, records)
-        except (DataError, IntegrityError):
+        except _OWN_FAULT:
             # Something the checks did not foresee. One by one, so that it stops nothing else.
             for record in records:
                 await self._store_alone(record)
+
+    async def retry(self, record: UsageRecord) -> bool:
+        """Whether a record that was set aside is an event by now."""
+        try:
+            async with self._db.admin_session() as session:
+                return not await self._store_good(session, [record])
+        except _OWN_FAULT:
+            return False
 
     async def _store_alone(self, record: UsageRecord) -> None:
         try:
             async with self._db.admin_session() as session:
                 await self._store(session, [record])
-        except (DataError, IntegrityError) as error:
+        except _OWN_FAULT as error:
             async with self._db.admin_session() as session:
-                await _bury(session, record, f"the database refused it: {error.orig}")
+                await _set_aside(session, record, f"it could not be stored: {plain_reason(error)}")
 
     async def _store(self, session: AsyncSession, records: Sequence[UsageRecord]) -> None:
+        for record, reason in await self._store_good(session, records):
+            await _set_aside(session, record, reason)
+
+    async def _store_good(
+        self, session: AsyncSession, records: Sequence[UsageRecord]
+    ) -> list[tuple[UsageRecord, str]]:
+        """Store and rate what can be an event; returns the others, with the reasons."""
         tenants = await repository.known_tenants(
-            session, [_clean(record.context.get("tenant_id", "")) for record in records]
+            session, [claimed_tenant(record) for record in records]
         )
         events: dict[str, dict[str, Any]] = {}
+        bad: list[tuple[UsageRecord, str]] = []
         for record in records:
             try:
                 events[record.event_id] = event_values(record, tenants)
             except BadRecordError as error:
-                await _bury(session, record, str(error))
+                bad.append((record, str(error)))
         new = await repository.add_events(session, list(events.values()))
         await rate_events(
-            session, [_billable(values) for key, values in events.items() if key in new]
+            session, [billable(values) for key, values in events.items() if key in new]
         )
+        return bad
 
 
-def event_values(record: UsageRecord, tenants: set[str]) -> dict[str, Any]:
-    """The record as a row of usage_events. Raises BadRecordError."""
-    context = record.context
-    if context.get("tenant_id") not in tenants:
-        raise BadRecordError("it names no tenant that exists")
-    if not context.get("model"):
-        raise BadRecordError("it names no model")
-    counts = (record.prompt_tokens, record.cached_tokens, record.output_tokens)
-    if min(counts) < 0 or max(counts) >= 2**62:
-        raise BadRecordError(f"its token counts {counts} are impossible")
-    if record.cached_tokens > record.prompt_tokens:
-        raise BadRecordError("more tokens were cached than the prompt has")
-    if not 0 <= record.index < 2**31:
-        raise BadRecordError(f"its sequence {record.index} is impossible")
-    for text in (record.event_id, record.request_id, record.tier, *context.values()):
-        if "\0" in text:
-            raise BadRecordError("it holds a NUL character")
-    return {
-        "event_id": record.event_id,
-        "tenant_id": context["tenant_id"],
-        "request_id": record.request_id,
-        "sequence": record.index,
-        "api_key_id": context.get("api_key_id") or None,
-        "model": context["model"],
-        "plan": context.get("plan") or None,
-        "adapter_version_id": context.get("adapter_version_id") or None,
-        "adapter_digest": record.adapter_digest,
-        "prompt_tokens": record.prompt_tokens,
-        "cached_tokens": record.cached_tokens,
-        "output_tokens": record.output_tokens,
-        "tier": record.tier,
-        "finish_reason": record.finish_reason,
-        "residency": record.residency,
-        "queue_ms": record.queue_ms,
-        "adapter_load_ms": record.adapter_load_ms,
-        "arrival_time": _time(record.arrival_s),
-        "first_token_time": (None if record.first_token_s is None else _time(record.first_token_s)),
-        "event_time": _time(record.finished_s),
-    }
-
-
-def _time(seconds: float) -> datetime:
-    if not math.isfinite(seconds) or not 0 <= seconds < 253402300800:  # year 10000
-        raise BadRecordError(f"{seconds} is not a time")
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _billable(values: dict[str, Any]) -> Billable:
-    return Billable(**{name: values[name] for name in Billable.__dataclass_fields__})
-
-
-def _clean(text: str) -> str:
-    """PostgreSQL's texts hold no NUL."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-async def _bury(session: AsyncSession, record: UsageRecord, reason: str) -> None:
-    _log.error("usage record refused", event_id=record.event_id, reason=reason)
-    # JSON of its own: NaN becomes null, and NUL a visible character.
-    kept = msgspec.json.decode(
-        msgspec.json.encode(record).replace(b"\\u0000", "\N{REPLACEMENT CHARACTER}".encode())
-    )
-    await repository.add_dead_letter(session, _clean(record.event_id), kept, _clean(reason))
+async def _set_aside(session: AsyncSession, record: UsageRecord, reason: str) -> None:
+    _log.error("usage record set aside", event_id=record.event_id, reason=reason)
+    await repository.add_dead_letter(session, letter_values(record, reason))

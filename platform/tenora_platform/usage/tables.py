@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Double, ForeignKey, Integer, Text, func
+from sqlalchemy import BigInteger, DateTime, Double, ForeignKey, Integer, LargeBinary, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -44,11 +44,13 @@ class UsageEventRow(Base):
 
 
 class DeadLetterRow(Base):
-    """A record that cannot be billed as it is. Kept whole, with the reason, for the operator."""
+    """A record that could not be billed as it was. Kept whole, with the reason; once there is an
+    event of the same id, it has been made good."""
 
     __tablename__ = "usage_dead_letters"
 
     event_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    record: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    record: Mapped[dict[str, Any]] = mapped_column(JSONB)  # to read; `raw` is exact
+    raw: Mapped[bytes | None] = mapped_column(LargeBinary)  # msgpack; of older ones NULL
     reason: Mapped[str] = mapped_column(Text)
     received_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
