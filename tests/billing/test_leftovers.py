@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
-from tenora_platform.billing import service
+from tenora_platform.billing import rating, service
+from tenora_platform.billing import repository as billing
 from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.usage import repository
 from tenora_platform.usage.leftovers import Leftovers
@@ -160,7 +161,7 @@ async def test_events_survive_what_rating_does_not(
         async def unreadable(*_: Any) -> Any:
             raise DataError("select", {}, ValueError("timestamp too large (after year 10K)"))
 
-        patch.setattr(service.repository, "price_lists", unreadable)
+        patch.setattr(billing, "price_lists", unreadable)
         await sink_of(api).store(made)
         for each in made:
             assert await is_event(api, each.event_id)
@@ -192,7 +193,7 @@ async def test_one_that_cannot_be_rated_keeps_no_other(
     api: Api, payer: TestTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [record(payer) for _ in range(5)]
-    rate_one = service.rate
+    rate_one = rating.rate
 
     def fails(prices: Any, event: Any) -> Any:
         if event.event_id == made[2].event_id:

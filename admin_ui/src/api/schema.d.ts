@@ -134,16 +134,58 @@ export interface paths {
         };
         /**
          * List Prices
-         * @description Every price list there was, is and will be, oldest first.
+         * @description Every price list there was, is and will be, oldest first; none that was withdrawn.
          */
         get: operations["billing_list_prices"];
         put?: never;
         /**
          * Create Price
          * @description Add a price list. Events that waited for a price are rated at once; what has been rated
-         *     before is never changed.
+         *     before is never changed: 409 `price_in_rated_period` names the earliest date allowed, also as
+         *     `error.earliest_effective_from`.
          */
         post: operations["billing_create_price"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/prices/{version_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Withdraw Price
+         * @description Take back a price list that has rated nothing; 409 `price_in_use` once it has.
+         */
+        delete: operations["billing_withdraw_price"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/reconciliation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Reconciliation
+         * @description What was used and is not billed: events without a price, records that were set aside. Both
+         *     are tried again from time to time.
+         */
+        get: operations["usage_get_reconciliation"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1325,6 +1367,25 @@ export interface components {
             unrated_events: number;
         };
         /**
+         * DeadLetter
+         * @description A record of the engine's that could not become an event.
+         */
+        DeadLetter: {
+            /** Event Id */
+            event_id: string;
+            /** Reason */
+            reason: string;
+            /**
+             * Received At
+             * Format: date-time
+             */
+            received_at: string;
+            /** Record */
+            record: {
+                [key: string]: unknown;
+            };
+        };
+        /**
          * Deleted
          * @description `{id, object, deleted: true}`.
          */
@@ -1758,7 +1819,7 @@ export interface components {
         /**
          * PriceVersionCreate
          * @description A new price list. Without model or plan it holds for any; without `effective_from`, from
-         *     now on.
+         *     now on. It may not begin where usage has been rated already.
          */
         PriceVersionCreate: {
             /**
@@ -1827,7 +1888,10 @@ export interface components {
             /** Used */
             used: number;
         };
-        /** Readiness */
+        /**
+         * Readiness
+         * @description `warnings` tell of what does not keep requests from being served and wants looking at.
+         */
         Readiness: {
             /** Reason */
             reason?: string | null;
@@ -1836,6 +1900,33 @@ export interface components {
              * @enum {string}
              */
             status: "ready" | "not_ready";
+            /**
+             * Warnings
+             * @default []
+             */
+            warnings: string[];
+        };
+        /**
+         * Reconciliation
+         * @description What is kept and not billed, in all and the newest of it. `settled`: there is none.
+         */
+        Reconciliation: {
+            /** Dead Letters */
+            dead_letters: number;
+            /** Newest Dead Letters */
+            newest_dead_letters: components["schemas"]["DeadLetter"][];
+            /** Newest Unrated Events */
+            newest_unrated_events: components["schemas"]["UnratedEvent"][];
+            /**
+             * Object
+             * @default reconciliation
+             * @constant
+             */
+            object: "reconciliation";
+            /** Settled */
+            settled: boolean;
+            /** Unrated Events */
+            unrated_events: number;
         };
         /** ReplicaView */
         ReplicaView: {
@@ -2064,6 +2155,23 @@ export interface components {
             logprob: number;
             /** Token */
             token: string;
+        };
+        /**
+         * UnratedEvent
+         * @description An event that is stored and waits for a price.
+         */
+        UnratedEvent: {
+            /** Event Id */
+            event_id: string;
+            /** Reason */
+            reason: string;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Tenant Id */
+            tenant_id: string;
         };
         /**
          * Upload
@@ -2508,6 +2616,66 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PriceVersion"];
+                };
+            };
+        };
+    };
+    billing_withdraw_price: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    usage_get_reconciliation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Reconciliation"];
                 };
             };
         };
