@@ -123,7 +123,6 @@ def test_same_content_same_digest(check: Check, model: ModelInfo) -> None:
         ({"modules_to_save": ["lm_head"]}, "unsupported_modules_to_save"),
         ({"bias": "all"}, "unsupported_bias"),
         ({"lora_bias": True}, "unsupported_bias"),
-        ({"auto_mapping": {"base_model_class": "X"}}, "unsupported_auto_mapping"),
         ({"trainable_token_indices": [1]}, "unsupported_embeddings"),
         ({"layer_replication": [[0, 1]]}, "unsupported_layer_replication"),
         ({"target_parameters": ["x"]}, "unsupported_target_parameters"),

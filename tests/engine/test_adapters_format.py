@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,6 @@ def test_any_mix_of_ranks_packs_without_padding(
         ("modules_to_save", {"modules_to_save": ["lm_head"]}),
         ("bias", {"bias": "all"}),
         ("lora_bias", {"lora_bias": True}),
-        ("auto_mapping", {"auto_mapping": {"base_model_class": "X", "parent_library": "y"}}),
         ("trainable_token_indices", {"trainable_token_indices": [1]}),
         ("layer_replication", {"layer_replication": [[0, 2]]}),
         ("target_parameters", {"target_parameters": ["w"]}),
@@ -328,6 +328,25 @@ def test_tensor_problems_name_the_tensor() -> None:
     assert check(infos(), max_rank=3) == ["r"]
 
 
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: name.removeprefix("base_model.model."),
+        lambda name: name.replace(".weight", ".default.weight"),
+        lambda name: name.removeprefix("base_model.model.").replace(".weight", ".default.weight"),
+    ],
+    ids=["no prefix", "default", "both"],
+)
+def test_other_tools_names_are_read(rename: Callable[[str], str]) -> None:
+    tensors = {name: torch.randn(info.shape) for name, info in infos().items()}
+    renamed = {rename(name): tensor for name, tensor in tensors.items()}
+    assert not renamed.keys() & tensors.keys()
+    assert check({rename(name): info for name, info in infos().items()}) == []
+    assert torch.equal(pack(PLAIN, renamed).pages, pack(PLAIN, tensors).pages)
+    a = tensor_name(1, "q_proj", "A")
+    assert check({**infos(), rename(a): TensorInfo("F32", (4, 32))}) == [a], "once is enough"
+
+
 def test_no_matching_module_is_refused() -> None:
     effective = effective_modules(
         parse_adapter_config({**PLAIN, "target_modules": ["c_attn"]}), MODEL
@@ -341,7 +360,8 @@ def test_no_matching_module_is_refused() -> None:
         "base_model.model.model.layers.0.mlp.q_proj.lora_A.weight",
         "base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight",
         "base_model.model.model.layers.0.self_attn.q_proj.lora_C.weight",
-        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight",
+        "model.model.layers.0.self_attn.q_proj.lora_A.weight",
         "base_model.model.lm_head.lora_A.weight",
         "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight\n",
         "",

@@ -40,9 +40,6 @@ _UNSUPPORTED = {
     "modules_to_save": "whole trained modules are not supported; train LoRA matrices only",
     "trainable_token_indices": "trained embedding rows are not supported",
     "lora_bias": "biases of LoRA matrices are not supported; train with lora_bias=False",
-    "auto_mapping": (
-        "is not supported; train with task_type='CAUSAL_LM', then PEFT leaves it empty"
-    ),
     "layer_replication": "replicated layers are not supported",
     "target_parameters": "LoRA on bare parameters is not supported; use target_modules",
     "alora_invocation_tokens": "activated LoRA is not supported",
@@ -57,6 +54,7 @@ _WITHOUT_EFFECT = frozenset(
     {
         # About the file and its training; serving is the same whatever they say.
         "base_model_name_or_path",
+        "auto_mapping",  # the base model's Python class; PEFT writes it when task_type is not given
         "revision",
         "peft_version",
         "inference_mode",

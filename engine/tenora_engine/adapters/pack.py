@@ -22,6 +22,7 @@ from tenora_engine.adapters.peft_format import (
     LoraConfig,
     ModuleKey,
     TensorInfo,
+    by_peft_name,
     check_tensors,
     effective_modules,
     tensor_name,
@@ -112,7 +113,8 @@ def pack_adapter(
     problems = check_tensors(effective, infos, model, max_rank)
     if problems:
         raise AdapterFormatError(problems)
-    return _Packer(effective, model, page_elements, dtype).pack(digest, tensors, rest)
+    packer = _Packer(effective, model, page_elements, dtype)
+    return packer.pack(digest, by_peft_name(tensors), rest)
 
 
 def packed_pages(

@@ -23,8 +23,10 @@ __all__ = [
     "EffectiveLora",
     "FieldProblem",
     "LoraConfig",
+    "ModuleKey",
     "TensorInfo",
     "TensorName",
+    "by_peft_name",
     "check_tensors",
     "effective_modules",
     "module_path",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 Number = TypeVar("Number", int, float)
+T = TypeVar("T")
 ModuleKey = tuple[int, str]
 """(layer, one of LORA_MODULES)."""
 
@@ -46,9 +49,11 @@ _BLOCK = {
     "up_proj": "mlp",
     "down_proj": "mlp",
 }
+# PEFT's save_pretrained writes the prefix and leaves the adapter's name ("default") out; other
+# tools, and model.state_dict(), do otherwise.
 _TENSOR = re.compile(
-    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\."
-    r"(self_attn|mlp)\.([a-z]+_proj)\.lora_(A|B)\.weight"
+    r"(?:base_model\.model\.)?model\.layers\.(0|[1-9][0-9]{0,4})\."
+    r"(self_attn|mlp)\.([a-z]+_proj)\.lora_(A|B)(?:\.default)?\.weight"
 )
 _SUFFIX = r"(.*\.)?({})$"  # how PEFT matches keys of rank_pattern and alpha_pattern
 _LAYER = r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
@@ -234,11 +239,22 @@ def tensor_name(layer: int, module: str, matrix: Literal["A", "B"]) -> str:
 
 
 def parse_tensor_name(name: str) -> TensorName | None:
-    """The inverse of `tensor_name`; None for any other text."""
+    """The inverse of `tensor_name`, for names without PEFT's prefix or with `.default.` too; None
+    for any other text."""
     match = _TENSOR.fullmatch(name)
     if match is None or _BLOCK.get(match[3]) != match[2]:
         return None
     return TensorName(int(match[1]), match[3], "A" if match[4] == "A" else "B")
+
+
+def by_peft_name(tensors: Mapping[str, T]) -> dict[str, T]:
+    """The same tensors under the names that `tensor_name` gives; others keep theirs."""
+    named = {}
+    for name, tensor in tensors.items():
+        parsed = parse_tensor_name(name)
+        known = parsed and tensor_name(parsed.layer, parsed.module, parsed.matrix)
+        named[known or name] = tensor
+    return named
 
 
 def effective_modules(config: LoraConfig, model: ModelInfo) -> dict[ModuleKey, EffectiveLora]:
@@ -276,13 +292,20 @@ def check_tensors(
         for (layer, module), lora in effective.items()
         for matrix, shape in _shapes(lora.rank, *model.modules[module])
     }
+    found = by_peft_name({name: name for name in tensors})
     problems += [
         FieldProblem(name, f"is missing: the config puts LoRA there, with shape {list(shape)}")
         for name, shape in expected.items()
-        if name not in tensors
+        if name not in found
     ]
-    for name, info in tensors.items():
-        problems += _tensor_problems(name, info, expected.get(name), model)
+    for known, name in found.items():
+        problems += _tensor_problems(name, tensors[name], expected.get(known), model)
+    doubled = tensors.keys() - found.values()
+    problems += [
+        FieldProblem(name, "is there under another name too; a matrix may be there once")
+        for name in tensors
+        if name in doubled
+    ]
     return problems
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from tenora_engine.adapters.config_fields import AdapterFormatError, FieldProblem
 from tenora_engine.adapters.identity import adapter_digest, normalise_config
 from tenora_engine.adapters.peft_format import (
     EffectiveLora,
     LoraConfig,
-    TensorInfo,
-    check_tensors,
+    ModuleKey,
     effective_modules,
     parse_adapter_config,
     parse_tensor_name,
@@ -26,6 +26,7 @@ from tenora_engine.adapters.peft_format import (
 from tenora_engine.config import LORA_MODULES, ModelInfo
 from tenora_platform.intake.header import Header, IntakeError, read_header, show, strict_json
 from tenora_platform.intake.report import AdapterFacts, ModuleFacts, Problem, ValidationReport
+from tenora_platform.intake.tensors import against_model, foreign_tensors
 from tenora_platform.intake.values import TensorValues, scan_values
 
 CONFIG_BYTES_MAX = 256 * 1024
@@ -39,21 +40,12 @@ _CONFIG_CODES = {
     "modules_to_save": "unsupported_modules_to_save",
     "trainable_token_indices": "unsupported_embeddings",
     "lora_bias": "unsupported_bias",
-    "auto_mapping": "unsupported_auto_mapping",
     "layer_replication": "unsupported_layer_replication",
     "target_parameters": "unsupported_target_parameters",
     "alora_invocation_tokens": "unsupported_alora",
     "use_qalora": "unsupported_qalora",
     "init_lora_weights": "unsupported_initialisation",
 }
-_FOREIGN_TENSORS = (
-    ("lora_magnitude_vector", "unsupported_dora", "belongs to DoRA, which is not supported"),
-    ("lora_embedding_", "unsupported_embeddings", "adapts an embedding, which is not supported"),
-    ("modules_to_save", "unsupported_modules_to_save", "is a whole trained module, not LoRA"),
-    ("embed_tokens", "unsupported_embeddings", "adapts an embedding, which is not supported"),
-    ("lm_head", "unsupported_lm_head", "adapts the output head, which is not supported"),
-    (".bias", "unsupported_bias", "is a bias, which is not supported"),
-)
 
 
 @dataclass(frozen=True)
@@ -69,11 +61,38 @@ class CheckedAdapter:
     weights_sha256: str | None
 
 
-def check_adapter(
-    config_bytes: bytes, weights: Path, model: ModelInfo, max_rank: int
-) -> CheckedAdapter:
-    """Examines an upload in one pass over its bytes; blocks, so call it in a thread. Never raises
-    for what the tenant sent: that becomes a problem of the report."""
+@dataclass(frozen=True)
+class Examined:
+    """What config and header say. Without problems, `header` and `effective` are set, and the
+    config is a LoRA's."""
+
+    problems: list[Problem]
+    warnings: list[Problem]
+    raw_config: Mapping[str, object]
+    config: LoraConfig | None = None
+    header: Header | None = None
+    effective: Mapping[ModuleKey, EffectiveLora] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int | None:
+        """The largest of any module."""
+        return max((lora.rank for lora in self.effective.values()), default=None)
+
+    @property
+    def target_modules(self) -> tuple[str, ...]:
+        targeted = {module for _, module in self.effective}
+        return tuple(module for module in LORA_MODULES if module in targeted)
+
+    def report(self) -> ValidationReport:
+        return ValidationReport(problems=_capped(self.problems), warnings=self.warnings)
+
+
+def examine_header(
+    config_bytes: bytes, weights: BinaryIO, file_bytes: int, model: ModelInfo, max_rank: int
+) -> Examined:
+    """All that can be known before the first value: config, and header of a file of `file_bytes`
+    bytes, of which `weights` need hold no more than the header. Never raises for what the tenant
+    sent: that becomes a problem."""
     problems: list[Problem] = []
     config: LoraConfig | None = None
     raw_config: Mapping[str, object] = {}
@@ -84,31 +103,44 @@ def check_adapter(
         problems.append(error.problem)
     except AdapterFormatError as error:
         problems += [_config_problem(problem) for problem in error.problems]
+    warnings = _base_model_warning(raw_config, model)
     try:
-        with weights.open("rb") as file:
-            header = read_header(file, weights.stat().st_size)
+        header = read_header(weights, file_bytes)
     except IntakeError as error:
-        return _refused([*problems, error.problem])
-    foreign = _foreign_tensors(header)
+        return Examined([*problems, error.problem], warnings, raw_config)
+    foreign = foreign_tensors(header)
     problems += foreign
     if config is None or foreign:
-        return _refused(problems)
+        return Examined(problems, warnings, raw_config)
     effective = effective_modules(config, model)
-    problems += _against_model(effective, header, model, max_rank)
-    if problems:
-        return _refused(problems)
-    values = scan_values(weights, header)
-    problems += _value_problems(values.tensors)
-    if problems:
-        return _refused(problems, values.sha256)
-    facts = _facts(config, effective, header, values.tensors)
-    normalised = normalise_config(raw_config)
+    problems += against_model(effective, header, model, max_rank)
+    return Examined(problems, warnings, raw_config, config, header, effective)
+
+
+def check_adapter(
+    config_bytes: bytes, weights: Path, model: ModelInfo, max_rank: int
+) -> CheckedAdapter:
+    """Examines an upload in one pass over its bytes; blocks, so call it in a thread. Never raises
+    for what the tenant sent: that becomes a problem of the report."""
+    with weights.open("rb") as file:
+        examined = examine_header(config_bytes, file, weights.stat().st_size, model, max_rank)
+    if examined.problems:
+        return CheckedAdapter(examined.report(), None, None, None, (), None)
+    assert examined.config is not None  # there are no problems
+    assert examined.header is not None
+    values = scan_values(weights, examined.header)
+    if problems := _value_problems(values.tensors):
+        report = ValidationReport(problems=_capped(problems), warnings=examined.warnings)
+        return CheckedAdapter(report, None, None, None, (), values.sha256)
+    facts = _facts(examined.config, examined.effective, examined.header, values.tensors)
+    normalised = normalise_config(examined.raw_config)
+    warnings = examined.warnings + _no_effect_warning(facts)
     return CheckedAdapter(
-        report=ValidationReport(problems=[], warnings=_warnings(facts), facts=facts),
+        report=ValidationReport(problems=[], warnings=warnings, facts=facts),
         digest=adapter_digest(normalised, values.sha256),
         config=normalised,
-        rank=facts.rank,
-        target_modules=tuple(module.module for module in facts.modules),
+        rank=examined.rank,
+        target_modules=examined.target_modules,
         weights_sha256=values.sha256,
     )
 
@@ -127,15 +159,14 @@ def read_config(config_bytes: bytes) -> Mapping[str, object]:
     return parsed
 
 
-def _refused(problems: list[Problem], sha256: str | None = None) -> CheckedAdapter:
+def _capped(problems: list[Problem]) -> list[Problem]:
     kept = problems[:PROBLEMS_MAX]
     if len(problems) > PROBLEMS_MAX:
         more = len(problems) - PROBLEMS_MAX
         kept.append(
             Problem(field="weights", code="more_problems", message=f"and {more} problems more")
         )
-    report = ValidationReport(problems=kept)
-    return CheckedAdapter(report, None, None, None, (), sha256)
+    return kept
 
 
 def _config_problem(problem: FieldProblem) -> Problem:
@@ -144,62 +175,6 @@ def _config_problem(problem: FieldProblem) -> Problem:
         code=_CONFIG_CODES.get(problem.field, "invalid_config"),
         message=problem.message,
     )
-
-
-def _foreign_tensors(header: Header) -> list[Problem]:
-    """Tensors of kinds that are known and not supported, each named for what it is."""
-    return [
-        Problem(field=entry.name, code=code, message=f"this tensor {what}")
-        for entry in header.tensors
-        for code, what in [_foreign_kind(entry.name)]
-        if code
-    ]
-
-
-def _foreign_kind(name: str) -> tuple[str, str]:
-    for part, code, what in _FOREIGN_TENSORS:
-        if part in name:
-            return code, what
-    return "", ""
-
-
-def _against_model(
-    effective: Mapping[tuple[int, str], EffectiveLora],
-    header: Header,
-    model: ModelInfo,
-    max_rank: int,
-) -> list[Problem]:
-    tensors = {entry.name: TensorInfo(entry.dtype, entry.shape) for entry in header.tensors}
-    return [
-        Problem(
-            field=problem.field,
-            code=_tensor_code(problem.field, tensors, effective, model),
-            message=problem.message,
-        )
-        for problem in check_tensors(effective, tensors, model, max_rank)
-    ]
-
-
-def _tensor_code(
-    field: str,
-    tensors: Mapping[str, TensorInfo],
-    effective: Mapping[tuple[int, str], EffectiveLora],
-    model: ModelInfo,
-) -> str:
-    if field == "r":
-        return "rank_too_large"
-    if field == "target_modules":
-        return "no_module_matches"
-    if field not in tensors:
-        return "tensor_missing"
-    parsed = parse_tensor_name(field)
-    if parsed is None:
-        return "unknown_tensor"
-    if parsed.layer >= model.num_layers:
-        return "layer_out_of_range"
-    if (parsed.layer, parsed.module) not in effective:
-        return "module_not_targeted"
-    return "shape_mismatch"
 
 
 def _value_problems(tensors: Iterable[TensorValues]) -> list[Problem]:
@@ -260,7 +235,28 @@ def _facts(
     )
 
 
-def _warnings(facts: AdapterFacts) -> list[Problem]:
+def _base_model_warning(config: Mapping[str, object], model: ModelInfo) -> list[Problem]:
+    """By the last part of the name: the rest is an owner, or somebody's folder."""
+    named = config.get("base_model_name_or_path")
+    if not isinstance(named, str) or not named.strip("/"):
+        return []
+    if _last_part(named) == _last_part(model.id):
+        return []
+    return [
+        Problem(
+            field="adapter_config.base_model_name_or_path",
+            code="other_base_model",
+            message=f"names {show(named)}, while this server runs {show(model.id)}; an adapter "
+            "does what it learned on its own base model only",
+        )
+    ]
+
+
+def _last_part(name: str) -> str:
+    return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+def _no_effect_warning(facts: AdapterFacts) -> list[Problem]:
     if any(module.norm_a * module.norm_b > 0 for module in facts.modules):
         return []
     return [
