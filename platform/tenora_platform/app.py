@@ -31,6 +31,7 @@ from tenora_platform.db import Database
 from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.http import BodyLimit, RequestEdge
 from tenora_platform.inference import routes as inference_routes
+from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations import routes as operations_routes
@@ -156,6 +157,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         audit=AuditLog(secret),
         metrics=metrics,
         unbilled=Unbilled(),
+        long_texts=LongTexts(),
         upload_waits=asyncio.Event(),
     )
 

@@ -17,6 +17,7 @@ from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator, CurrentAdmin, CurrentTenant
 from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
+from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.secret import ServerSecret
@@ -48,6 +49,7 @@ class AppState:
     audit: AuditLog
     metrics: Metrics
     unbilled: Unbilled
+    long_texts: LongTexts
     upload_waits: asyncio.Event  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 

@@ -170,6 +170,33 @@ async def test_client_that_hangs_up(
             await asyncio.sleep(0.01)
 
 
+async def test_who_hangs_up_before_the_first_token_has_used_its_prompt(
+    api: Api, base_url: str
+) -> None:
+    """The engine ran the prompt and bills it, so the limits count it; what it would have generated
+    comes back."""
+    await api.put_plan("scant", {"requests_per_min": 2, "tokens_per_min": 60})
+    leaver = await api.new_tenant("leaver", plan="scant")
+    api.engine.gate = asyncio.Event()
+    body = {"model": "fake-base", "messages": HELLO, "max_tokens": 20}
+    headers = {"authorization": f"Bearer {leaver.key}"}
+    async with httpx.AsyncClient() as http:
+        sending = asyncio.create_task(
+            http.post(f"{base_url}/chat/completions", headers=headers, json=body, timeout=30)
+        )
+        await until(lambda: bool(api.engine.requests))
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    await until(lambda: bool(api.engine.aborted))
+    prompt = len(api.engine.requests[-1].prompt_token_ids)
+    limits: dict[str, Any] = {"parallel_requests": {"used": 1}}
+    async with asyncio.timeout(10):
+        while limits["parallel_requests"]["used"]:
+            limits = (await api.call(leaver.key, "GET", "/v1/limits")).json()
+    assert limits["requests_per_min"]["used"] == 1
+    assert prompt - 15 <= limits["tokens_per_min"]["used"] <= prompt  # one comes back each second
+
+
 async def test_failure_in_the_middle(api: Api, client: openai.AsyncOpenAI) -> None:
     def fail_late(request: GenerationRequest, index: int) -> str:
         if index == 1:

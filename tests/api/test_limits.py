@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,8 @@ from api_harness import Api
 from tenora_platform.auth import PlanTerms, TenantContext
 from tenora_platform.errors import RateLimitedError
 from tenora_platform.ids import new_id
+from tenora_platform.limits import service
+from tenora_platform.limits.scripts import RENEW, RETAKE
 from tenora_platform.limits.service import Hold, Limits, duration
 from tenora_platform.operations.metrics import Metrics
 
@@ -167,6 +170,63 @@ async def test_a_living_workers_lease_is_renewed(redis_client: Redis) -> None:
     await hold.settle(1)
     keeping.cancel()
     assert (await worker.now(tenant)).parallel == 0
+
+
+@pytest.mark.parametrize("ran_out", [False, True])
+async def test_renewing_does_not_bring_back_what_was_settled_meanwhile(
+    limits: Limits, monkeypatch: pytest.MonkeyPatch, ran_out: bool
+) -> None:
+    """The hold ends after the ids to renew were collected, before the renewal is done; also where
+    its lease had run out, so that it is taken again."""
+    tenant = tenant_of(parallel=2)
+    ends, stays = await limits.acquire(tenant, 1), await limits.acquire(tenant, 1)
+    _, key, _ = service._keys(tenant.tenant_id)
+    leases = [ends.id, stays.id]
+    if ran_out:
+        await limits._redis.delete(key)
+    evaluate, scripts = Limits._eval, []
+
+    async def settled_first(self: Limits, script: str, *args: Any) -> Any:
+        scripts.append(script)
+        if script == (RETAKE if ran_out else RENEW):
+            await ends.settle(1)
+        return await evaluate(self, script, *args)
+
+    monkeypatch.setattr(Limits, "_eval", settled_first)
+    await limits._renew(key, leases)
+    assert await limits._redis.zrange(key, 0, -1) == [stays.id.encode()]
+    await stays.settle(1)
+    assert (await limits.now(tenant)).parallel == 0
+
+
+async def test_the_parallel_limits_wait_is_what_the_running_need(limits: Limits) -> None:
+    """The tenant's requests took 10 ms a reserved token lately, so one of 100 tokens that began
+    just now needs a second, and one of 1000 ten."""
+    tenant = tenant_of(parallel=2)
+    for _ in range(30):
+        hold = await limits.acquire(tenant, 100)
+        hold.began_s -= 1.0
+        await hold.settle(50)
+    holds = [await limits.acquire(tenant, 1000)]
+    holds.append(await limits.acquire(tenant, 1000))
+    assert 9_000 < (await refused(limits, tenant)).retry_after_ms <= 11_000
+    await holds.pop().settle(1)
+    holds.append(await limits.acquire(tenant, 300))
+    assert 2_000 < (await refused(limits, tenant)).retry_after_ms <= 3_500
+    for hold in holds:
+        await hold.release()
+
+
+async def test_what_was_admitted_is_counted_once(limits: Limits) -> None:
+    tenant = tenant_of(rpm=5, parallel=1)
+    await limits.admit(tenant)
+    hold = await limits.acquire(tenant, 1, requests=0)
+    await limits.admit(tenant)
+    with pytest.raises(RateLimitedError):
+        await limits.acquire(tenant, 1, requests=0)  # parallel: the second has its request back
+    assert (await limits.now(tenant)).requests.remaining == 4
+    await hold.release()
+    assert (await limits.now(tenant)).requests.remaining == 5
 
 
 async def test_a_cancelled_request_frees_its_place(limits: Limits) -> None:

@@ -15,6 +15,8 @@ from tenora_engine.text.chat_template import ChatTemplate
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.token_bytes import TokenBytes
 
+_SHORT_CHARACTERS = 2048  # up to here another thread can wait: well under a millisecond
+
 
 class TextProcessor:
     """Tokenizer, chat template and detokenizer of the model in `model_folder`.
@@ -38,6 +40,7 @@ class TextProcessor:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._bytes = TokenBytes(self._tokenizer)
+        self._longest_token = _longest_token(self._tokenizer)
         self._template = ChatTemplate.read(folder)
         self.eos_token_ids = read_eos_token_ids(folder)
         """The ids that end a sequence, the model's own first. Empty when it names none."""
@@ -52,8 +55,18 @@ class TextProcessor:
         return self._template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a plain prompt; special tokens written out in it count as such."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Token ids of a plain prompt; special tokens written out in it count as such. Where the
+        text is long, other threads run meanwhile."""
+        if len(text) <= _SHORT_CHARACTERS:
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Of the library's methods only those for batches give Python's lock away.
+        [made] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(made.ids)
+
+    def characters_max(self, tokens: int) -> int:
+        """No text of more characters than this is so few tokens, whatever it says: each token
+        stands for as many characters as the vocabulary's longest at most."""
+        return tokens * self._longest_token
 
     def encode_chat(
         self,
@@ -100,3 +113,11 @@ class TextProcessor:
         return IncrementalDetokenizer(
             lambda token_id: self._bytes.of(token_id, skip_special), stop, include_stop
         )
+
+
+def _longest_token(tokenizer: Tokenizer) -> int:
+    """Characters that one token can stand for at most, in the byte-level and byte-fallback
+    vocabularies that this package reads."""
+    longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
+    # A normaliser composes: one character of four at most (Unicode's canonical forms).
+    return longest if tokenizer.normalizer is None else 4 * longest

@@ -89,7 +89,7 @@ class Run:
         self.request = request
         self.usage: list[UsageRecord] = []
         self.tokens_seen = 0
-        self.accepted = False  # the engine has answered with an event
+        self.begun = False  # the engine was asked and has not refused: it meters what it does
         self._client = client
         self._first_choice = first_choice
         self._sequences = [
@@ -102,14 +102,15 @@ class Run:
         sequence fails. Closing it early aborts what still runs."""
         events = self._client.submit(self.request)
         refused = False
+        self.begun = True
         try:
             async for event in events:
-                self.accepted = True
                 piece = await self._on_event(event)
                 if piece is not None:
                     yield piece
         except EngineError:
             refused = True
+            self.begun = self.tokens_seen > 0 or bool(self.usage)
             raise
         finally:
             if not refused and len(self.usage) < len(self._sequences):
@@ -138,7 +139,10 @@ class Run:
         return Piece(choice, text, sequence.take_logprobs(), None) if text else None
 
     def count_tokens(self) -> int:
-        """Prompt and output tokens, as far as they are known."""
+        """Prompt and output tokens, as far as they are known; none if the engine refused. A client
+        that left before its first token has its prompt counted: the engine may have run it."""
+        if not self.begun:
+            return 0
         if len(self.usage) == len(self._sequences):
             return sum(record.prompt_tokens + record.output_tokens for record in self.usage)
         return len(self.request.prompt_token_ids) + self.tokens_seen

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncGenerator, Coroutine
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -31,17 +31,18 @@ from tenora_platform.inference.session import (
     require_engine,
 )
 from tenora_platform.inference.stream import EventStream, unless_gone
+from tenora_platform.inference.tokenising import (
+    count_characters,
+    prompt_lengths,
+    refuse_too_long,
+    tokenised,
+)
 from tenora_platform.registry import repository
 from tenora_platform.registry.resolver import Resolver, model_not_found
 from tenora_platform.state import AppState, State
 
 router = APIRouter(tags=["inference"])
 InferenceTenant = Annotated[TenantContext, Depends(require_scope("inference"))]
-
-SHORT_BODY_BYTES = 2048
-"""Up to here a body's text is made into tokens sooner than a thread could be asked to."""
-
-T = TypeVar("T")
 
 _STREAMS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -90,7 +91,11 @@ async def create_chat_completion(
     """OpenAI's chat completions, with the additions of `SamplingFields`."""
     require_engine(state)
     open_ended = body.max_tokens is None and body.max_completion_tokens is None
-    prompt = await _tokenised(request, lambda: chat_prompt(state, body))
+    await state.limits.admit(tenant)
+    length = count_characters(body.messages)
+    refuse_too_long(state.engine, length, "messages")
+    work = partial(chat_prompt, state, body)
+    prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)
     session = await _session(state, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended)
     if body.stream:
         return _streamed(session, chat_stream(session, body))
@@ -103,19 +108,15 @@ async def create_completion(
 ) -> Response:
     """OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids."""
     require_engine(state)
-    prompts = await _tokenised(request, lambda: text_prompts(state, body))
+    await state.limits.admit(tenant)
+    lengths = prompt_lengths(body.prompt)
+    refuse_too_long(state.engine, max(lengths, default=0), "prompt")
+    work = partial(text_prompts, state, body)
+    prompts = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
     session = await _session(state, tenant, body, prompts, kind="cmpl", open_ended=False)
     if body.stream:
         return _streamed(session, completion_stream(session, body))
     return await _whole(session, request, completion_whole(session, body))
-
-
-async def _tokenised(request: Request, work: Callable[[], T]) -> T:
-    """What `work` makes of the request's texts; others go on while it makes it of long ones."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) <= SHORT_BODY_BYTES:
-        return work()
-    return await asyncio.to_thread(work)
 
 
 async def _session(

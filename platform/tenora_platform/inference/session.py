@@ -48,8 +48,8 @@ class Prompt:
 
 @dataclass
 class InferenceSession:
-    """Made for one request; `pieces` is iterated once. `headers` are complete when the first piece
-    (or the first error) has come."""
+    """Made for one request that the limits have admitted; `pieces` is iterated once. `headers` are
+    complete when the first piece (or the first error) has come."""
 
     state: AppState
     tenant: TenantContext
@@ -97,7 +97,7 @@ class InferenceSession:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises RateLimitedError and the engine's refusals before the first piece; an ApiError
         later when a sequence fails. However it ends, the hold is settled to what was used."""
-        hold = await self.state.limits.acquire(self.tenant, self._estimated_tokens())
+        hold = await self.state.limits.acquire(self.tenant, self._estimated_tokens(), requests=0)
         self.headers.update(hold.headers)
         try:
             adapter = self.resolved.adapter
@@ -107,7 +107,7 @@ class InferenceSession:
                 async for piece in pieces:
                     yield piece
         finally:
-            if any(run.accepted for run in self._runs):
+            if any(run.begun for run in self._runs):
                 await hold.settle(sum(run.count_tokens() for run in self._runs))
             else:
                 await hold.release()

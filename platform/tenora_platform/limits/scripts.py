@@ -1,5 +1,6 @@
-"""The Lua of the limits. Each script is one atomic step on one tenant's two keys: a hash with a
-token bucket for requests and one for tokens, and a sorted set with a lease per parallel request."""
+"""The Lua of the limits. Each script is one atomic step on one tenant's three keys: a hash with a
+token bucket for requests and one for tokens, a sorted set with a lease per parallel request, and a
+hash of when each of those should end, by the tenant's own pace (ms per reserved token)."""
 
 from __future__ import annotations
 
@@ -24,23 +25,42 @@ local function keep(name, level, per_min)
 end
 """
 
-# ARGV: requests/min, tokens/min, parallel (each -1: no limit), tokens wanted, lease id ('' only
-# looks), lease ms.
+PACE_KEPT_MS = 3_600_000
+"""So long a tenant's pace is remembered after its last request."""
+
+# ARGV: requests/min, tokens/min, parallel (each -1: no limit), requests wanted, tokens wanted,
+# lease id ('': none), lease ms.
 # Returns {refused by ('' if not), retry ms, requests left, reset ms, tokens left, reset ms,
 # parallel}
 ACQUIRE = (
     _COMMON
     + """
 local rpm, tpm, parallel_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local wanted, lease, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+local requests_wanted, wanted = tonumber(ARGV[4]), tonumber(ARGV[5])
+local lease, lease_ms = ARGV[6], tonumber(ARGV[7])
+for _, dead in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
+  redis.call('ZREM', KEYS[2], dead)
+  redis.call('HDEL', KEYS[3], dead)
+end
+
+-- Until the first of the running requests should end. One that is late is given as long again.
+local function until_one_ends()
+  if not redis.call('HGET', KEYS[3], 'pace') then return 500 end
+  local soonest = 60000
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+    local ends = tonumber(redis.call('HGET', KEYS[3], each) or now)
+    soonest = math.min(soonest, math.abs(ends - now))
+  end
+  return math.max(50, math.ceil(soonest))
+end
+
 local parallel = redis.call('ZCARD', KEYS[2])
 local requests, tokens = -1, -1
 local refused, retry_ms = '', 0
 if rpm >= 0 then
   requests = level_of('requests', rpm)
-  if requests < 1 and lease ~= '' then
-    refused, retry_ms = 'requests', rpm > 0 and until_level(requests, 1, rpm) or 60000
+  if requests < requests_wanted then
+    refused, retry_ms = 'requests', rpm > 0 and until_level(requests, requests_wanted, rpm) or 60000
   end
 end
 if tpm >= 0 then
@@ -52,11 +72,16 @@ if tpm >= 0 then
   end
 end
 if refused == '' and lease ~= '' and parallel_max >= 0 and parallel >= parallel_max then
-  refused, retry_ms = 'parallel_requests', 500
+  refused, retry_ms = 'parallel_requests', until_one_ends()
+end
+if refused == '' and rpm >= 0 and requests_wanted > 0 then
+  requests = requests - requests_wanted
+  keep('requests', requests, rpm)
 end
 if refused == '' and lease ~= '' then
-  if rpm >= 0 then requests = requests - 1; keep('requests', requests, rpm) end
   if tpm >= 0 then tokens = tokens - wanted; keep('tokens', tokens, tpm) end
+  local pace = redis.call('HGET', KEYS[3], 'pace')
+  if pace then redis.call('HSET', KEYS[3], lease, now + wanted * tonumber(pace)) end
   redis.call('ZADD', KEYS[2], now + lease_ms, lease)
   if redis.call('PTTL', KEYS[2]) < lease_ms then redis.call('PEXPIRE', KEYS[2], lease_ms) end
   parallel = parallel + 1
@@ -69,7 +94,7 @@ return {refused, retry_ms, math.floor(requests), requests_reset, math.floor(toke
 )
 
 # ARGV: tokens/min (-1: no limit), tokens to give back (negative: to take), lease id, requests/min,
-# requests to give back
+# requests to give back, ms per reserved token that it took (-1: says nothing), ms to remember it
 SETTLE = (
     _COMMON
     + """
@@ -81,12 +106,35 @@ end
 if rpm > 0 and requests_back ~= 0 then
   keep('requests', math.min(rpm, level_of('requests', rpm) + requests_back), rpm)
 end
+local took = tonumber(ARGV[6])
+if took >= 0 then
+  local pace = tonumber(redis.call('HGET', KEYS[3], 'pace') or took)
+  redis.call('HSET', KEYS[3], 'pace', string.format('%.6f', 0.8 * pace + 0.2 * took))
+  redis.call('PEXPIRE', KEYS[3], ARGV[7])
+end
+redis.call('HDEL', KEYS[3], lease)
 return redis.call('ZREM', KEYS[2], lease)
 """
 )
 
-# ARGV: lease ms, lease ids. A lease that has run out is taken again: the request does still run.
+# ARGV: lease ms, lease ids. Returns those that are not there: settled meanwhile, or run out.
 RENEW = """
+local clock = redis.call('TIME')
+local until_ms = clock[1] * 1000 + math.floor(clock[2] / 1000) + tonumber(ARGV[1])
+local missing = {}
+for i = 2, #ARGV do
+  if redis.call('ZSCORE', KEYS[1], ARGV[i]) then
+    redis.call('ZADD', KEYS[1], until_ms, ARGV[i])
+  else
+    table.insert(missing, ARGV[i])
+  end
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return missing
+"""
+
+# ARGV: lease ms, lease ids: take again what has run out though the request does still run.
+RETAKE = """
 local clock = redis.call('TIME')
 local until_ms = clock[1] * 1000 + math.floor(clock[2] / 1000) + tonumber(ARGV[1])
 for i = 2, #ARGV do redis.call('ZADD', KEYS[1], until_ms, ARGV[i]) end

@@ -5,6 +5,7 @@ and Redis as its memory; budgets of money are billing's."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from redis.exceptions import RedisError
 from tenora_platform.auth import PlanTerms, TenantContext
 from tenora_platform.errors import RateLimitedError, UnavailableError
 from tenora_platform.ids import new_id
-from tenora_platform.limits.scripts import ACQUIRE, RENEW, SETTLE
+from tenora_platform.limits.scripts import ACQUIRE, PACE_KEPT_MS, RENEW, RETAKE, SETTLE
 from tenora_platform.operations.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -69,6 +70,7 @@ class Hold:
         self.tenant = tenant
         self.reserved_tokens = tokens
         self.now = now
+        self.began_s = time.monotonic()
         self._limits = limits
         self._ended = False
 
@@ -114,12 +116,30 @@ class Limits:
         self._live: dict[str, Hold] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def acquire(self, tenant: TenantContext, estimated_tokens: int) -> Hold:
-        """Reserve one request, its tokens (prompt and the most it may generate) and a parallel
-        place. Raises RateLimitedError with an honest retry_after_ms, UnavailableError when Redis
-        does not answer."""
+    async def admit(self, tenant: TenantContext) -> None:
+        """Count one request before anything is done for it, so that what is refused later counts
+        too; `acquire(..., requests=0)` then holds the rest. Raises as `acquire` does."""
+        refused, retry_ms, now = await self._run(tenant, 1, 0, "")
+        self._refuse(tenant, refused, retry_ms, now)
+
+    async def acquire(
+        self, tenant: TenantContext, estimated_tokens: int, *, requests: int = 1
+    ) -> Hold:
+        """Reserve a request (`requests` 0: `admit` has counted it, and has it back if this is
+        refused), its tokens (prompt and the most it may generate) and a parallel place. Raises
+        RateLimitedError with an honest retry_after_ms, UnavailableError when Redis does not
+        answer."""
         draft = Hold(self, tenant, estimated_tokens, _UNKNOWN)
-        refused, retry_ms, now = await self._run(tenant, estimated_tokens, draft.id)
+        refused, retry_ms, now = await self._run(tenant, requests, estimated_tokens, draft.id)
+        if refused and not requests:
+            await self._settle(draft, 0, 1)
+        self._refuse(tenant, refused, retry_ms, now)
+        draft.now = now
+        self._live[draft.id] = draft
+        return draft
+
+    def _refuse(self, tenant: TenantContext, refused: str, retry_ms: int, now: LimitsNow) -> None:
+        """Raises RateLimitedError for what was refused, if anything was."""
         if refused:
             self._metrics.refused.labels(refused).inc()
             raise RateLimitedError(
@@ -130,13 +150,10 @@ class Limits:
                 type="tokens" if refused == "tokens" else "requests",
                 headers=now.headers(),
             )
-        draft.now = now
-        self._live[draft.id] = draft
-        return draft
 
     async def now(self, tenant: TenantContext) -> LimitsNow:
         """Limits and use, changing nothing."""
-        _, _, now = await self._run(tenant, 0, "")
+        _, _, now = await self._run(tenant, 0, 0, "")
         return now
 
     async def end(self, hold: Hold, *, tokens_back: int, requests_back: int) -> None:
@@ -158,18 +175,30 @@ class Limits:
                 by_tenant[hold.tenant.tenant_id].append(hold.id)
             for tenant_id, leases in by_tenant.items():
                 try:
-                    await self._eval(RENEW, [_keys(tenant_id)[1]], [self._lease_ms, *leases])
+                    await self._renew(_keys(tenant_id)[1], leases)
                 except RedisError as error:
                     _log.warning("leases not renewed", tenant=tenant_id, reason=str(error))
 
+    async def _renew(self, key: str, leases: list[str]) -> None:
+        """What was settled while this was under way stays settled; what had run out is taken
+        again, and removed if it was settled meanwhile after all."""
+        missing = await self._eval(RENEW, [key], [self._lease_ms, *leases])
+        running = [lease.decode() for lease in missing if lease.decode() in self._live]
+        if running:
+            await self._eval(RETAKE, [key], [self._lease_ms, *running])
+            ended = [lease for lease in running if lease not in self._live]
+            if ended:
+                await self._redis.zrem(key, *ended)
+
     async def _run(
-        self, tenant: TenantContext, tokens: int, lease: str
+        self, tenant: TenantContext, requests: int, tokens: int, lease: str
     ) -> tuple[str, int, LimitsNow]:
         plan = tenant.plan
         arguments: list[str | int] = [
             _or_none(plan.requests_per_min),
             _or_none(plan.tokens_per_min),
             _or_none(plan.parallel_requests),
+            requests,
             tokens,
             lease,
             self._lease_ms,
@@ -181,9 +210,9 @@ class Limits:
             raise UnavailableError(
                 "The server cannot check limits right now.", code="limits_unavailable"
             ) from error
-        refused, retry_ms, requests, requests_reset, tokens_left, tokens_reset, parallel = answer
+        refused, retry_ms, left, requests_reset, tokens_left, tokens_reset, parallel = answer
         now = LimitsNow(
-            requests=_use(plan.requests_per_min, requests, requests_reset),
+            requests=_use(plan.requests_per_min, left, requests_reset),
             tokens=_use(plan.tokens_per_min, tokens_left, tokens_reset),
             parallel=parallel,
             parallel_max=plan.parallel_requests,
@@ -192,12 +221,16 @@ class Limits:
 
     async def _settle(self, hold: Hold, tokens_back: int, requests_back: int) -> None:
         plan = hold.tenant.plan
-        arguments: list[str | int] = [
+        took_ms = (time.monotonic() - hold.began_s) * 1000
+        says = hold.reserved_tokens > 0 and not requests_back
+        arguments: list[str | int | float] = [
             _or_none(plan.tokens_per_min),
             tokens_back,
             hold.id,
             _or_none(plan.requests_per_min),
             requests_back,
+            took_ms / hold.reserved_tokens if says else -1,
+            PACE_KEPT_MS,
         ]
         try:
             await self._eval(SETTLE, _keys(hold.tenant.tenant_id), arguments)
@@ -205,7 +238,9 @@ class Limits:
             # The lease frees the place; the estimate stands until the bucket has refilled.
             _log.warning("hold not settled", hold=hold.id, reason=str(error))
 
-    async def _eval(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+    async def _eval(
+        self, script: str, keys: Sequence[str], arguments: Sequence[str | int | float]
+    ) -> Any:
         values = [*keys, *(str(argument) for argument in arguments)]
         return await self._redis.eval(script, len(keys), *values)
 
@@ -237,9 +272,10 @@ def _or_none(limit: int | None) -> int:
     return -1 if limit is None else limit
 
 
-def _keys(tenant_id: str) -> tuple[str, str]:
-    # The braces keep both keys of a tenant on one node of a Redis cluster.
-    return f"tenora:limits:{{{tenant_id}}}:rates", f"tenora:limits:{{{tenant_id}}}:parallel"
+def _keys(tenant_id: str) -> tuple[str, str, str]:
+    # The braces keep all keys of a tenant on one node of a Redis cluster.
+    prefix = f"tenora:limits:{{{tenant_id}}}"
+    return f"{prefix}:rates", f"{prefix}:parallel", f"{prefix}:pace"
 
 
 _UNKNOWN = LimitsNow(LimitUse(None, None, 0), LimitUse(None, None, 0), 0, None)

@@ -1,0 +1,101 @@
+"""Texts on their way to tokens: what cannot fit is refused by its length, and what takes long is
+done beside the event loop, one text of a tenant at a time. It knows no API's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from tenora_engine.client import EngineClient
+from tenora_platform.errors import BadRequestError, RateLimitedError
+
+SHORT_CHARACTERS = 2048
+"""Up to here a text is made into tokens sooner than a thread could be asked to."""
+PLACES = 2
+"""Long texts at once in one process; the tokenizer works without Python's lock."""
+TENANT_WAITING_MAX = 32
+"""Requests of one tenant whose long texts wait for those before them."""
+
+T = TypeVar("T")
+
+
+class LongTexts:
+    """The places for long texts. A tenant has one at a time, so that many of its texts do not stand
+    before another's."""
+
+    def __init__(self, places: int = PLACES) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._lines: dict[str, asyncio.Lock] = {}
+        self._waiting: dict[str, int] = {}
+
+    async def run(self, tenant_id: str, work: Callable[[], T]) -> T:
+        """What `work` makes, in a thread. Raises RateLimitedError when too many of the tenant's
+        wait already, and what `work` raises."""
+        waiting = self._waiting.get(tenant_id, 0)
+        if waiting >= TENANT_WAITING_MAX:
+            raise RateLimitedError(
+                f"{waiting} long prompts of yours wait to be read already.",
+                retry_after_ms=1000,
+                code="too_many_long_prompts",
+            )
+        self._waiting[tenant_id] = waiting + 1
+        line = self._lines.setdefault(tenant_id, asyncio.Lock())
+        try:
+            async with line, self._places:
+                return await asyncio.to_thread(work)
+        finally:
+            self._waiting[tenant_id] -= 1
+            if not self._waiting[tenant_id]:
+                del self._waiting[tenant_id], self._lines[tenant_id]
+
+
+async def tokenised(places: LongTexts, tenant_id: str, characters: int, work: Callable[[], T]) -> T:
+    """What `work` makes of so many characters; others go on while it makes it of many."""
+    if characters <= SHORT_CHARACTERS:
+        return work()
+    return await places.run(tenant_id, work)
+
+
+def refuse_too_long(engine: EngineClient, characters: int, param: str) -> None:
+    """Raises BadRequestError for a text that cannot fit the context whatever its tokens are, before
+    any work is spent on it."""
+    context = engine.model.context_tokens
+    most = engine.text.characters_max(context)
+    if characters > most:
+        raise BadRequestError(
+            f"This model's maximum context length is {context} tokens. However, your {param} "
+            f"holds {characters} characters, which cannot be less than "
+            f"{-(-characters * context // most)} tokens. Please reduce the length of the {param}.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def prompt_lengths(prompt: str | list[str] | list[int] | list[list[int]]) -> list[int]:
+    """Characters of each of a body's prompts; tokens of one that is token ids."""
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [len(prompt)]
+    return [count_characters(each) for each in prompt]
+
+
+def count_characters(value: object) -> int:
+    """Of all texts in a body's value, however deep; a list of token ids counts one for each."""
+    count = 0
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            count += len(item)
+        elif isinstance(item, BaseModel):
+            left += [*item.__dict__.values(), item.model_extra]
+        elif isinstance(item, dict):
+            left += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            numbers = sum(isinstance(each, int) for each in item)
+            count += numbers
+            if numbers < len(item):
+                left += item
+    return count
