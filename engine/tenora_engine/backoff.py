@@ -4,20 +4,21 @@ from __future__ import annotations
 
 
 class Backoff:
-    """Waits that double from `first_s` to `max_s` with each end, and begin anew after a run of
-    `healthy_s`: what fails at once is not started in a tight loop, what ran well is back at once.
+    """Keeps starts apart: by `first_s`, doubled with each end to at most `max_s`, and anew after a
+    run of `healthy_s`. What fails at once is not started in a tight loop; what took longer than
+    that to start, or ran well, is started again without a wait.
     """
 
     def __init__(self, first_s: float = 0.2, max_s: float = 4.0, healthy_s: float = 10.0) -> None:
         self._first_s = first_s
         self._max_s = max_s
         self._healthy_s = healthy_s
-        self._next_s = first_s
+        self._apart_s = first_s
 
     def after(self, ran_s: float) -> float:
-        """Seconds to wait after a run of `ran_s` seconds (0: it did not even start)."""
+        """Seconds to wait after a run that was begun `ran_s` seconds ago, its start included."""
         if ran_s >= self._healthy_s:
-            self._next_s = self._first_s
-        wait_s = self._next_s
-        self._next_s = min(2 * wait_s, self._max_s)
+            self._apart_s = self._first_s
+        wait_s = max(0.0, self._apart_s - ran_s)
+        self._apart_s = min(2 * self._apart_s, self._max_s)
         return wait_s

@@ -142,9 +142,12 @@ async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
 
 def test_deaths_in_a_row_wait_little_and_a_healthy_run_begins_anew() -> None:
     backoff = Backoff()
-    waits = [backoff.after(ran_s=1.0) for _ in range(8)]
+    waits = [backoff.after(ran_s=0.0) for _ in range(8)]
     assert waits == sorted(waits)
     assert waits[0] <= 0.2
+    assert waits[4] > 2, "not a tight loop"
     assert waits[-1] <= 5, "with a start of ten seconds it is back within fifteen"
-    assert backoff.after(ran_s=60.0) == waits[0]
-    assert backoff.after(ran_s=0.0) == waits[1]
+    assert backoff.after(ran_s=1.0) == waits[-1] - 1.0, "starts are kept apart, not added to"
+    assert backoff.after(ran_s=5.0) == 0.0, "its own start took longer than that"
+    assert backoff.after(ran_s=60.0) == 0.0
+    assert backoff.after(ran_s=0.0) == waits[1], "as after the first end"

@@ -60,6 +60,7 @@ class ProcessEngineClient(RemoteEngineClient):
         self._stop_timeout_s = stop_timeout_s
         self._log_file = log
         self._hung_s = hung_s
+        self._launched_s = 0.0
         self._made_dir: Path | None = None
         self._child: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -119,6 +120,7 @@ class ProcessEngineClient(RemoteEngineClient):
     async def _launch(self) -> None:
         """Start a child and wait until it serves. Raises its own ModelLoadError or
         MemoryBudgetError, or EngineUnavailableError; then no child is left."""
+        self._launched_s = time.monotonic()
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 child = await self._spawn()
@@ -185,13 +187,10 @@ class ProcessEngineClient(RemoteEngineClient):
         """Wait for the child's death, tell all who wait, start another; for as long as needed."""
         backoff = Backoff()
         while True:
-            ran_s = 0.0
             if self._child is not None:
-                ready_s = time.monotonic()
                 how = _how(await self._child.wait())
                 self._note_loss(EngineUnavailableError(f"the engine process died ({how})"))
-                ran_s = time.monotonic() - ready_s
-            await asyncio.sleep(backoff.after(ran_s))
+            await asyncio.sleep(backoff.after(time.monotonic() - self._launched_s))
             try:
                 await self._launch()
             except EngineError as error:

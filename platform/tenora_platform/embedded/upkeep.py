@@ -54,30 +54,20 @@ def upheld(server: Server) -> Iterator[None]:
 
 def _keep(server: Server, stopping: threading.Event) -> None:
     backoff = Backoff()
-    up_s = time.monotonic()
+    started_s = time.monotonic()
     while not stopping.wait(_LOOK_S):
         how = server.ended()
         if how is None:
             continue
         died_s = time.monotonic()
         _log.error("embedded server died and is started again", server=server.name, how=how)
-        wait_s = backoff.after(died_s - up_s)
-        while not stopping.wait(wait_s):
+        while not stopping.wait(backoff.after(time.monotonic() - started_s)):
+            started_s = time.monotonic()
             try:
                 server.start()
             except (EmbeddedServerError, OSError) as error:
-                wait_s = backoff.after(0.0)
-                reason = str(error)
-                _log.error(
-                    "embedded server does not start",
-                    server=server.name,
-                    reason=reason,
-                    again_in_s=wait_s,
-                )
+                _log.error("embedded server does not start", server=server.name, reason=str(error))
             else:
+                away_s = round(time.monotonic() - died_s, 2)
+                _log.warning("embedded server is back", server=server.name, away_s=away_s)
                 break
-        up_s = time.monotonic()
-        if not stopping.is_set():
-            _log.warning(
-                "embedded server is back", server=server.name, away_s=round(up_s - died_s, 2)
-            )
