@@ -21,7 +21,6 @@ from rich.table import Table
 
 from tenora_bench.cache.command import cache_command
 from tenora_bench.client import BenchError
-from tenora_bench.kills_command import kills_command
 from tenora_bench.server import ServerUnderTest, serve
 from tenora_bench.tenancy.command import tenancy_command
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measurements, each with --json FILE.")
 app.command("cache")(cache_command)
 app.command("tenancy")(tenancy_command)
-app.command("kills")(kills_command)
 
 
 def end(signal_number: int, frame: object) -> NoReturn:

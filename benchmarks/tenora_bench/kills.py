@@ -20,7 +20,7 @@ from typing import Any, Literal
 import aiohttp
 import httpx
 
-from tenora_bench.books import Books, read_books
+from tenora_bench.books import Books
 from tenora_bench.client import BenchError
 from tenora_bench.server import free_port, wait_ready
 
@@ -78,10 +78,14 @@ class Platform:
 
 
 def measure_kills(
-    scratch: Path, model: Path, order: Sequence[Part], stop_s: float = 0.0
+    scratch: Path,
+    model: Path,
+    order: Sequence[Part],
+    read_books: Callable[[Path], Books],
+    stop_s: float = 0.0,
 ) -> dict[str, Any]:
     """Kill the parts in this order, each once the one before is back; stop the engine for `stop_s`
-    at the end (0: do not); take the platform down and read its books."""
+    at the end (0: do not); take the platform down and read the books of its data directory."""
     load = Load()
     with up(scratch, model) as platform:
         seen = {part: platform.pid_of(part) for part in PARTS}

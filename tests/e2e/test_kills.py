@@ -10,11 +10,12 @@ import pytest
 
 from tenora_bench.books import Books
 from tenora_bench.kills import PARTS, Load, Outcome, measure_kills, verdict
+from tenora_platform.cli.books import read_books
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the engine's process in /proc")
 def test_each_part_is_killed_and_nothing_is_lost(base_model_dir: Path, tmp_path: Path) -> None:
-    result = measure_kills(tmp_path, base_model_dir, PARTS)
+    result = measure_kills(tmp_path, base_model_dir, PARTS, read_books)
     log = (tmp_path / "up.log").read_text()
     assert not result["faults"], f"{result}\n{log[-4000:]}"
     assert result["answered"] > 10, "there was a load"

@@ -15,7 +15,7 @@ from rich.table import Table
 from tenora_bench.client import BenchError
 
 
-def kills_command(
+def kills(
     times: Annotated[int, typer.Option(help="Of each: engine, Valkey, PostgreSQL.")] = 3,
     row: Annotated[int, typer.Option(help="Then the engine so often in a row.")] = 8,
     stop_s: Annotated[float, typer.Option(help="Then SIGSTOP it for so long; 0: not.")] = 45.0,
@@ -26,13 +26,14 @@ def kills_command(
     not back within 15 s or left behind."""
     from tenora_bench.kills import PARTS, Part, measure_kills
     from tenora_engine.model.default_model import ensure_default_model
+    from tenora_platform.cli.books import read_books
 
     base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
     in_a_row: list[Part] = ["engine"]
     order = [*PARTS * times, *in_a_row * row]
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-kills-") as folder:
-            result = measure_kills(Path(folder), base, order, stop_s)
+            result = measure_kills(Path(folder), base, order, read_books, stop_s)
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
