@@ -28,13 +28,14 @@ class World:
         instant: bool = False,
         policy: str = "joint",
         max_running: int = 8,
+        max_step_tokens: int = 64,
         strict: bool = False,
     ) -> None:
         config = make_config(
             num_pages=num_pages,
             host_pages=host_pages,
-            max_step_tokens=64,
-            max_prefill_chunk=64,
+            max_step_tokens=max_step_tokens,
+            max_prefill_chunk=max_step_tokens,
             max_running=max_running,
             strict_isolation=strict,
         )
@@ -183,6 +184,28 @@ def test_beside_a_step_a_fetch_is_not_sooner_than_the_step() -> None:
     name = world.submit(PREFIXES[1])
     world.run()
     assert world.finished[name].usage.cached_tokens == 32
+
+
+def test_a_fetch_that_lands_beside_who_computes_the_same_leaves_its_node_alone() -> None:
+    world = World(num_pages=40, policy="unified-lru", max_step_tokens=9)
+    for prefix in PREFIXES[:6]:
+        world.serve(prefix)
+    world.submit([80], max_tokens=30)
+    world.step()
+    world.rig.memory.costs._step_s = 1.0
+    computes = world.submit(PREFIXES[0], max_tokens=4)
+    world.step()
+    world.rig.memory.costs._step_s = 0.0
+    fetches = world.submit(PREFIXES[0])
+    world.step()
+    (copy,) = world.rig.copier.in_flight
+    world.rig.copier.finish(copy)
+    world.rig.memory.fetches.take_completed()
+    world.rig.engine.check_integrity()
+    world.run()
+    assert world.finished[computes].usage.cached_tokens == 0
+    assert world.finished[fetches].usage.cached_tokens == 32
+    assert world.rig.engine.stats().pool.live_kv_pages == 0
 
 
 def test_only_who_needs_a_fetch_waits_for_it() -> None:

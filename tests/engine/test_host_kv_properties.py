@@ -1,5 +1,5 @@
 """The engine machine with a host tier for KV: few prefixes that come again and an arena that holds
-one or two of them, so that most of what is cached goes to the host and comes back, is cancelled or
+a few of them, so that most of what is cached goes to the host and comes back, is cancelled or
 purged on the way. A fetch takes less than computing by the costs that stand at first."""
 
 from __future__ import annotations
@@ -13,20 +13,30 @@ from engine_machine import REFS, EngineMachine
 from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.request import AdapterRef, Tenant
 
-_PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24)), list(range(40, 64))]
+_PREFIXES: list[list[int]] = [[7] * 24, [5, 6] * 12, list(range(24)), list(range(40, 64))]
+_STEPS_S = (0.0, 0.01, 1.0)  # 12 blocks of 2 tokens take 0.024 s to compute
 _TENANTS = [make_tenant("t0"), make_tenant("t3", weight=2.0)]
 
 
 class HostKVMachine(EngineMachine):
     @initialize(
-        num_pages=st.integers(14, 24),
-        host_pages=st.sampled_from((4, 16, 64)),
+        num_pages=st.integers(14, 40),
+        host_pages=st.sampled_from((4, 16, 64, 64)),
         policy=st.sampled_from(list(POLICIES)),
         instant=st.booleans(),
         slots=st.integers(1, 2),
+        budget=st.sampled_from((4, 4, 16)),
+        step_s=st.sampled_from(_STEPS_S),
     )
     def start(
-        self, num_pages: int, host_pages: int, policy: str, instant: bool, slots: int
+        self,
+        num_pages: int,
+        host_pages: int,
+        policy: str,
+        instant: bool,
+        slots: int,
+        budget: int,
+        step_s: float,
     ) -> None:
         self.share = 0.0
         self.policy = policy
@@ -34,6 +44,7 @@ class HostKVMachine(EngineMachine):
             num_pages=num_pages,
             block_tokens=2,
             max_running=3,
+            max_step_tokens=budget,
             max_adapters=slots,
             max_waiting=24,
             context_tokens=40,
@@ -42,13 +53,18 @@ class HostKVMachine(EngineMachine):
         self.rig = Rig.build(config, instant=instant, policy=make_policy(policy))
         self.rig.loader.instant = True
         fix_step_time(self.rig, 0.01)
+        for prefix in _PREFIXES:  # all but the last go to the host, as far as it has room
+            super().submit(prefix, 24, [[0]], _TENANTS[0], None, 1, 1, (), True)
+            while self.rig.engine.has_work:
+                self.step()
+        self.change_step_time(step_s)
 
     @rule(
-        prefixes=st.lists(st.sampled_from(_PREFIXES), min_size=1, max_size=4),
+        prefixes=st.lists(st.sampled_from([*_PREFIXES, []]), min_size=1, max_size=4),
         own=st.lists(st.integers(0, 95), min_size=1, max_size=3),
         tenant=st.sampled_from(_TENANTS),
         adapter=st.sampled_from([None, None, REFS[0]]),
-        max_tokens=st.integers(1, 3),
+        max_tokens=st.integers(1, 14),
     )
     def submit(
         self,
@@ -60,6 +76,21 @@ class HostKVMachine(EngineMachine):
     ) -> None:
         for prefix in prefixes:
             super().submit(prefix, 24, [own], tenant, adapter, max_tokens, 1, (), True)
+
+    @rule(step_s=st.sampled_from(_STEPS_S))
+    def change_step_time(self, step_s: float) -> None:
+        """Beside a step that takes as long as that, a few blocks or all of a prefix are computed
+        sooner than fetched: so a sequence may compute what another one fetches."""
+        self.rig.memory.costs._step_s = step_s
+
+    @precondition(lambda self: not self.rig.engine._book.num_waiting)
+    @rule(prefix=st.sampled_from(_PREFIXES), tenant=st.sampled_from(_TENANTS))
+    def fetch_what_another_computes(self, prefix: list[int], tenant: Tenant) -> None:
+        """Beside something that runs, one begins to compute a prefix, the next to fetch it."""
+        for step_s, path in ((0.0, []), (1.0, prefix), (0.0, prefix)):
+            self.change_step_time(step_s)
+            self.submit([path], [5], tenant, None, 12)
+            self.step()
 
     @precondition(lambda self: self.rig.copier.in_flight)
     @rule(pick=st.integers(0, 1000))
@@ -88,8 +119,8 @@ class HostKVMachine(EngineMachine):
 
 
 HostKVMachine.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=50,
+    max_examples=120,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

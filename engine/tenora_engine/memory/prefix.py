@@ -218,9 +218,9 @@ class PrefixTree:
         now_s: float,
     ) -> tuple[PrefixNode | None, array[int]]:
         """Hand the live pages of computed blocks to the tree: of the tokens of `encoded`, which
-        come after `end`. Returns where they end, to which the caller has references then from `end`
-        on, and the pages of those which were cached meanwhile, the first of them: for these, the
-        pages given stay the caller's."""
+        come after `end`, to which the caller has references. Returns where they end, to which the
+        caller has references then from `end` on, and the pages of those which were cached
+        meanwhile, the first of them: for these, the pages given stay the caller's."""
         at, cached = 0, array("i")
         while at < len(encoded):
             node = self._child(root, end, encoded, at, len(encoded))
@@ -231,6 +231,32 @@ class PrefixTree:
             at += len(node.key)
             end = node
         return end, cached
+
+    def attach(
+        self,
+        root: PrefixRoot,
+        end: PrefixNode | None,
+        encoded: bytes,
+        pages: array[int],
+        now_s: float,
+    ) -> PrefixNode:
+        """Make a node of live pages, the caller's alone, for blocks that are not cached: of the
+        tokens of `encoded`, which come after `end`. That may be another's, or nobody's."""
+        root.live_pages += len(pages)
+        if end is None:
+            node = PrefixNode(root, None, bytearray(encoded), pages, 0, now_s, None)
+            root.children[self._first_block(node)] = node
+            return node
+        if end.ticket:
+            self._withdraw(end)
+        is_own = end.visits == 1
+        fork = end.fork if is_own else end
+        node = PrefixNode(root, end, bytearray(encoded), pages, end.end, now_s, fork)
+        first = self._first_block(node)
+        if not is_own:
+            end.part(first)
+        end.children[first] = node
+        return node
 
     def evict(self, node: PrefixNode, most: int) -> int:
         """Free the pages of the last blocks of an unreferenced leaf, at most so many. Returns how
@@ -330,27 +356,20 @@ class PrefixTree:
         pages: array[int],
         now_s: float,
     ) -> PrefixNode:
-        """New blocks after `end`: more of its run as long as that is one sequence's alone."""
-        root.live_pages += len(pages)
-        if end is None:
-            node = PrefixNode(root, None, bytearray(encoded), pages, 0, now_s, None)
-            root.children[self._first_block(node)] = node
-            return node
-        is_own = end.visits == 1
-        if is_own and end.references == 1 and not end.children and not end.wanted:
+        """New blocks after `end`, which is the caller's: more of its run as long as that is nobody
+        else's."""
+        if (
+            end is not None
+            and end.visits == end.references == 1
+            and not end.children
+            and not end.wanted
+        ):
+            root.live_pages += len(pages)
             end.key += encoded
             end.pages.extend(pages)
             end.last_used_s = now_s
             return end
-        if end.ticket:  # it came from the host: nobody uses it
-            self._withdraw(end)
-        fork = end.fork if is_own else end
-        node = PrefixNode(root, end, bytearray(encoded), pages, end.end, now_s, fork)
-        first = self._first_block(node)
-        if not is_own:
-            end.part(first)
-        end.children[first] = node
-        return node
+        return self.attach(root, end, encoded, pages, now_s)
 
     def _drop(self, node: PrefixNode) -> None:
         """Forget an unreferenced node without children."""
