@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_fakes import Rig, fix_step_time, make_config, make_ref, make_request, make_tenant
-from tenora_engine.errors import DeadlineError
+from tenora_engine.errors import ContextLengthError, DeadlineError
 from tenora_engine.events import Event, FinishEvent, RefusedEvent
 from tenora_engine.loop import EngineLoop
 from tenora_engine.memory.costs import CostModel
@@ -113,6 +113,39 @@ def test_what_has_run_is_not_refused() -> None:
     assert not [e for e in events if isinstance(e, RefusedEvent)]
     ended = [e.request_id for e in events if isinstance(e, FinishEvent)]
     assert sorted(ended) == ["r0", "r1", "r2", "two", "two"]
+
+
+ENDS = ("length", "stop", "abort", "error", "refused at once", "refused late", "relegated")
+
+
+@pytest.mark.parametrize("late", ["refuse", "relegate", "best_effort"])
+@pytest.mark.parametrize("end", ENDS)
+def test_an_idle_engine_sleeps_whatever_the_last_request_ended_by(
+    end: str, late: LateAction
+) -> None:
+    rig = Rig.build(make_config(num_pages=64, max_running=1), eos_every=10**9)
+    fix_step_time(rig, 0.001)
+    tenant = promised(late)
+    if end in ("refused late", "relegated"):
+        rig.engine.submit(make_request("first", [1], ignore_eos=True, max_tokens=4))
+        rig.engine.step()
+    if end == "error":
+        rig.runner.fail_next = RuntimeError("out of luck")
+    stops = tuple(range(97)) if end == "stop" else ()
+    try:
+        size = 2000 if end == "refused at once" else 4
+        rig.engine.submit(
+            make_request("r", [2] * size, tenant=tenant, max_tokens=3, stop_token_ids=stops)
+        )
+    except (DeadlineError, ContextLengthError):
+        assert end == "refused at once"
+    if end == "abort":
+        rig.engine.abort("r")
+    run(rig, 2.0 if end in ("refused late", "relegated") else 0.01)
+    for _ in range(3):
+        assert not rig.engine.has_work
+        assert rig.engine.idle_s is None
+        rig.now_s += 5.0
 
 
 def test_in_order_of_arrival_nobody_is_refused() -> None:

@@ -45,6 +45,7 @@ class EngineMachine(RuleBasedStateMachine):
     rig: Rig
     share: float  # of the arena, guaranteed to each tenant
     policy: str
+    step_s = 0.5
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,6 +70,7 @@ class EngineMachine(RuleBasedStateMachine):
         at_once_bytes=st.sampled_from((0, 200, AT_ONCE_BYTES)),
         guesses=st.sampled_from((0, 0, 1, 2)),
         can_pause=st.booleans(),
+        step_s=st.sampled_from((0.5, 0.02)),
     )
     def start(
         self,
@@ -84,7 +86,9 @@ class EngineMachine(RuleBasedStateMachine):
         at_once_bytes: int,
         guesses: int,
         can_pause: bool,
+        step_s: float,
     ) -> None:
+        self.step_s = step_s
         strict = sharing == "strict" and policy != "static-lru"
         # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
         self.share = {"none": 0.0, "shares": 0.15, "strict": 0.3}[sharing]
@@ -178,7 +182,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        self.rig.now_s += 0.5
+        self.rig.now_s += self.step_s
         self._take(self.rig.engine.step())
 
     @rule()
@@ -265,7 +269,9 @@ class EngineMachine(RuleBasedStateMachine):
         running, rivals = self.rig.engine._book.running, self.rig.memory.rivals
         for sequence in running:
             assert rivals.count(sequence, running) == len(rivals.among(sequence, running))
-        pool = self.rig.engine.stats().pool
+        engine = self.rig.engine
+        assert engine.has_work or engine.idle_s is None or engine.idle_s > 0, "idle, but awake"
+        pool = engine.stats().pool
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages
         )
@@ -343,6 +349,9 @@ class EngineMachine(RuleBasedStateMachine):
         answered = [r for r in self.requests.values() if r.request_id not in self.refused]
         due = {(r.request_id, i) for r in answered for i in range(r.sampling.n)}
         assert set(self.finished) == due, "every sequence ends exactly once"
+        assert not rig.engine.has_work
+        rig.now_s += 10.0  # beyond every deadline of TENANTS
+        assert rig.engine.idle_s is None, "nothing is in flight, whatever it ended by"
         stats = rig.engine.stats()
         assert (stats.running, stats.waiting, stats.pool.live_kv_pages) == (0, 0, 0)
         assert stats.pool.free_pages + stats.pool.cached_kv_pages + stats.pool.adapter_pages == (

@@ -16,8 +16,8 @@ _SPARE_ENTRIES = 64
 
 class Deadlines:
     """Sequences that wait for the first time, of plans that refuse or relegate what is late, by the
-    latest time at which they could start. Among the entries are such as wait no more, but never
-    more of them than of the others and a few."""
+    latest time at which they could start. Among the entries are such as wait no more, but never the
+    first, and never more of them than of the others and a few."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
@@ -27,7 +27,9 @@ class Deadlines:
 
     @property
     def next_s(self) -> float:
-        """Before this time none is missed."""
+        """Before this time none is missed; infinite where none can be."""
+        while self._heap and not _is_kept(self._heap[0][2]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
     def watch(self, sequence: Sequence) -> None:
@@ -47,8 +49,6 @@ class Deadlines:
         missed = []
         while self.next_s < now_s:
             sequence = heapq.heappop(self._heap)[2]
-            if not _is_kept(sequence):
-                continue
             if self._latest_start_s(sequence) < now_s:
                 missed.append(sequence)
             else:  # a token takes less than when it came
