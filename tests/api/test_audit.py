@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pytest
 
+from adapter_files import adapter_form
 from api_harness import ADMIN_KEY, Api
 from platform_fixtures import Servers, plain_url
+from tenora_platform.audit import repository
+from tenora_platform.audit.tables import AuditRow
 from tenora_platform.bootstrap import database_urls
+from tenora_platform.ids import new_id
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -46,7 +53,8 @@ async def test_every_change_is_written_down(api: Api) -> None:
         (4, "api_key.create"),
         (5, "api_key.revoke"),
     ]
-    assert entries[2]["details"] == {"plan": "free"}
+    assert entries[2]["before"]["plan"] == "audited"
+    assert entries[2]["after"] == entries[2]["before"] | {"plan": "free"}
     assert entries[0]["actor"].startswith("admin_key:")
     assert ADMIN_KEY not in str(entries)
     assert entries[4]["actor"] == f"api_key:{tenant.key_id}"
@@ -130,4 +138,126 @@ async def test_tampering_is_found(api: Api, owner: Connection) -> None:
     assert "missing" in str(await verdict(api))
     owner.execute("update audit_logs set seq = 1 where id = %s", row or [])
     owner.execute("alter table audit_logs enable trigger append_only")
+    assert await verdict(api) is None
+
+
+async def last_entry(api: Api, action: str) -> dict[str, Any]:
+    page = (await api.admin("GET", f"/admin/v1/audit_logs?action={action}&limit=1")).json()
+    entry: dict[str, Any] = page["data"][0]
+    for name in ("before", "after"):
+        assert entry["details"][name] == entry[name]  # so the hash covers it
+    return entry
+
+
+async def test_an_entry_says_what_changed(api: Api) -> None:
+    """Of plans, tenants, keys and prices: as it was and as it is, whole, and no secret."""
+    await api.put_plan("told", {"requests_per_min": 5, "budget": "1.5"}, weight=2)
+    made = await last_entry(api, "plan.put")
+    assert made["before"] is None
+    await api.put_plan("told", {"requests_per_min": 7}, weight=3, tiers=["default"])
+    entry = await last_entry(api, "plan.put")
+    assert entry["before"] == made["after"]
+    assert Decimal(entry["before"]["budget"]) == Decimal("1.5")
+    assert [entry[when]["weight"] for when in ("before", "after")] == [2, 3]
+    assert [entry[when]["requests_per_min"] for when in ("before", "after")] == [5, 7]
+    assert entry["after"]["budget"] is None
+    assert entry["after"]["tiers"] == ["default"]
+
+    tenant = await api.new_tenant("told", "told", expires_at="2100-01-01T00:00:00+02:00")
+    key = await last_entry(api, "api_key.create")
+    assert key["before"] is None
+    assert key["after"]["scopes"]
+    assert key["after"]["expires_at"] == "2099-12-31T22:00:00+00:00"
+    assert tenant.key.rsplit("_", 1)[-1] not in str(key)
+    assert "hash" not in key["after"]
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"status": "suspended"})
+    entry = await last_entry(api, "tenant.update")
+    assert entry["before"]["status"] == "active"
+    assert entry["after"] == entry["before"] | {"status": "suspended"}
+    await api.admin("DELETE", f"/admin/v1/tenants/{tenant.id}/api_keys/{tenant.key_id}")
+    entry = await last_entry(api, "api_key.revoke")
+    assert entry["before"] == key["after"]
+    assert entry["after"]["revoked_at"] is not None
+
+    price = {
+        "model": "told",
+        "effective_from": "2033-01-01T00:00:00Z",
+        "per_million": {"uncached_prefill": "1.25", "cached_prefill": "0", "output": "99.000001"},
+    }
+    version = (await api.admin("POST", "/admin/v1/prices", json=price)).json()
+    entry = await last_entry(api, "price_version.create")
+    assert entry["target"] == version["id"]
+    assert entry["before"] is None
+    assert entry["after"]["per_million"] == price["per_million"]
+    assert entry["after"]["effective_from"] == "2033-01-01T00:00:00+00:00"
+    await api.admin("DELETE", f"/admin/v1/prices/{version['id']}")
+    gone = await last_entry(api, "price_version.withdraw")
+    assert gone["before"]["id"] == version["id"]
+    assert Decimal(gone["before"]["per_million"]["output"]) == Decimal("99.000001")
+    assert gone["after"] is None
+    assert await verdict(api) is None
+
+
+async def test_an_alias_entry_has_both_targets(api: Api) -> None:
+    tenant = await api.new_tenant()
+    for _ in range(2):
+        form = adapter_form(api.engine.model, "aliased")
+        answer = await api.call(tenant.key, "POST", "/v1/adapters", files=form)
+        assert answer.status_code == 202, answer.text
+    async with asyncio.timeout(20):
+        while True:
+            shown = (await api.call(tenant.key, "GET", "/v1/adapters/aliased")).json()
+            if [each["state"] for each in shown["versions"]] == ["active", "active"]:
+                break
+            await asyncio.sleep(0.05)
+    activated = await last_entry(api, "adapter_version.activate")
+    assert activated["before"] == {"state": "validating"}
+    assert activated["after"]["digest"].startswith("sha256:")
+    first = [{"version": 1, "weight": 100}]
+    second = [{"version": 1, "weight": 90}, {"version": 2, "weight": 10}]
+    for before, after in ((None, first), (first, second)):
+        path = "/v1/adapters/aliased/aliases/prod"
+        await api.call(tenant.key, "PUT", path, json={"targets": after})
+        entry = await last_entry(api, "adapter_alias.put")
+        assert entry["before"] == (None if before is None else {"targets": before})
+        assert entry["after"] == {"targets": after}
+    await api.call(tenant.key, "DELETE", "/v1/adapters/aliased/versions/2")
+    entry = await last_entry(api, "adapter_version.delete")
+    assert (entry["before"], entry["after"]) == ({"state": "active"}, {"state": "revoked"})
+    await api.call(tenant.key, "DELETE", "/v1/adapters/aliased")
+    entry = await last_entry(api, "adapter.delete")
+    assert entry["before"] == {
+        "versions": {"1": "active", "2": "revoked"},
+        "aliases": {"prod": second},
+    }
+    assert entry["after"] is None
+    assert await verdict(api) is None
+
+
+async def test_entries_from_before_still_verify(api: Api) -> None:
+    """They have other details, hashed as the text that they are."""
+    tenant = await api.new_tenant()
+    async with api.state.db.admin_session() as session:
+        last = await repository.last_of(session, tenant.id)
+        assert last is not None
+        row = AuditRow(
+            id=new_id("audit"),
+            tenant_id=tenant.id,
+            chain=tenant.id,
+            seq=last.seq + 1,
+            at=datetime.now(UTC),
+            actor="key_old",
+            action="old.entry",
+            target="x",
+            details='{"name":"x@prod"}',
+            request_id=None,
+            prev_hash=last.hash,
+        )
+        row.hash = api.state.audit.hash_of(row)
+        session.add(row)
+    page = (await api.admin("GET", "/admin/v1/audit_logs?action=old.entry")).json()
+    entry = page["data"][0]
+    assert entry["details"] == {"name": "x@prod"}
+    assert (entry["before"], entry["after"]) == (None, None)
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "after it"})
     assert await verdict(api) is None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 import uvicorn
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 from api_harness import ADMIN_KEY
 from fake_engine import FakeEngine
+from platform_fixtures import plain_url
 from tenora_kernels import backend
 from tenora_platform.app import create_app, openapi_document
 from tenora_platform.cli.adapters import parse_target, reasons
@@ -274,6 +276,23 @@ def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
     assert (code, "the admin key" in text) == (1, True)
     code, text = run("tenant", "list", "--url", f"http://127.0.0.1:{free_port()}", **admin)
     assert (code, "cannot be reached" in text) == (1, True)
+
+
+def test_proofs_end_with_1_when_something_is_wrong(listening: Listening, database_url: str) -> None:
+    where, admin = ("--url", listening.url), {"TENORA_ADMIN_KEY": ADMIN_KEY}
+    assert run("tenant", "create", "proved", *where, **admin)[0] == 0
+    code, text = run("audit", "verify", *where, **admin)
+    assert (code, "True" in text) == (0, True), text
+    assert run("usage", "reconcile", *where, **admin)[0] == 0
+    with psycopg.connect(plain_url(database_url), autocommit=True) as owner:
+        owner.execute("INSERT INTO usage_dead_letters VALUES ('lost:0', '{}', 'a surprise')")
+        owner.execute("ALTER TABLE audit_logs DISABLE TRIGGER append_only")
+        owner.execute("UPDATE audit_logs SET actor = 'nobody' WHERE seq = 1")
+        owner.execute("ALTER TABLE audit_logs ENABLE TRIGGER append_only")
+    code, text = run("usage", "reconcile", *where, **admin)
+    assert (code, "lost:0 set aside a surprise" in text) == (1, True), text
+    code, text = run("audit", "verify", *where, **admin)
+    assert (code, "was changed" in text) == (1, True), text
 
 
 def test_an_adapter_that_is_refused_says_why(listening: Listening, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ async def list_entries(
     rows = await repository.list_entries(
         session, tenant_id=tenant_id, action=action, after=after, limit=limit
     )
-    return AuditPage.of([AuditEntry.model_validate(row) for row in rows], limit)
+    return AuditPage.of([AuditEntry.of(row) for row in rows], limit)
 
 
 @router.get("/verification")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel
 
+from tenora_platform.audit.tables import AuditRow
 from tenora_platform.schemas import IdItem, ListPage
 
 
 class AuditEntry(IdItem):
+    """`details` is all that was hashed; `before` and `after` are out of it: the target as it was
+    and as it is (null: it did not exist, or does not any more; both are null in old entries)."""
+
     object: Literal["audit_log"] = "audit_log"
     tenant_id: str | None
     chain: str
@@ -20,15 +24,19 @@ class AuditEntry(IdItem):
     actor: str
     action: str
     target: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
     details: dict[str, Any]
     request_id: str | None
     prev_hash: str
     hash: str
 
-    @field_validator("details", mode="before")
     @classmethod
-    def _parse(cls, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
+    def of(cls, row: AuditRow) -> Self:
+        details = json.loads(row.details)
+        columns = {column.key: getattr(row, column.key) for column in AuditRow.__table__.columns}
+        changes = {"before": details.get("before"), "after": details.get("after")}
+        return cls.model_validate(columns | changes | {"details": details})
 
 
 class AuditPage(ListPage[AuditEntry]):

@@ -7,6 +7,7 @@ import hmac
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from hashlib import sha256
 
 import structlog
@@ -21,7 +22,8 @@ from tenora_platform.secret import ServerSecret
 OPERATOR = "operator"
 _GENESIS = "0" * 64
 
-Details = Mapping[str, str | int | bool | list[str] | None]
+Details = Mapping[str, object]
+"""JSON, and times and decimals, which become its strings."""
 
 
 class AuditLog:
@@ -40,10 +42,13 @@ class AuditLog:
         action: str,
         target: str,
         tenant_id: str | None = None,
+        before: Details | None = None,
+        after: Details | None = None,
         details: Details | None = None,
     ) -> AuditRow:
-        """Record `action` (such as `api_key.revoke`) on `target` (an id). `tenant_id` is whose
-        chain it belongs to; None is the operator's and needs an admin session."""
+        """Record `action` (such as `api_key.revoke`) on `target` (an id), with what the target was
+        `before` (None: nothing) and is `after` it. `tenant_id` is whose chain it belongs to; None
+        is the operator's and needs an admin session."""
         chain = tenant_id or OPERATOR
         await session.execute(
             text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"),
@@ -60,7 +65,7 @@ class AuditLog:
             actor=actor,
             action=action,
             target=target,
-            details=json.dumps(dict(details or {}), sort_keys=True, separators=(",", ":")),
+            details=_canonical({"before": before, "after": after, **(details or {})}),
             request_id=request_id,
             prev_hash=last.hash if last else _GENESIS,
         )
@@ -101,3 +106,16 @@ class AuditLog:
                 return f"{where} was changed after it was written"
             expected[row.chain] = (row.seq + 1, row.hash)
         return None
+
+
+def _canonical(details: Details) -> str:
+    return json.dumps(details, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: object) -> str:
+    """What JSON has no form for. Raises TypeError for what has no business in the log."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    raise TypeError(f"{type(value).__name__} in an audit entry")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter
 
 from tenora_platform.auth import CurrentAdmin
@@ -40,7 +42,11 @@ async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdm
             per_million=body.per_million.model_dump(),
         )
         await state.audit.append(
-            session, actor=admin.actor, action="price_version.create", target=price.id
+            session,
+            actor=admin.actor,
+            action="price_version.create",
+            target=price.id,
+            after=asdict(price),
         )
     await service.rate_waiting(state.db)
     return _view(price)
@@ -52,7 +58,11 @@ async def withdraw_price(version_id: str, state: State, admin: CurrentAdmin) -> 
     async with state.db.admin_session() as session:
         price = await prices.withdraw_price_version(session, version_id)
         await state.audit.append(
-            session, actor=admin.actor, action="price_version.withdraw", target=price.id
+            session,
+            actor=admin.actor,
+            action="price_version.withdraw",
+            target=price.id,
+            before=asdict(price),
         )
     await service.rate_waiting(state.db)
     return Deleted(id=price.id, object="price_version")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tenora_bench.cli import app as bench
-from tenora_platform.cli import adapters, doctor, kills, tenants, usage
+from tenora_platform.cli import adapters, audit, doctor, kills, tenants, usage
 from tenora_platform.cli.errors import FriendlyGroup
 from tenora_platform.cli.options import with_settings
 from tenora_platform.settings import Settings
@@ -26,6 +26,7 @@ app.add_typer(tenants.tenant, name="tenant", help="Tenants (needs the admin key)
 app.add_typer(tenants.key, name="key", help="API keys.")
 app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
+app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
 

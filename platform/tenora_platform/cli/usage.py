@@ -8,6 +8,7 @@ import typer
 
 from tenora_platform.cli.client import (
     DEFAULT_URL,
+    AdminKey,
     AsJson,
     TenantKey,
     Url,
@@ -54,6 +55,26 @@ def show_costs(
     query = _query(start, end, bucket, group_by)
     with connected(url, key, what=_KEY) as api:
         _show_buckets(api.call("GET", "/v1/costs", params=query), as_json=as_json)
+
+
+@usage.command("reconcile")
+def reconcile(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
+    """What was used and is not billed, with the reasons (needs the admin key). Exit code 1 if
+    there is any."""
+    with connected(url, key, what="the admin key") as api:
+        found = api.call("GET", "/admin/v1/reconciliation")
+    rows = [
+        {"kind": kind, **each}
+        for kind, field in (
+            ("no price", "newest_unrated_events"),
+            ("set aside", "newest_dead_letters"),
+        )
+        for each in found[field]
+    ]
+    columns = {"event": "event_id", "kind": "kind", "reason": "reason"}
+    show(found, columns, as_json=as_json, rows=rows)
+    if not found["settled"]:
+        raise typer.Exit(1)
 
 
 def _query(*values: str | None) -> dict[str, str]:

@@ -111,6 +111,7 @@ async def put_alias(session: AsyncSession, row: AdapterAliasRow) -> AdapterAlias
             set_={"targets": row.targets, "updated_at": func.now()},
         )
         .returning(AdapterAliasRow)
+        .execution_options(populate_existing=True)
     )
     return (await session.scalars(statement)).one()
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.audit.service import Details
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import (
     BadRequestError,
@@ -80,7 +81,13 @@ class Registry:
                 adapter.next_version += 1
                 session.add(row)
                 await session.flush()
-                await self._audit(session, "adapter_version.create", row.id, adapter.name)
+                await self._audit(
+                    session,
+                    "adapter_version.create",
+                    row.id,
+                    f"{adapter.name}@{row.number}",
+                    after={"state": row.state, "bytes": row.bytes, "sha256": row.weights_sha256},
+                )
                 await session.refresh(row)
                 view = version_view(adapter.name, row)
         except BaseException:
@@ -179,7 +186,8 @@ class Registry:
                         param=f"targets[{place}].version",
                         code="invalid_value",
                     )
-            existing = {row.alias for row in await repository.aliases_of(session, [adapter.id])}
+            aliases = await repository.aliases_of(session, [adapter.id])
+            existing = {row.alias: row.targets for row in aliases}
             if alias not in existing and len(existing) >= ALIASES_MAX:
                 raise ConflictError(f"{name} has {ALIASES_MAX} aliases already.", param="alias")
             row = await repository.put_alias(
@@ -191,7 +199,14 @@ class Registry:
                     targets=[target.model_dump() for target in targets],
                 ),
             )
-            await self._audit(session, "adapter_alias.put", adapter.id, f"{name}@{alias}")
+            await self._audit(
+                session,
+                "adapter_alias.put",
+                adapter.id,
+                f"{name}@{alias}",
+                before={"targets": existing[alias]} if alias in existing else None,
+                after={"targets": row.targets},
+            )
             view = _alias_view(name, row)
         await self._resolver.invalidate(self._tenant.tenant_id)
         return view
@@ -201,11 +216,18 @@ class Registry:
         async with self._session() as session:
             adapter = await self._require(session, name, for_update=True)
             versions = await repository.versions_of(session, [adapter.id])
+            before = {
+                "versions": {row.number: row.state for row in versions},
+                "aliases": {
+                    row.alias: row.targets
+                    for row in await repository.aliases_of(session, [adapter.id])
+                },
+            }
             for row in versions:
                 await self._revoke(session, row)
             await repository.drop_aliases(session, adapter.id)
             adapter.deleted_at = datetime.now(UTC)
-            await self._audit(session, "adapter.delete", adapter.id, name)
+            await self._audit(session, "adapter.delete", adapter.id, name, before=before)
         await self._after_revoking(versions)
         return adapter.id
 
@@ -216,8 +238,16 @@ class Registry:
             row = await _require_version(session, adapter, number)
             if row.state == "revoked":
                 raise NotFoundError(f"{name}@{number} has been deleted already.", param="version")
+            before = {"state": row.state}
             await self._revoke(session, row)
-            await self._audit(session, "adapter_version.delete", row.id, f"{name}@{number}")
+            await self._audit(
+                session,
+                "adapter_version.delete",
+                row.id,
+                f"{name}@{number}",
+                before=before,
+                after={"state": "revoked"},
+            )
         await self._after_revoking([row])
         return row.id
 
@@ -250,13 +280,24 @@ class Registry:
     def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
         return self._state.db.tenant_session(self._tenant.tenant_id)
 
-    async def _audit(self, session: AsyncSession, action: str, target: str, name: str) -> None:
+    async def _audit(
+        self,
+        session: AsyncSession,
+        action: str,
+        target: str,
+        name: str,
+        *,
+        before: Details | None = None,
+        after: Details | None = None,
+    ) -> None:
         await self._state.audit.append(
             session,
             actor=self._tenant.key_id,
             action=action,
             target=target,
             tenant_id=self._tenant.tenant_id,
+            before=before,
+            after=after,
             details={"name": name},
         )
 

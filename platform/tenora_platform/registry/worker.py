@@ -160,7 +160,8 @@ class IntakeWorker:
                     action="adapter_version.activate",
                     target=row.id,
                     tenant_id=row.tenant_id,
-                    details={"digest": digest},
+                    before={"state": "validating"},
+                    after={"state": "active", "digest": digest, "rank": checked.rank},
                 )
             elif not await repository.digest_in_use(session, digest):
                 await self._storage.withdraw(digest)  # deleted while it was being checked
@@ -184,7 +185,11 @@ class IntakeWorker:
                     action="adapter_version.reject",
                     target=row.id,
                     tenant_id=row.tenant_id,
-                    details={"codes": sorted({problem.code for problem in report.problems})},
+                    before={"state": "validating"},
+                    after={
+                        "state": "rejected",
+                        "codes": sorted({problem.code for problem in report.problems}),
+                    },
                 )
         codes = [problem.code for problem in report.problems]
         _log.info("adapter checked", version=row.id, state="rejected", codes=codes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -11,6 +11,12 @@ from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
 async def list_plans(session: AsyncSession) -> list[PlanRow]:
     return list(await session.scalars(select(PlanRow).order_by(PlanRow.name)))
+
+
+async def lock_plan(session: AsyncSession, name: str) -> None:
+    """Until the transaction ends: one changes the plan, whether or not it exists."""
+    statement = text("select pg_advisory_xact_lock(hashtextextended(:name, 0))")
+    await session.execute(statement, {"name": f"plan:{name}"})
 
 
 async def get_plan(session: AsyncSession, name: str) -> PlanRow | None:

@@ -47,10 +47,17 @@ class TenantService:
     async def put_plan(self, name: str, body: PlanBody) -> PlanRow:
         values = body.model_dump(exclude={"limits", "tiers"}) | body.limits.model_dump()
         values["tiers"] = body.tiers if body.tiers is not None else _TIERS[body.sla_class]
+        await repository.lock_plan(self._session, name)
+        existing = await repository.get_plan(self._session, name)
+        before = _told(existing) if existing is not None else None
         row = await repository.put_plan(self._session, name, values)
-        details = {key: None if value is None else str(value) for key, value in values.items()}
         await self._audit.append(
-            self._session, actor=self._actor, action="plan.put", target=name, details=details
+            self._session,
+            actor=self._actor,
+            action="plan.put",
+            target=name,
+            before=before,
+            after=_told(row),
         )
         return row
 
@@ -69,7 +76,7 @@ class TenantService:
             action="tenant.create",
             target=row.id,
             tenant_id=row.id,
-            details={"name": body.name, "plan": body.plan},
+            after=_told(row),
         )
         return row
 
@@ -89,6 +96,7 @@ class TenantService:
                 raise BadRequestError(f"{name} may not be null.", param=name)
         if "plan" in changes:
             await self._require_plan(changes["plan"])
+        before = _told(row)
         for name, value in changes.items():
             setattr(row, name, value)
         row.updated_at = datetime.now(UTC)
@@ -98,7 +106,8 @@ class TenantService:
             action="tenant.update",
             target=row.id,
             tenant_id=row.id,
-            details=changes,
+            before=before,
+            after=_told(row),
         )
         return row
 
@@ -135,7 +144,7 @@ class TenantService:
             action="api_key.create",
             target=row.id,
             tenant_id=tenant_id,
-            details={"name": row.name, "prefix": row.prefix, "scopes": row.scopes},
+            after=_told(row),
         )
         return NewApiKey(**ApiKey.model_validate(row).model_dump(), key=new.text)
 
@@ -146,6 +155,7 @@ class TenantService:
             raise NotFoundError(f"There is no API key {key_id!r}.")
         if row.revoked_at is not None:
             return
+        before = _told(row)
         row.revoked_at = datetime.now(UTC)
         await self._audit.append(
             self._session,
@@ -153,7 +163,8 @@ class TenantService:
             action="api_key.revoke",
             target=row.id,
             tenant_id=tenant_id,
-            details={"prefix": row.prefix},
+            before=before,
+            after=_told(row),
         )
 
     async def _require_plan(self, name: str) -> None:
@@ -162,3 +173,12 @@ class TenantService:
             raise BadRequestError(
                 f"There is no plan {name!r}; there are: {plans}.", param="plan", code="unknown_plan"
             )
+
+
+# What the audit log keeps of a row, never a secret or its hash.
+_UNTOLD = {"created_at", "updated_at", "last_used_at", "hash"}
+
+
+def _told(row: PlanRow | TenantRow | ApiKeyRow) -> dict[str, object]:
+    columns = (column.key for column in row.__table__.columns)
+    return {name: getattr(row, name) for name in columns if name not in _UNTOLD}
