@@ -921,17 +921,29 @@ export interface components {
              */
             role: "assistant";
         };
-        /** AuditEntry */
+        /**
+         * AuditEntry
+         * @description `details` is all that was hashed; `before` and `after` are out of it: the target as it was
+         *     and as it is (null: it did not exist, or does not any more; both are null in old entries).
+         */
         AuditEntry: {
             /** Action */
             action: string;
             /** Actor */
             actor: string;
+            /** After */
+            after: {
+                [key: string]: unknown;
+            } | null;
             /**
              * At
              * Format: date-time
              */
             at: string;
+            /** Before */
+            before: {
+                [key: string]: unknown;
+            } | null;
             /** Chain */
             chain: string;
             /** Details */
