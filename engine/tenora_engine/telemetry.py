@@ -132,7 +132,7 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     queues: list[QueueStats] = []
     service_gaps: dict[str, float] = {}
     """By class: the largest difference between two tenants that wait in it, of the service they
-    have been charged over their weights (`scheduling.queue.ClassQueue` has the bound)."""
+    have been charged over their weights (`scheduling.class_queue` has the bound)."""
     adapter_loads: dict[str, Histogram] = {}  # by the tier that they came from
 
     def without_tenants(self) -> TelemetryStats:

@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 
 from engine_fakes import make_request, make_tenant
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS, BACKLOG_ROUNDS, CREDIT_ROUNDS
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, ClassShares
 from tenora_engine.scheduling.line import AGE_S, LINE_WINDOW
-from tenora_engine.scheduling.queue import (
-    AHEAD_ROUNDS,
-    BACKLOG_ROUNDS,
-    CREDIT_ROUNDS,
-    FairQueue,
-)
+from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.sequence import Sequence
 
 NOW_S = 1000.0

@@ -1,0 +1,207 @@
+"""ClassQueue: the tenants of one class that wait, and whose turn it is. It knows neither memory nor
+adapters, and costs only by number."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from itertools import count
+
+from tenora_engine.scheduling.line import TenantLine
+from tenora_engine.sequence import Sequence
+
+CREDIT_ROUNDS = 16
+"""Rounds by which a tenant that comes to the queue may be behind: what it may be owed of the time
+in which others waited and it did not."""
+
+BACKLOG_ROUNDS = 2.5
+"""A tenant has a backlog when so many rounds' work of it waits."""
+
+AHEAD_ROUNDS = 4
+"""A tenant keeps within its share while it is not further ahead of the others than this."""
+
+_TENANTS_KEPT = 4096
+
+_Entry = tuple[int, float, int, int, TenantLine]  # round, due_s, turn, a number; least first
+
+
+class ClassQueue:
+    """The tenants of one class, in rounds of `quantum` tokens of service over weight.
+
+    Deficits as in DLPM (Cao et al., "Locality-aware fair scheduling in LLM serving", 2025): within
+    a round a tenant may go as long as some of its quantum is left, in the order of what is due
+    first; when nobody has any left, the next round begins. Here a tenant's round is the number of
+    whole quanta in its counter, and the least round goes first, so that no deficit has to be
+    refilled and a tenant that is blocked does not hold the round up.
+
+    Where a tenant enters the queue, it is lifted to CREDIT_ROUNDS before the last round in which
+    anything started, so that a few requests at once of one that stays within its share do not wait
+    for a backlog of others; and to no less than that round as it was when somebody last came to an
+    empty queue: while nobody waits, nobody is deprived of anything, and no service is saved up.
+
+    Bound. Let two tenants i and j both have something that can start, always, and let U be the most
+    that one of them is charged for what it has running, from start to end, over its weight. Then
+    the service they have had over their weights differs by less than
+    2 * ((1 + CREDIT_ROUNDS) * quantum + U) in any span of time, and by less than quantum + U from
+    where their counters are the same. Proof: i starts something only in a round not after j's, so
+    with a counter below j's + quantum; until its next start it is charged at most U, and j's
+    counter never falls. So from i's first start on, c_i - c_j < quantum + U. What i started before
+    j entered leaves it below the end of the last round plus U, and j enters at most CREDIT_ROUNDS
+    before that round: c_i - c_j < (1 + CREDIT_ROUNDS) * quantum + U at all times, and the same with
+    i and j exchanged; over a span this changes by less than the two together. What starts express
+    leaves the last round where it is and its tenant at most AHEAD_ROUNDS after it: where there is
+    any, both bounds are AHEAD_ROUNDS more of a quantum (the first one twice).
+    """
+
+    def __init__(self, quantum: float, backlogs: Counter[str]) -> None:
+        """`backlogs` counts the classes in which a tenant has a backlog."""
+        self.waiting: dict[str, TenantLine] = {}
+        self.backlogged: set[str] = set()  # tenants with much that waits (BACKLOG_ROUNDS)
+        self._backlogs = backlogs
+        self._quantum = quantum
+        self._lines: dict[str, TenantLine] = {}
+        self._lines_kept = _TENANTS_KEPT
+        self._turns = count(1)
+        self._round = 0  # the last in which anything started
+        self._empty_round = 0  # the same, when somebody last came to an empty queue
+        # The tenants that wait, in order, among entries that hold no more: a tenant's own is in
+        # `_entries`.
+        self._heap: list[_Entry] = []
+        self._entries: dict[TenantLine, _Entry] = {}
+        self._numbers = count()
+
+    def line(self, tenant_key: str) -> TenantLine | None:
+        return self._lines.get(tenant_key)
+
+    @property
+    def first(self) -> TenantLine | None:
+        """Whose turn it is."""
+        heap, entries = self._heap, self._entries
+        while heap and entries.get(heap[0][-1]) is not heap[0]:
+            heapq.heappop(heap)
+        return heap[0][-1] if heap else None
+
+    @property
+    def first_due_s(self) -> float:
+        """When its next sequence is due. There must be one."""
+        return self._heap[0][1]
+
+    def round_of(self, tenant_key: str) -> int:
+        line = self._lines.get(tenant_key)
+        return self._round if line is None else line.round
+
+    def place(self, line: TenantLine) -> None:
+        """Put a tenant that waits where it belongs; to be called when anything that the order goes
+        by has changed. O(log tenants)."""
+        has_backlog = line.work >= BACKLOG_ROUNDS * self._quantum * line.weight
+        if has_backlog is not (line.key in self.backlogged):
+            self._note_backlog(line.key, has_backlog)
+        waiting = line.next
+        entry = self._entries.get(line)
+        if waiting is None:
+            if entry is not None:
+                del self._entries[line]
+        elif entry is None or entry[0] != line.round or entry[1] != waiting.due_s:
+            entry = (line.round, waiting.due_s, line.turn, next(self._numbers), line)
+            self._entries[line] = entry
+            heapq.heappush(self._heap, entry)
+            if len(self._heap) > 2 * len(self._entries) + 64:
+                self._heap = list(self._entries.values())
+                heapq.heapify(self._heap)
+
+    def enter(self, sequence: Sequence) -> TenantLine:
+        """The line that the sequence is to be pushed to, and `place` to be called for."""
+        tenant = sequence.request.tenant
+        line = self._lines.get(tenant.key)
+        if line is None:
+            self._forget_the_idle()
+            line = self._lines[tenant.key] = TenantLine(tenant.key, tenant.weight)
+        line.weight = tenant.weight
+        if tenant.key not in self.waiting:
+            if not self.waiting:
+                self._empty_round = self._round
+            least = self._least_round
+            if line.round < least:
+                line.counter, line.round = least * self._quantum, least
+            line.turn = next(self._turns)
+            self.waiting[tenant.key] = line
+        return line
+
+    def remove(self, sequence: Sequence) -> None:
+        key = sequence.request.tenant.key
+        line = self._lines[key]
+        line.remove(sequence)
+        if not len(line):
+            del self.waiting[key]
+        self.place(line)
+
+    def started(self, tenant_key: str) -> None:
+        """One of the tenant's sequences has been taken out to run, since it was its turn."""
+        self._round = max(self._round, self._lines[tenant_key].round)
+
+    def charge(self, tenant_key: str, cost: float) -> None:
+        line = self._lines.get(tenant_key)
+        if line is not None:
+            line.counter += cost / line.weight
+            number = int(line.counter // self._quantum)
+            if number != line.round:
+                line.round = number
+                self.place(line)
+
+    def exceeds_share(self, tenant_key: str) -> bool:
+        """Whether the tenant has a backlog and is behind nobody."""
+        return tenant_key in self.backlogged and self._lines[tenant_key].round >= self._round
+
+    def keeps_share(self, tenant_key: str) -> bool:
+        """Whether the tenant, had it all that waits of it, would be no more than AHEAD_ROUNDS ahead
+        of the last round."""
+        line = self._lines.get(tenant_key)
+        if line is None:
+            return True
+        owed = (self._round + AHEAD_ROUNDS - line.round) * self._quantum * line.weight
+        return line.work <= owed
+
+    def work(self) -> float:
+        return sum(line.work for line in self.waiting.values())
+
+    def work_before(self, tenant_key: str, weight: float, work: float) -> float:
+        """What shares let start before new `work` of a tenant has: its own line, and of each other
+        tenant as much as its weight allows meanwhile."""
+        line = self.waiting.get(tenant_key)
+        own = 0.0 if line is None else line.work
+        others = sum(
+            min(other.work, (own + work) * other.weight / weight)
+            for other in self.waiting.values()
+            if other is not line
+        )
+        return own + others
+
+    def service_gap(self) -> float:
+        """The largest difference between the counters of two tenants that wait."""
+        counters = [line.counter for line in self.waiting.values()]
+        return max(counters) - min(counters) if counters else 0.0
+
+    @property
+    def _least_round(self) -> int:
+        """Of a tenant that enters the queue."""
+        return max(self._round - CREDIT_ROUNDS, self._empty_round)
+
+    def _note_backlog(self, tenant_key: str, has_backlog: bool) -> None:
+        if has_backlog:
+            self.backlogged.add(tenant_key)
+            self._backlogs[tenant_key] += 1
+            return
+        self.backlogged.remove(tenant_key)
+        self._backlogs[tenant_key] -= 1
+        if not self._backlogs[tenant_key]:
+            del self._backlogs[tenant_key]
+
+    def _forget_the_idle(self) -> None:
+        """Tenants who would be lifted anyway when they return need not be remembered."""
+        if len(self._lines) < self._lines_kept:
+            return
+        least = self._least_round
+        self._lines = {
+            key: line for key, line in self._lines.items() if len(line) or line.round > least
+        }
+        self._lines_kept = max(_TENANTS_KEPT, 2 * len(self._lines))
