@@ -74,6 +74,7 @@ class Sequence:
     settled_length: int = 0  # tokens for which its tenant has been charged
     settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
+    stays_until: int = 0  # tokens, before which its place is not given to others
     page_waits: int = 0  # steps in which it was the first to find no pages
 
     @property

@@ -170,6 +170,7 @@ class FakeRunner:
         slots = [item.sequence.adapter_slot for item in plan.scheduled]
         assert slots == sorted(slots), "sequences of one adapter slot must stand together"
         assert plan.num_tokens <= engine.max_step_tokens
+        assert len(plan.scheduled) <= engine.max_running
         assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
         for item in plan.scheduled:
             sequence = item.sequence

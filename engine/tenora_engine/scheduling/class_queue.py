@@ -49,8 +49,10 @@ class ClassQueue:
     j entered leaves it below the end of the last round plus U, and j enters at most CREDIT_ROUNDS
     before that round: c_i - c_j < (1 + CREDIT_ROUNDS) * quantum + U at all times, and the same with
     i and j exchanged; over a span this changes by less than the two together. What starts express
-    leaves the last round where it is and its tenant at most AHEAD_ROUNDS after it: where there is
-    any, both bounds are AHEAD_ROUNDS more of a quantum (the first one twice).
+    before its turn leaves the last round where it is and its tenant at most AHEAD_ROUNDS after it,
+    and what starts in a place that another gives up is at most AHEAD_ROUNDS after all those in its
+    class that could start but for a place (`FairQueue.may_pass`): where there is any, both bounds
+    are AHEAD_ROUNDS more of a quantum (the first one twice).
     """
 
     def __init__(self, quantum: float, backlogs: Counter[str]) -> None:
@@ -134,6 +136,11 @@ class ClassQueue:
         if not len(line):
             del self.waiting[key]
         self.place(line)
+
+    def is_turn_of(self, tenant_key: str) -> bool:
+        """Whether nobody who waits stands in an earlier round."""
+        first = self.first
+        return first is None or self._lines[tenant_key].round <= first.round
 
     def started(self, tenant_key: str) -> None:
         """One of the tenant's sequences has been taken out to run, since it was its turn."""

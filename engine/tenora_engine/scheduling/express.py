@@ -8,9 +8,11 @@ from collections.abc import Collection
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.intake import Intake
+from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan
 from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
+from tenora_engine.scheduling.running import holder_of
 from tenora_engine.sequence import Sequence
 
 MAX_STEPS = 8
@@ -23,7 +25,12 @@ class ExpressLane:
     takes no page from one, so that a step which is paused can go on."""
 
     def __init__(
-        self, config: ResolvedConfig, book: RequestBook, intake: Intake, chunks: ChunkSizer
+        self,
+        config: ResolvedConfig,
+        book: RequestBook,
+        intake: Intake,
+        places: Places,
+        chunks: ChunkSizer,
     ) -> None:
         self._max_step_tokens = config.engine.max_step_tokens
         self._max_chunk = config.engine.max_prefill_chunk
@@ -31,6 +38,7 @@ class ExpressLane:
         self._queue = book.queue
         self._running = book.running
         self._intake = intake
+        self._places = places
         self._chunks = chunks
         self._steps = 0  # since a step of everybody's began
 
@@ -52,7 +60,8 @@ class ExpressLane:
     def may_pass(self, chunks: Collection[ScheduledSequence], now_s: float) -> bool:
         """Whether a step with these prefills may be paused: not where they are of tenants that
         would have come here."""
-        return self._is_open(now_s) and not any(self._is_express(c.sequence) for c in chunks)
+        is_open = self._is_open(now_s) or self._places.are_crowded
+        return is_open and not any(self._is_express(c.sequence) for c in chunks)
 
     def _begun(self, paused: StepPlan | None) -> list[Sequence]:
         """In fair order, those whose prompts are computed in part. One that has had its first token
@@ -68,11 +77,16 @@ class ExpressLane:
         return sorted(begun, key=self._queue.turn)
 
     def _is_express(self, sequence: Sequence) -> bool:
+        if self._places.is_crowding(holder_of(sequence)):
+            return False
         return self._queue.keeps_share(sequence.request.tenant, sequence.service_class)
 
     def _is_open(self, now_s: float) -> bool:
-        """Whether some tenant asks for more than its share, and it is not alone."""
-        return self._queue.has_excess and self._chunks.promises.num_tenants(now_s) > 1
+        """Whether some tenant asks for more than its share, or holds more places than it would if
+        others came, and it is not alone."""
+        num_tenants = self._chunks.promises.num_tenants(now_s)
+        self._places.observe_tenants(num_tenants)
+        return num_tenants > 1 and (self._queue.has_excess or self._places.are_crowded)
 
     def _room(self, now_s: float) -> PrefillRoom:
         most = self._max_step_tokens - self._running.num_decoding

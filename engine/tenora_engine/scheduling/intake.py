@@ -4,7 +4,7 @@ loads for their adapters and the memory for their pages."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -14,9 +14,12 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef
+from tenora_engine.scheduling.places import Places
+from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.prefetch import Prefetch
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
+from tenora_engine.scheduling.running import holder_of
 from tenora_engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -51,21 +54,24 @@ class _Start(enum.Enum):
 class _Step:
     """The new sequences of one step."""
 
+    planned: Collection[ScheduledSequence] = ()  # of what ran before
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
     cold_adapters: int = 0
     is_express: bool = False
     without_pages: list[Sequence] = field(default_factory=list)
+    passed: dict[str, Sequence] = field(default_factory=dict)
+    """By class, the first that found no place."""
 
 
 class Intake:
-    """Starts sequences of a RequestBook, at most `max_running` at one time."""
+    """Starts sequences of a RequestBook where there are places."""
 
-    def __init__(self, book: RequestBook, memory: MemoryManager, max_running: int) -> None:
+    def __init__(self, book: RequestBook, memory: MemoryManager, places: Places) -> None:
         self._book = book
         self._queue = book.queue
         self._running = book.running
         self._memory = memory
-        self._max_running = max_running
+        self._places = places
         self._prefetch = Prefetch(book, memory)
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._work = 0.0  # that has left the queue since then
@@ -73,7 +79,7 @@ class Intake:
     @property
     def is_open(self) -> bool:
         """Whether anything waits that might start."""
-        return bool(len(self._queue)) and len(self._running) < self._max_running
+        return bool(len(self._queue)) and self._has_places
 
     def admit(
         self,
@@ -81,14 +87,16 @@ class Intake:
         now_s: float,
         before: Callable[[Sequence], None],
         started: Callable[[Sequence], None],
+        planned: Collection[ScheduledSequence],
     ) -> None:
-        """Start waiting sequences in fair order while there is room. Of that `before` takes what
-        comes before the sequence that is looked at, `started` what this one is to have. One whose
+        """Start waiting sequences in fair order while there is room, and places or some that are
+        given up by sequences not `planned` yet. Of the room `before` takes what comes before the
+        sequence that is looked at, `started` what this one is to have. One whose
         adapter is loading or whose tenant has its part of the step is passed over; so is, where the
         queue lets pass, one that finds no pages, but not for long: then it stops all behind it that
         compete for them, so that it gets them."""
-        step = _Step()
-        if (room and len(self._running) < self._max_running) or self._prefetch.is_due(now_s):
+        step = _Step(planned)
+        if (room and self._has_places) or self._prefetch.is_due(now_s):
             self._walk(step, room, now_s, before, started)
         if self._backlog_s is not None:
             self._book.gate.feasibility.observe_drain(self._work, now_s - self._backlog_s)
@@ -101,8 +109,12 @@ class Intake:
         step = _Step(is_express=True)
         with closing(self._queue.express()) as express:
             for sequence in islice(express, SCAN_LIMIT):
-                if not room or len(self._running) >= self._max_running or step.without_pages:
+                if not room or step.without_pages:
                     break
+                if self._places.is_crowding(holder_of(sequence)):
+                    continue
+                if self._places.are_full and not self._places.can_lend(sequence):
+                    continue
                 if room.of(sequence) and self._try_start(sequence, step) is _Start.STARTED:
                     started(sequence)
 
@@ -119,7 +131,7 @@ class Intake:
         passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
             scan = islice(candidates, SCAN_LIMIT)
-            while room and len(self._running) < self._max_running:
+            while room and self._has_places:
                 sequence = next(scan, None)
                 if sequence is None:
                     break
@@ -127,7 +139,7 @@ class Intake:
                 before(sequence)
                 if not room.of(sequence) or any(are_rivals(s, sequence) for s in short):
                     continue
-                outcome = self._try_start(sequence, step)
+                outcome = self._try_place(sequence, step)
                 if outcome is _Start.STARTED:
                     started(sequence)
                 elif outcome is _Start.SHORT:
@@ -138,6 +150,26 @@ class Intake:
                     break
             is_short = bool(short or step.without_pages)
             self._prefetch.look_ahead(chain(passed, scan), is_short, now_s)
+
+    @property
+    def _has_places(self) -> bool:
+        return not self._places.are_full or self._places.are_contested
+
+    def _try_place(self, sequence: Sequence, step: _Step) -> _Start:
+        """Start the sequence, where the places are full in that of another. One that gets none is
+        passed by those behind it no further than the queue allows."""
+        if not self._places.are_full:
+            return self._try_start(sequence, step)
+        giver = None
+        if all(self._queue.may_pass(sequence, other) for other in step.passed.values()):
+            giver = self._places.giver(sequence, {chunk.sequence for chunk in step.planned})
+        if giver is None:
+            step.passed.setdefault(sequence.service_class, sequence)
+            return _Start.BLOCKED
+        outcome = self._try_start(sequence, step)
+        if outcome is _Start.STARTED:
+            self._book.give_up_place(giver)
+        return outcome
 
     def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
         adapter = sequence.request.adapter

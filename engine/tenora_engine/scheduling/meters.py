@@ -15,6 +15,7 @@ class Counters:
 
     steps: int = 0
     express_steps: int = 0
+    places_given_up: int = 0  # by running sequences, to those of other tenants
     step_failures: int = 0
     output_tokens: int = 0
     requests_finished: int = 0

@@ -5,16 +5,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.class_queue import ClassQueue
+from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS, ClassQueue
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
 from tenora_engine.scheduling.line import TenantLine
+from tenora_engine.scheduling.running import Holder
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
 Turn = tuple[bool, float, int]
 """Of a class and of a tenant in it; the least goes first."""
+
+
+@dataclass(frozen=True)
+class WaitingDemand:
+    """How many sequences of one tenant wait in one class, and its weight."""
+
+    holder: Holder
+    sequences: int
+    weight: float
 
 
 class FairQueue:
@@ -73,8 +84,9 @@ class FairQueue:
     def start(self, sequence: Sequence, is_express: bool = False) -> None:
         """Take out a waiting sequence to run it, of `candidates` or of `express`."""
         self.remove(sequence)
-        if not is_express:
-            self._classes[sequence.service_class].started(sequence.request.tenant.key)
+        queue, key = self._classes[sequence.service_class], sequence.request.tenant.key
+        if not is_express or queue.is_turn_of(key):
+            queue.started(key)
 
     def charge(self, sequence: Sequence, cost: float) -> None:
         """To the sequence's tenant and class."""
@@ -121,6 +133,28 @@ class FairQueue:
         to keep out of the way of those who do not."""
         queue = self._classes[sequence.service_class]
         return queue.exceeds_share(sequence.request.tenant.key)
+
+    def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether a waiting sequence may start before, or instead of, another whose tenant has its
+        share of the places: in its class while that leaves it at most AHEAD_ROUNDS after the other;
+        those of lighter classes at any time; those of heavier ones unless they alone are owed."""
+        name, others = sequence.service_class, other.service_class
+        if name == others:
+            queue, keys = (
+                self._classes[name],
+                (sequence.request.tenant.key, other.request.tenant.key),
+            )
+            own, its = map(queue.round_of, keys)
+            return own <= its + AHEAD_ROUNDS
+        if CLASS_WEIGHTS[name] > CLASS_WEIGHTS[others]:
+            return True
+        return self._shares.is_owed(name) or not self._shares.is_owed(others)
+
+    def demands(self) -> Iterator[WaitingDemand]:
+        """Of each tenant that waits in each class."""
+        for name, queue in self._classes.items():
+            for key, line in queue.waiting.items():
+                yield WaitingDemand((name, key), len(line), line.weight)
 
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""

@@ -165,6 +165,8 @@ class RequestBook:
         self.running.start(sequence)
         sequence.state = SequenceState.RUNNING
         sequence.slot_waits = 0
+        if sequence.admitted_s is not None:
+            sequence.stays_until = len(sequence.token_ids) + self._stay(sequence)
         sequence.settled_length = len(sequence.token_ids)
         sequence.settled_kv = self.charges.kv_price
         self._memory.stop_waiting(sequence)
@@ -192,9 +194,16 @@ class RequestBook:
         self._stop(sequence)
         sequence.state = SequenceState.WAITING
         self._memory.wait(sequence)
+        again = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
+        sequence.work = again * sequence.token_cost
         self.queue.push_front(sequence, self._clock())
         self.changes += 1
         sequence.meter.preemptions += 1
+
+    def give_up_place(self, sequence: Sequence) -> None:
+        """A running sequence lets one of another tenant run in its place."""
+        self.preempt(sequence)
+        self.counters.places_given_up += 1
 
     def give_up_late(self, now_s: float) -> None:
         """What waits and cannot be in time any more is relegated or refused, as its plan says. A
@@ -209,6 +218,7 @@ class RequestBook:
 
     def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
+        self.changes += 1
         self.queue.remove(sequence)
         self.gate.relegate(sequence)
         self.queue.push(sequence, self._clock())
@@ -317,6 +327,12 @@ class RequestBook:
                 self.loads.request(adapter, tenant_key)
             raise
 
+    def _stay(self, sequence: Sequence) -> int:
+        """Tokens that one which was preempted is to generate before it gives up its place again: a
+        block, and as much as it has to compute again."""
+        again = int(sequence.num_uncomputed / DECODE_COST)
+        return max(again, self._config.engine.block_tokens)
+
     def _charge(self, sequence: Sequence, cost: float) -> None:
         sequence.meter.service += cost
         self.queue.charge(sequence, cost)
@@ -369,6 +385,7 @@ class RequestBook:
 
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
+        self.changes += 1
         now_s = self._clock()
         for sequence in reversed(flight.held):
             self.queue.push_front(sequence, now_s)

@@ -12,6 +12,15 @@ from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.sequence import Sequence, SequenceState
 
+Holder = tuple[str, str]
+"""Of places: a service class and the key of a tenant in it."""
+
+_NOBODY: dict[Sequence, None] = {}
+
+
+def holder_of(sequence: Sequence) -> Holder:
+    return sequence.service_class, sequence.request.tenant.key
+
 
 class Running(Collection[Sequence]):
     """In order of admission. A sequence *decodes* when only its last token is not computed, and has
@@ -21,6 +30,7 @@ class Running(Collection[Sequence]):
         self._block_tokens = block_tokens
         self._sequences: dict[Sequence, None] = {}
         self._prefilling: dict[Sequence, None] = {}
+        self._held: dict[Holder, dict[Sequence, None]] = {}
         # Those that decode: their rows by adapter slot, and who was promised a TPOT by what it is.
         self._rows: dict[int, dict[Sequence, ScheduledSequence]] = {}
         self._promised: dict[float, dict[Sequence, None]] = {}
@@ -40,14 +50,24 @@ class Running(Collection[Sequence]):
         """As of the last `prefilling`."""
         return len(self._sequences) - len(self._prefilling)
 
+    def holders(self) -> list[Holder]:
+        """Who has any."""
+        return list(self._held)
+
+    def of(self, holder: Holder) -> Collection[Sequence]:
+        """Those of one tenant in one class. Its size may be asked for from any thread."""
+        return self._held.get(holder, _NOBODY)
+
     def start(self, sequence: Sequence) -> None:
         """It has been given its pages and its adapter slot, which it keeps."""
         self._sequences[sequence] = None
         self._prefilling[sequence] = None
+        self._held.setdefault(holder_of(sequence), {})[sequence] = None
 
     def stop(self, sequence: Sequence) -> None:
         """It is to give them back."""
         del self._sequences[sequence]
+        _take_out(self._held, holder_of(sequence), sequence)
         if sequence in self._prefilling:
             del self._prefilling[sequence]
         else:
@@ -120,6 +140,9 @@ class Running(Collection[Sequence]):
         promised = {s for group in self._promised.values() for s in group}
         if promised != {s for s in rows if s.tpot_s < math.inf}:
             raise IntegrityError("those who were promised a TPOT are not those that are noted")
+        held = {s for holder in self._held for s in self._held[holder] if holder_of(s) == holder}
+        if held != self._sequences.keys():
+            raise IntegrityError("a running sequence is not counted for its tenant and class")
         size = self._block_tokens
         short = {s for s in self._sequences if len(s.block_table) * size < len(s.token_ids)}
         if short != self._sequences.keys() & set(self._short):
@@ -146,7 +169,7 @@ class Running(Collection[Sequence]):
         return min(-length % self._block_tokens, sequence.max_length - 1 - length)
 
 
-def _take_out(groups: dict[Any, dict[Sequence, Any]], name: float, sequence: Sequence) -> None:
+def _take_out(groups: dict[Any, dict[Sequence, Any]], name: Any, sequence: Sequence) -> None:
     del groups[name][sequence]
     if not groups[name]:
         del groups[name]

@@ -19,6 +19,7 @@ from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.meters import meter_first_token
+from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
 from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
@@ -53,12 +54,16 @@ class Scheduler:
         self._book = RequestBook(config, memory, loader, clock)
         self._queue = self._book.queue
         self._running = self._book.running
-        max_running = min(engine.max_running, engine.max_step_tokens)
-        self._intake = Intake(self._book, memory, max_running)
+        # A step in which everybody decodes has a token left for who takes a place.
+        capacity = max(min(engine.max_running, engine.max_step_tokens - 1), 1)
+        self._places = Places(self._book, capacity, engine.block_tokens, engine.prefix_caching)
+        self._intake = Intake(self._book, memory, self._places)
         self._chunks = ChunkSizer(memory.costs)
         self._express: ExpressLane | None = None
         if can_pause and self._keeps_promises:
-            self._express = ExpressLane(config, self._book, self._intake, self._chunks)
+            self._express = ExpressLane(
+                config, self._book, self._intake, self._places, self._chunks
+            )
         self._load_ended = False
         self._stalled = False  # all that waits, waits for adapter loads
 
@@ -119,20 +124,26 @@ class Scheduler:
             if express or paused is not None:
                 self._stalled = False
                 return StepPlan(tuple(express))
+        for sequence in self._places.take_back():
+            self._book.give_up_place(sequence)
         self._grow()
         chunks: list[ScheduledSequence] = []
         room, passed = self._plan_running(chunks, now_s)
 
+        def plan_running(sequence: Sequence) -> None:
+            if sequence.state is SequenceState.RUNNING:  # it has not given up its place
+                plan_chunk(chunks, sequence, room)
+
         def plan_before(sequence: Sequence) -> None:
             while passed and self._queue.turn(passed[0]) <= self._queue.turn(sequence):
-                plan_chunk(chunks, passed.popleft(), room)
+                plan_running(passed.popleft())
 
         def plan_new(sequence: Sequence) -> None:
             plan_chunk(chunks, sequence, room)
 
-        self._intake.admit(room, now_s, plan_before, plan_new)
+        self._intake.admit(room, now_s, plan_before, plan_new, chunks)
         for sequence in passed:
-            plan_chunk(chunks, sequence, room)
+            plan_running(sequence)
         rows = self._running.rows(chunks)
         self._stalled = not (rows or self._book.events)
         is_pausable = self._express is not None and self._express.may_pass(chunks, now_s)
@@ -140,8 +151,9 @@ class Scheduler:
 
     def is_express(self, request: GenerationRequest) -> bool:
         """Whether a step is to be paused for the request, if it can be; from any thread."""
-        tenant = request.tenant
-        return self._queue.keeps_share(tenant, service_class(tenant.tier))
+        tenant, name = request.tenant, service_class(request.tenant.tier)
+        is_crowding = self._places.is_crowding((name, tenant.key))
+        return not is_crowding and self._queue.keeps_share(tenant, name)
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
         """Take in what a step computed, `step_s` seconds in all. Sequences that ended meanwhile

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import Protocol
 
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.queue import Turn
+from tenora_engine.scheduling.queue import Turn, WaitingDemand
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -35,6 +35,8 @@ class WaitingQueue(Protocol):
     def turn(self, sequence: Sequence) -> Turn: ...
     def first_turn(self) -> Turn | None: ...
     def exceeds_share(self, sequence: Sequence) -> bool: ...
+    def may_pass(self, sequence: Sequence, other: Sequence) -> bool: ...
+    def demands(self) -> Iterator[WaitingDemand]: ...
     def express(self) -> Generator[Sequence, None, None]: ...
     def keeps_share(self, tenant: Tenant, name: str) -> bool: ...
     def work(self) -> float: ...
@@ -113,6 +115,13 @@ class ArrivalQueue:
     def exceeds_share(self, sequence: Sequence) -> bool:
         """Nobody has one."""
         return False
+
+    def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
+        return False
+
+    def demands(self) -> Iterator[WaitingDemand]:
+        """None: nobody takes another's place."""
+        yield from ()
 
     def express(self) -> Generator[Sequence, None, None]:
         """Nobody goes before those who came first."""
