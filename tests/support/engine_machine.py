@@ -15,6 +15,7 @@ from engine_fakes import (
     make_ref,
     make_request,
     make_tenant,
+    time_steps,
 )
 from tenora_engine.errors import (
     ContextLengthError,
@@ -113,6 +114,7 @@ class EngineMachine(RuleBasedStateMachine):
             can_pause=can_pause,
         )
         assert isinstance(self.rig.runner, FakeRunner)
+        time_steps(self.rig, 0.001)
         self.rig.runner.guesses = guesses
         self.rig.loader.bad.add(BROKEN.digest)
 
