@@ -21,7 +21,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[tuple[int, float]]
 
 
-class TokenEvent(msgspec.Struct, frozen=True, gc=False, tag="token"):
+class TokenEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="token"):
     """New tokens of one sequence, in order. The token which ends a sequence by "stop" is not among
     them: `FinishEvent.stop_token_id` names it."""
 
@@ -29,6 +29,7 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False, tag="token"):
     index: int  # which of the request's n sequences
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
+    tier: str | None = None  # in the first, of a sequence that was relegated: what serves it
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: float
     adapter_load_ms: float
     residency: Residency | None  # where the adapter was when the request came; None for the base
-    tier: str
+    tier: str  # that served it: another than asked for when it was relegated
     finish_reason: FinishReason
 
 

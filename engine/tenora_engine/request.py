@@ -7,6 +7,9 @@ from typing import Literal
 
 import msgspec
 
+WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0
+"""Between which a tenant's weight lies: the queue divides by it."""
+
 LateAction = Literal["refuse", "relegate", "best_effort"]
 
 
@@ -64,7 +67,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str  # opaque and stable; the same key in usage and in statistics
     namespace: str  # prefix-cache namespace: HMAC of the tenant, or of its trust group
-    weight: float = 1.0  # its share among the tenants of its class
+    weight: float = 1.0  # WEIGHT_MIN to WEIGHT_MAX: its share among the tenants of its class
     tier: str = "default"  # names its class (scheduling.classes)
     ttft_ms: float | None = None
     tpot_ms: float | None = None

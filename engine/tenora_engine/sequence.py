@@ -53,6 +53,7 @@ class Sequence:
     logit_rules: LogitRules | None = None  # the runner's own, made when it is first sampled
     # The scheduler's and the memory manager's own from here on.
     meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class
+    tier: str = "default"  # that it asked for, or to which it was relegated
     number: int = 0  # order of arrival in this engine
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens

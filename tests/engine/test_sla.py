@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from itertools import count
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, run
-from tenora_engine.errors import DeadlineError, QueueFullError
-from tenora_engine.events import FinishEvent
+from tenora_engine.errors import DeadlineError, InvalidRequestError, QueueFullError
+from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.charges import DECODE_COST, Charges
@@ -76,6 +77,59 @@ def test_a_refused_requests_adapter_is_fetched_for_the_next_try() -> None:
     assert run(rig) == []
     rig.engine.submit(make_request("r", [1], tenant=promised("refuse"), adapter=ref))
     assert len(run(rig)) > 1
+
+
+def test_a_relegated_request_is_metered_and_told_as_what_serves_it() -> None:
+    """At submission and after it has waited; others as what they asked for."""
+    rig = Rig.build(make_config(num_pages=64, max_running=1))
+    backlog(rig, 20)
+    late = make_tenant("promised", tier="priority", ttft_ms=1e-3, late="relegate")
+    rig.engine.submit(make_request("at_once", [2] * 30, tenant=late, n=2))
+    rig.engine.submit(make_request("later", [2] * 3, tenant=promised("relegate", ttft_ms=2e5)))
+    rig.now_s += 200.0
+    told: dict[str, str | None] = {}
+    billed: dict[str, str] = {}
+    for event in run(rig, 0.01):
+        if isinstance(event, TokenEvent):
+            told.setdefault(event.request_id, event.tier)
+        elif isinstance(event, FinishEvent):
+            billed[event.request_id] = event.usage.tier
+    assert (told["at_once"], billed["at_once"]) == (LOWEST_CLASS, LOWEST_CLASS)
+    assert (told["later"], billed["later"]) == (LOWEST_CLASS, LOWEST_CLASS)
+    assert (told["b0"], billed["b0"]) == (None, "default")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"weight": weight}
+        for weight in (1e-308, 0.0099, 100.1, 0.0, -1.0, math.inf, -math.inf, math.nan)
+    ]
+    + [{name: bad} for name in ("ttft_ms", "tpot_ms") for bad in (0.0, -1.0, math.nan, math.inf)]
+    + [{"min_memory_share": math.nan}, {"min_memory_share": -0.1}, {"max_memory_share": 1.5}],
+)
+def test_a_plan_that_would_break_the_order_for_everybody_is_refused(
+    field: dict[str, float],
+) -> None:
+    """A weight of 1e-308 made counters infinite, and then the engine divided itself to death."""
+    rig = Rig.build(make_config())
+    tenant = msgspec.structs.replace(make_tenant("odd"), **field)
+    with pytest.raises(InvalidRequestError, match=next(iter(field))):
+        rig.engine.submit(make_request("odd", [1] * 10, tenant=tenant))
+    rig.engine.announce(make_request("odd", [1], tenant=tenant))
+    rig.engine.submit(make_request("r", [1] * 10))
+    assert {event.request_id for event in run(rig)} == {"r"}
+
+
+@pytest.mark.parametrize("weight", [0.01, 100.0])
+def test_the_least_and_the_greatest_weight_are_served(weight: float) -> None:
+    rig = Rig.build(make_config(max_running=2))
+    odd = make_tenant("odd", weight)
+    for number in range(6):
+        rig.engine.submit(make_request(f"o{number}", [1] * 10, tenant=odd, ignore_eos=True))
+        rig.engine.submit(make_request(f"r{number}", [2] * 10, ignore_eos=True))
+    done = [event for event in run(rig) if isinstance(event, FinishEvent)]
+    assert len(done) == 12
 
 
 @pytest.mark.parametrize("late", ["relegate", "best_effort"])

@@ -9,7 +9,7 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import ContextLengthError, InvalidRequestError
 from tenora_engine.events import Residency
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.request import GenerationRequest
+from tenora_engine.request import WEIGHT_MAX, WEIGHT_MIN, GenerationRequest, Tenant
 from tenora_engine.scheduling.check_sampling import check_sampling
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import ServiceMeter
@@ -25,8 +25,7 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
             f"token ids must lie between 0 and {config.model.vocab - 1}", param="prompt"
         )
     check_sampling(sampling, config.model.vocab)
-    if not request.tenant.weight > 0:
-        raise InvalidRequestError("a tenant's weight must be positive", param="tenant")
+    _check_tenant(request.tenant)
     if request.adapter is not None and request.adapter.rank > config.engine.max_rank:
         raise InvalidRequestError(
             f"the adapter's rank {request.adapter.rank} exceeds this engine's max_rank "
@@ -35,6 +34,31 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
         )
     if request.adapter is not None and config.engine.max_adapters < 1:
         raise InvalidRequestError("this engine has no adapter slots (max_adapters)", param="model")
+
+
+def _check_tenant(tenant: Tenant) -> None:
+    """What the order of the queue is computed from must not be able to break it for everybody. NaN
+    fails each of these."""
+    if not WEIGHT_MIN <= tenant.weight <= WEIGHT_MAX:
+        raise InvalidRequestError(
+            f"a tenant's weight must lie between {WEIGHT_MIN:g} and {WEIGHT_MAX:g}, it is "
+            f"{tenant.weight:g}; change its plan",
+            param="tenant",
+        )
+    for name, target_ms in (("ttft_ms", tenant.ttft_ms), ("tpot_ms", tenant.tpot_ms)):
+        if target_ms is not None and not 0 < target_ms < math.inf:
+            raise InvalidRequestError(
+                f"a tenant's {name} must be above 0 and finite, it is {target_ms:g}; change its "
+                "plan",
+                param="tenant",
+            )
+    for name in ("min_memory_share", "max_memory_share"):
+        share = getattr(tenant, name)
+        if not 0 <= share <= 1:
+            raise InvalidRequestError(
+                f"a tenant's {name} must lie between 0 and 1, it is {share:g}; change its plan",
+                param="tenant",
+            )
 
 
 def check_share(config: ResolvedConfig, request: GenerationRequest, memory: MemoryManager) -> None:
@@ -90,6 +114,7 @@ def make_sequences(
             num_prompt=len(request.prompt_token_ids),
             residency=residency,
             meter=meter,
+            tier=request.tenant.tier,
             number=first_number + index,
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,

@@ -80,7 +80,7 @@ class Gate:
     def relegate(self, sequence: Sequence) -> None:
         """A sequence which does not stand in the queue goes to the lowest class, without a promise;
         what it has been charged so far stays with its own."""
-        sequence.service_class = LOWEST_CLASS
+        sequence.service_class = sequence.tier = LOWEST_CLASS
         sequence.due_s += NO_TARGET_S
 
     def retry_after_ms(self, sequence: Sequence, residency: Residency | None) -> int:

@@ -81,6 +81,6 @@ def usage_record(
         queue_ms=max(started_s - sequence.arrival_s, 0.0) * 1000,
         adapter_load_ms=sequence.adapter_load_ms,
         residency=sequence.residency,
-        tier=request.tenant.tier,
+        tier=sequence.tier,
         finish_reason=reason,
     )

@@ -278,8 +278,11 @@ class Scheduler:
             token_ids = token_ids[:shown]
             logprobs = None if logprobs is None else logprobs[:shown]
         if shown:
-            request_id, index = sequence.request.request_id, sequence.index
-            self._book.events.append(TokenEvent(request_id, index, token_ids, logprobs))
+            request, is_first = sequence.request, sequence.num_output == added
+            tier = sequence.tier if is_first and sequence.tier != request.tenant.tier else None
+            self._book.events.append(
+                TokenEvent(request.request_id, sequence.index, token_ids, logprobs, tier)
+            )
         if stop is not None:
             self._book.finish(sequence, "stop", stop_token_id=stop)
         elif len(tokens) >= sequence.max_length:

@@ -90,6 +90,7 @@ class Run:
         self.usage: list[UsageRecord] = []
         self.tokens_seen = 0
         self.begun = False  # the engine was asked and has not refused: it meters what it does
+        self.tier = request.tenant.tier  # that serves it, as far as it is known
         self._client = client
         self._first_choice = first_choice
         self._sequences = [
@@ -124,8 +125,11 @@ class Run:
         choice = self._first_choice + event.index
         if isinstance(event, FinishEvent):
             self.usage.append(event.usage)
+            self._note_tier(event.usage.tier)
             reason = _finish_reason(event, sequence)
             return Piece(choice, sequence.flush(), sequence.take_logprobs(), reason)
+        if event.tier is not None:
+            self._note_tier(event.tier)
         was_stopped = sequence.stopped_at is not None
         self.tokens_seen += len(event.token_ids)
         text = sequence.push(event)
@@ -137,6 +141,11 @@ class Run:
                 output_tokens=sequence.stopped_at,
             )
         return Piece(choice, text, sequence.take_logprobs(), None) if text else None
+
+    def _note_tier(self, tier: str) -> None:
+        """Where one of its sequences was relegated, the request was."""
+        if tier != self.request.tenant.tier:
+            self.tier = tier
 
     def count_tokens(self) -> int:
         """Prompt and output tokens, as far as they are known; none if the engine refused. A client
