@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from api_harness import Api
 from tenora_platform.auth import PlanTerms, TenantContext
-from tenora_platform.errors import RateLimitedError
+from tenora_platform.errors import BadRequestError, RateLimitedError
 from tenora_platform.ids import new_id
 from tenora_platform.limits import service
 from tenora_platform.limits.scripts import RENEW, RETAKE
@@ -114,12 +114,35 @@ async def test_more_than_was_reserved_leaves_a_debt(limits: Limits) -> None:
     assert 25_000 < error.retry_after_ms <= 31_000  # half a minute's worth of debt
 
 
-async def test_a_request_larger_than_the_minute_starts_on_a_full_bucket(limits: Limits) -> None:
-    tenant = tenant_of(tpm=100)
-    hold = await limits.acquire(tenant, 5000)
-    await hold.settle(130)
-    error = await refused(limits, tenant, 5000)
-    assert 60_000 < error.retry_after_ms <= 79_000
+async def test_what_no_waiting_would_help_is_refused_for_good(limits: Limits) -> None:
+    """More tokens than a minute has, more sequences than may run: nothing of it is counted."""
+    tenant = tenant_of(rpm=5, tpm=100, parallel=4)
+    for tokens, sequences, words in ((101, 1, "101 tokens"), (10, 5, "5 sequences")):
+        with pytest.raises(BadRequestError, match=words) as caught:
+            await limits.acquire(tenant, tokens, sequences)
+        assert caught.value.code == "request_exceeds_limit"
+        assert caught.value.headers["x-should-retry"] == "false"
+    await (await limits.acquire(tenant, 100, 4)).settle(130)
+    error = await refused(limits, tenant, 100)
+    assert 60_000 < error.retry_after_ms <= 79_000, "what was used beyond is a debt"
+
+
+async def test_each_sequence_of_a_request_takes_a_parallel_place(redis_client: Redis) -> None:
+    tenant = tenant_of(parallel=5)
+    worker = Limits(redis_client, lease_s=0.3, metrics=Metrics())
+    keeping = asyncio.create_task(worker.keep_leases())
+    hold = await worker.acquire(tenant, 1, 3)
+    assert (await worker.now(tenant)).parallel == 3
+    with pytest.raises(RateLimitedError, match="parallel"):
+        await worker.acquire(tenant, 1, 3)
+    other = await worker.acquire(tenant, 1, 2)
+    await asyncio.sleep(0.8)  # all of their leases are renewed
+    assert (await worker.now(tenant)).parallel == 5
+    await other.settle(1)
+    assert (await worker.now(tenant)).parallel == 3
+    await hold.release()
+    keeping.cancel()
+    assert (await worker.now(tenant)).parallel == 0
 
 
 async def test_a_released_hold_cost_nothing(limits: Limits) -> None:

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import UnavailableError
@@ -75,12 +77,12 @@ class InferenceSession:
 
     def _run(self, number: int, prompt: Prompt) -> Run:
         adapter = self.resolved.adapter
-        tenant = self.tenant
+        tenant, sampling = self.tenant, prompt.generation.sampling
         request = GenerationRequest(
             request_id=self.id if len(self.prompts) == 1 else f"{self.id}-{number}",
             tenant=tenant.to_engine(self.tier),
             prompt_token_ids=prompt.token_ids,
-            sampling=prompt.generation.sampling,
+            sampling=msgspec.structs.replace(sampling, max_tokens=self._max_tokens(prompt)),
             adapter=adapter.ref if adapter else None,
             arrival_s=time.time(),
             context={
@@ -91,13 +93,15 @@ class InferenceSession:
                 "plan": tenant.plan.name,
             },
         )
-        first_choice = number * prompt.generation.sampling.n
+        first_choice = number * sampling.n
         return Run(self.state.engine, request, prompt.generation, first_choice=first_choice)
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises RateLimitedError and the engine's refusals before the first piece; an ApiError
         later when a sequence fails. However it ends, the hold is settled to what was used."""
-        hold = await self.state.limits.acquire(self.tenant, self._estimated_tokens(), requests=0)
+        hold = await self.state.limits.acquire(
+            self.tenant, self._estimated_tokens(), self._num_sequences, requests=0
+        )
         self.headers.update(hold.headers)
         try:
             adapter = self.resolved.adapter
@@ -105,6 +109,7 @@ class InferenceSession:
                 self.headers["x-tenora-residency"] = await self.state.engine.residency(adapter.ref)
             async with contextlib.aclosing(merged(self._runs)) as pieces:
                 async for piece in pieces:
+                    self._note_tier()
                     yield piece
         finally:
             if any(run.begun for run in self._runs):
@@ -112,15 +117,39 @@ class InferenceSession:
             else:
                 await hold.release()
 
+    @property
+    def _num_sequences(self) -> int:
+        return sum(prompt.generation.sampling.n for prompt in self.prompts)
+
     def _estimated_tokens(self) -> int:
-        total = 0
+        """Of all sequences; where the client named no maximum, a guess."""
+        total = self._prompt_tokens
         for prompt in self.prompts:
-            sampling = prompt.generation.sampling
-            most = sampling.max_tokens
+            most = self._max_tokens(prompt)
             if self.open_ended:
                 most = min(most, OPEN_ENDED_TOKENS)
-            total += len(prompt.token_ids) + most * sampling.n
+            total += most * prompt.generation.sampling.n
         return total
+
+    @property
+    def _prompt_tokens(self) -> int:
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
+
+    def _max_tokens(self, prompt: Prompt) -> int:
+        """Of each of its sequences. Where the client named none, no more than the plan allows in a
+        minute, so that no request is larger than that."""
+        most, limit = prompt.generation.sampling.max_tokens, self.tenant.plan.tokens_per_min
+        if not self.open_ended or not limit:
+            return most
+        return min(most, max((limit - self._prompt_tokens) // self._num_sequences, 1))
+
+    def _note_tier(self) -> None:
+        """Answer and headers name the tier that serves the request: one of which a sequence was
+        relegated was."""
+        tiers = {run.tier for run in self._runs} - {self.tier}
+        if tiers:
+            self.tier = tiers.pop()
+            self.headers["x-tenora-tier"] = self.tier
 
     def usage(self) -> Usage:
         """The engine's meters, summed over prompts and n. Call it when `pieces` has ended."""

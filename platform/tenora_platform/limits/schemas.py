@@ -18,6 +18,8 @@ class RateLimit(BaseModel):
 
 
 class ParallelLimit(BaseModel):
+    """Sequences: each of a request's prompts counts `n` times."""
+
     limit: int | None
     used: int
 

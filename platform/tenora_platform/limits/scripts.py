@@ -1,6 +1,7 @@
 """The Lua of the limits. Each script is one atomic step on one tenant's three keys: a hash with a
-token bucket for requests and one for tokens, a sorted set with a lease per parallel request, and a
-hash of when each of those should end, by the tenant's own pace (ms per reserved token)."""
+token bucket for requests and one for tokens, a sorted set with a lease per running request, whose
+id ends in the number of its sequences, and a hash of when each of those should end, by the tenant's
+own pace (ms per reserved token)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PACE_KEPT_MS = 3_600_000
 """So long a tenant's pace is remembered after its last request."""
 
 # ARGV: requests/min, tokens/min, parallel (each -1: no limit), requests wanted, tokens wanted,
-# lease id ('': none), lease ms.
+# lease id ('': none), lease ms, sequences wanted.
 # Returns {refused by ('' if not), retry ms, requests left, reset ms, tokens left, reset ms,
 # parallel}
 ACQUIRE = (
@@ -37,24 +38,39 @@ ACQUIRE = (
     + """
 local rpm, tpm, parallel_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local requests_wanted, wanted = tonumber(ARGV[4]), tonumber(ARGV[5])
-local lease, lease_ms = ARGV[6], tonumber(ARGV[7])
+local lease, lease_ms, sequences = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 for _, dead in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
   redis.call('ZREM', KEYS[2], dead)
   redis.call('HDEL', KEYS[3], dead)
 end
 
--- Until the first of the running requests should end. One that is late is given as long again.
-local function until_one_ends()
-  if not redis.call('HGET', KEYS[3], 'pace') then return 500 end
-  local soonest = 60000
-  for _, each in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-    local ends = tonumber(redis.call('HGET', KEYS[3], each) or now)
-    soonest = math.min(soonest, math.abs(ends - now))
-  end
-  return math.max(50, math.ceil(soonest))
+local function sequences_of(lease_id)
+  return tonumber(string.match(lease_id, ':(%d+)$'))
 end
 
-local parallel = redis.call('ZCARD', KEYS[2])
+local parallel = 0
+if parallel_max >= 0 or (lease == '' and requests_wanted == 0) then
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+    parallel = parallel + sequences_of(each)
+  end
+end
+
+-- Until enough of the running requests should have ended. One that is late is given as long again.
+local function until_places()
+  if not redis.call('HGET', KEYS[3], 'pace') then return 500 end
+  local ending = {}
+  for _, each in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+    local ends = tonumber(redis.call('HGET', KEYS[3], each) or now)
+    table.insert(ending, {math.abs(ends - now), sequences_of(each)})
+  end
+  table.sort(ending, function(one, other) return one[1] < other[1] end)
+  local left, wait_ms = parallel, 60000
+  for _, each in ipairs(ending) do
+    if left + sequences > parallel_max then left, wait_ms = left - each[2], each[1] end
+  end
+  return math.min(60000, math.max(50, math.ceil(wait_ms)))
+end
+
 local requests, tokens = -1, -1
 local refused, retry_ms = '', 0
 if rpm >= 0 then
@@ -65,14 +81,12 @@ if rpm >= 0 then
 end
 if tpm >= 0 then
   tokens = level_of('tokens', tpm)
-  -- What is larger than the whole bucket may start on a full one and leaves a debt.
-  local needed = math.min(wanted, tpm)
-  if refused == '' and (tokens < needed or tpm == 0) and lease ~= '' then
-    refused, retry_ms = 'tokens', tpm > 0 and until_level(tokens, needed, tpm) or 60000
+  if refused == '' and (tokens < wanted or tpm == 0) and lease ~= '' then
+    refused, retry_ms = 'tokens', tpm > 0 and until_level(tokens, wanted, tpm) or 60000
   end
 end
-if refused == '' and lease ~= '' and parallel_max >= 0 and parallel >= parallel_max then
-  refused, retry_ms = 'parallel_requests', until_one_ends()
+if refused == '' and lease ~= '' and parallel_max >= 0 and parallel + sequences > parallel_max then
+  refused, retry_ms = 'parallel_requests', until_places()
 end
 if refused == '' and rpm >= 0 and requests_wanted > 0 then
   requests = requests - requests_wanted
@@ -84,7 +98,7 @@ if refused == '' and lease ~= '' then
   if pace then redis.call('HSET', KEYS[3], lease, now + wanted * tonumber(pace)) end
   redis.call('ZADD', KEYS[2], now + lease_ms, lease)
   if redis.call('PTTL', KEYS[2]) < lease_ms then redis.call('PEXPIRE', KEYS[2], lease_ms) end
-  parallel = parallel + 1
+  parallel = parallel + sequences
 end
 local requests_reset = rpm > 0 and until_level(requests, rpm, rpm) or 0
 local tokens_reset = tpm > 0 and until_level(tokens, tpm, tpm) or 0

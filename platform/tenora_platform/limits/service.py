@@ -1,6 +1,6 @@
-"""Requests and tokens a minute and parallel requests, per tenant, over all workers: reserved before
-the work, settled to what it took, freed by a lease if the worker dies. It knows plans as numbers
-and Redis as its memory; budgets of money are billing's."""
+"""Requests and tokens a minute and parallel sequences, per tenant, over all workers: reserved
+before the work, settled to what it took, freed by a lease if the worker dies. It knows plans as
+numbers and Redis as its memory; budgets of money are billing's."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenora_platform.auth import PlanTerms, TenantContext
-from tenora_platform.errors import RateLimitedError, UnavailableError
+from tenora_platform.errors import BadRequestError, RateLimitedError, UnavailableError
 from tenora_platform.ids import new_id
 from tenora_platform.limits.scripts import ACQUIRE, PACE_KEPT_MS, RENEW, RETAKE, SETTLE
 from tenora_platform.operations.metrics import Metrics
 
+_NO_RETRY = {"x-should-retry": "false"}
 _log = structlog.get_logger(__name__)
 _NAMES = {
     "requests": "requests per minute",
     "tokens": "tokens per minute",
-    "parallel_requests": "parallel requests",
+    "parallel_requests": "parallel requests (each of n, and each prompt, counts)",
 }
 
 
@@ -41,7 +42,7 @@ class LimitUse:
 
 @dataclass(frozen=True, slots=True)
 class LimitsNow:
-    """A tenant's limits at one moment; `parallel` is how many requests run."""
+    """A tenant's limits at one moment; `parallel` is how many sequences run."""
 
     requests: LimitUse
     tokens: LimitUse
@@ -65,8 +66,11 @@ class Hold:
     used; the first of them counts, later ones do nothing. As a context manager it releases what was
     not settled."""
 
-    def __init__(self, limits: Limits, tenant: TenantContext, tokens: int, now: LimitsNow) -> None:
-        self.id = new_id("hold")
+    def __init__(
+        self, limits: Limits, tenant: TenantContext, tokens: int, sequences: int, now: LimitsNow
+    ) -> None:
+        self.id = f"{new_id('hold')}:{sequences}"  # as the scripts read it
+        self.sequences = sequences
         self.tenant = tenant
         self.reserved_tokens = tokens
         self.now = now
@@ -80,7 +84,7 @@ class Hold:
         return self.now.headers()
 
     async def settle(self, actual_tokens: int) -> None:
-        """Replace the estimate by the tokens really used and free the parallel place. Completes
+        """Replace the estimate by the tokens really used and free the parallel places. Completes
         even if the caller is cancelled meanwhile."""
         await self._end(tokens_back=self.reserved_tokens - actual_tokens, requests_back=0)
 
@@ -123,14 +127,23 @@ class Limits:
         self._refuse(tenant, refused, retry_ms, now)
 
     async def acquire(
-        self, tenant: TenantContext, estimated_tokens: int, *, requests: int = 1
+        self,
+        tenant: TenantContext,
+        estimated_tokens: int,
+        sequences: int = 1,
+        *,
+        requests: int = 1,
     ) -> Hold:
         """Reserve a request (`requests` 0: `admit` has counted it, and has it back if this is
-        refused), its tokens (prompt and the most it may generate) and a parallel place. Raises
+        refused), its tokens (prompts and the most it may generate) and a parallel place for each
+        of its sequences. Raises BadRequestError for more than the plan ever allows at once,
         RateLimitedError with an honest retry_after_ms, UnavailableError when Redis does not
         answer."""
-        draft = Hold(self, tenant, estimated_tokens, _UNKNOWN)
-        refused, retry_ms, now = await self._run(tenant, requests, estimated_tokens, draft.id)
+        self._refuse_too_large(tenant.plan, estimated_tokens, sequences)
+        draft = Hold(self, tenant, estimated_tokens, sequences, _UNKNOWN)
+        refused, retry_ms, now = await self._run(
+            tenant, requests, estimated_tokens, draft.id, sequences
+        )
         if refused and not requests:
             await self._settle(draft, 0, 1)
         self._refuse(tenant, refused, retry_ms, now)
@@ -149,6 +162,28 @@ class Limits:
                 retry_after_ms=retry_ms,
                 type="tokens" if refused == "tokens" else "requests",
                 headers=now.headers(),
+            )
+
+    def _refuse_too_large(self, plan: PlanTerms, tokens: int, sequences: int) -> None:
+        """What no waiting would help. A limit of 0 refuses everything, and says so itself."""
+        if plan.tokens_per_min and tokens > plan.tokens_per_min:
+            self._metrics.refused.labels("tokens").inc()
+            raise BadRequestError(
+                f"This request may take {tokens} tokens (its prompts, and the most that all its "
+                f"completions may have), more than the {plan.tokens_per_min} tokens per minute of "
+                f"plan '{plan.name}'. Shorten the prompt, or lower max_tokens or n.",
+                code="request_exceeds_limit",
+                headers=_NO_RETRY,
+            )
+        if plan.parallel_requests and sequences > plan.parallel_requests:
+            self._metrics.refused.labels("parallel_requests").inc()
+            raise BadRequestError(
+                f"This request is {sequences} sequences (prompts times n), more than the "
+                f"{plan.parallel_requests} that plan '{plan.name}' allows in parallel. Lower n or "
+                "send fewer prompts at once.",
+                param="n",
+                code="request_exceeds_limit",
+                headers=_NO_RETRY,
             )
 
     async def now(self, tenant: TenantContext) -> LimitsNow:
@@ -191,7 +226,7 @@ class Limits:
                 await self._redis.zrem(key, *ended)
 
     async def _run(
-        self, tenant: TenantContext, requests: int, tokens: int, lease: str
+        self, tenant: TenantContext, requests: int, tokens: int, lease: str, sequences: int = 0
     ) -> tuple[str, int, LimitsNow]:
         plan = tenant.plan
         arguments: list[str | int] = [
@@ -202,6 +237,7 @@ class Limits:
             tokens,
             lease,
             self._lease_ms,
+            sequences,
         ]
         try:
             answer = await self._eval(ACQUIRE, _keys(tenant.tenant_id), arguments)
