@@ -40,6 +40,7 @@ class LiveRequest:
     prompt: list[int]
     output_tokens: int
     adapter: AdapterRef | None = None
+    n: int = 1
 
 
 class LiveEngine:
@@ -95,7 +96,7 @@ class LiveEngine:
             tenant=tenant,
             prompt_token_ids=wanted.prompt,
             sampling=SamplingParams(
-                temperature=0.0, max_tokens=wanted.output_tokens, ignore_eos=True
+                temperature=0.0, max_tokens=wanted.output_tokens, ignore_eos=True, n=wanted.n
             ),
             adapter=adapter,
             arrival_s=time.time(),
