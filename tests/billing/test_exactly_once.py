@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.db import Database
+from tenora_platform.usage.records import BadRecordError, event_values
 from tenora_platform.usage.sink import UsageSink
 from tenora_platform.usage.tables import DeadLetterRow, UsageEventRow
 from usage_records import usage_record
@@ -288,6 +290,38 @@ async def test_usage_by_bucket_group_and_page(api: Api) -> None:
         answer = await api.call(tenant.key, "GET", f"/v1/usage?{bad}")
         assert answer.status_code == 400, bad
         assert answer.json()["error"]["param"]
+
+
+async def test_usage_counts_requests_as_they_were_sent_and_each_sequence(api: Api) -> None:
+    """Two requests, of one text with n=2 and of three prompts with n=2: 129 requests were shown for
+    a text and a list of 128."""
+    tenant = await api.new_tenant("lists")
+    for prompt in ("a", ["a", "b", "c"]):
+        body = {"model": "fake-base", "prompt": prompt, "n": 2, "max_tokens": 2}
+        answer = await api.call(tenant.key, "POST", "/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+    async with asyncio.timeout(10):
+        while True:
+            data = (await api.call(tenant.key, "GET", "/v1/usage")).json()["data"]
+            results = [result for bucket in data for result in bucket["results"]]
+            if sum(result["sequences"] for result in results) == 8:
+                break
+            await asyncio.sleep(0.05)
+    assert sum(result["requests"] for result in results) == 2
+    async with api.state.db.tenant_session(tenant.id) as session:
+        query = select(UsageEventRow.request_id, UsageEventRow.sequence)
+        events = (await session.execute(query)).all()
+    by_request = defaultdict(set)
+    for request_id, sequence in events:
+        by_request[request_id].add(sequence)
+    assert sorted(by_request.values(), key=len) == [{0, 1}, {0, 1, 2, 3, 4, 5}]
+
+
+@pytest.mark.parametrize("first", ["-1", "x", "9" * 30, str(2**31 - 1)])
+async def test_a_place_that_no_request_has_is_set_aside(first: str) -> None:
+    context = {"tenant_id": "t", "model": "m", "first_sequence": first}
+    with pytest.raises(BadRecordError, match="sequence"):
+        event_values(usage_record("e:1", "t", context=context, index=1), {"t"})
 
 
 async def test_a_request_is_billed(api: Api) -> None:

@@ -7,6 +7,7 @@ const FEBRUARY = { year: 2028, month: 1 };
 function used(output: number, adapter: string | null = null): Schemas["UsageResult"] {
   return {
     requests: 1,
+    sequences: 1,
     prompt_tokens: 10,
     cached_tokens: 4,
     uncached_tokens: 6,

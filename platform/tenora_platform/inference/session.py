@@ -78,6 +78,7 @@ class InferenceSession:
     def _run(self, number: int, prompt: Prompt) -> Run:
         adapter = self.resolved.adapter
         tenant, sampling = self.tenant, prompt.generation.sampling
+        first_choice = number * sampling.n
         request = GenerationRequest(
             request_id=self.id if len(self.prompts) == 1 else f"{self.id}-{number}",
             tenant=tenant.to_engine(self.tier),
@@ -91,9 +92,10 @@ class InferenceSession:
                 "adapter_version_id": adapter.version_id if adapter else "",
                 "model": self.state.engine.model.id,
                 "plan": tenant.plan.name,
+                "request_id": self.id,
+                "first_sequence": str(first_choice),
             },
         )
-        first_choice = number * sampling.n
         return Run(self.state.engine, request, prompt.generation, first_choice=first_choice)
 
     async def pieces(self) -> AsyncGenerator[Piece]:

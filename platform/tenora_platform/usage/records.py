@@ -35,14 +35,12 @@ def event_values(record: UsageRecord, tenants: set[str]) -> dict[str, Any]:
         raise BadRecordError(f"its token counts {counts} are impossible")
     if record.cached_tokens > record.prompt_tokens:
         raise BadRecordError("more tokens were cached than the prompt has")
-    if not 0 <= record.index < 2**31:
-        raise BadRecordError(f"its sequence {record.index} is impossible")
     _check_texts(record)
     return {
         "event_id": record.event_id,
         "tenant_id": context["tenant_id"],
-        "request_id": record.request_id,
-        "sequence": record.index,
+        "request_id": context.get("request_id") or record.request_id,
+        "sequence": _sequence(record),
         "api_key_id": context.get("api_key_id") or None,
         "model": context["model"],
         "plan": context.get("plan") or None,
@@ -60,6 +58,18 @@ def event_values(record: UsageRecord, tenants: set[str]) -> dict[str, Any]:
         "first_token_time": (None if record.first_token_s is None else _time(record.first_token_s)),
         "event_time": _time(record.finished_s),
     }
+
+
+def _sequence(record: UsageRecord) -> int:
+    """Its place among all sequences of what the client sent: each of several prompts is a request
+    of its own to the engine."""
+    first = record.context.get("first_sequence", "0")
+    if not (first.isascii() and first.isdigit() and len(first) < 10) or record.index < 0:
+        raise BadRecordError(f"its sequence {first[:20]!r} and {record.index} is impossible")
+    sequence = int(first) + record.index
+    if sequence >= 2**31:
+        raise BadRecordError(f"its sequence {sequence} is impossible")
+    return sequence
 
 
 def _check_texts(record: UsageRecord) -> None:

@@ -118,6 +118,7 @@ async def sum_usage(session: AsyncSession, window: Window) -> Sequence[Mapping[s
         window,
         [
             func.count().filter(UsageEventRow.sequence == 0).label("requests"),
+            func.count().label("sequences"),
             func.sum(UsageEventRow.prompt_tokens).label("prompt_tokens"),
             func.sum(UsageEventRow.cached_tokens).label("cached_tokens"),
             func.sum(UsageEventRow.output_tokens).label("output_tokens"),

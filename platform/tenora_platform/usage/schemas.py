@@ -22,9 +22,11 @@ class GroupKeys(BaseModel):
 
 
 class UsageResult(GroupKeys):
-    """Tokens of finished sequences. `prompt_tokens` = cached + uncached."""
+    """Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has a sequence
+    for each of its prompts, `n` times."""
 
     requests: int
+    sequences: int
     prompt_tokens: int
     cached_tokens: int
     uncached_tokens: int

@@ -143,6 +143,7 @@ async def usage_page(session: AsyncSession, query: Query) -> UsagePage:
             UsageResult(
                 **_keys(row).model_dump(),
                 requests=row["requests"],
+                sequences=row["sequences"],
                 prompt_tokens=prompt,
                 cached_tokens=cached,
                 uncached_tokens=prompt - cached,
