@@ -1632,7 +1632,10 @@ export interface components {
             /** Scopes */
             scopes: string[];
         };
-        /** ParallelLimit */
+        /**
+         * ParallelLimit
+         * @description Sequences: each of a request's prompts counts `n` times.
+         */
         ParallelLimit: {
             /** Limit */
             limit: number | null;
@@ -2321,7 +2324,8 @@ export interface components {
         };
         /**
          * UsageResult
-         * @description Tokens of finished sequences. `prompt_tokens` = cached + uncached.
+         * @description Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has a sequence
+         *     for each of its prompts, `n` times.
          */
         UsageResult: {
             /** Adapter */
@@ -2340,6 +2344,8 @@ export interface components {
             prompt_tokens: number;
             /** Requests */
             requests: number;
+            /** Sequences */
+            sequences: number;
             /** Tenant Id */
             tenant_id?: string | null;
             /** Uncached Tokens */
