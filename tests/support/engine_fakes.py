@@ -394,18 +394,6 @@ def fix_step_time(rig: Rig, step_s: float) -> None:
     rig.memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
 
 
-def time_steps(rig: Rig, token_s: float) -> None:
-    """From now on every step takes so long for each of its tokens, as far as the scheduler is told:
-    what it learns is the same however busy this machine is."""
-    scheduler = rig.engine._scheduler
-    commit = scheduler.commit
-
-    def commit_timed(plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
-        return commit(plan, result, token_s * plan.num_tokens)
-
-    scheduler.commit = commit_timed  # type: ignore[method-assign]
-
-
 def make_tenant(
     name: str = "t0",
     weight: float = 1.0,

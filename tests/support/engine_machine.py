@@ -15,7 +15,6 @@ from engine_fakes import (
     make_ref,
     make_request,
     make_tenant,
-    time_steps,
 )
 from tenora_engine.errors import (
     ContextLengthError,
@@ -27,6 +26,7 @@ from tenora_engine.events import Event, FinishEvent, RefusedEvent, TokenEvent
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
+from tenora_engine.scheduling.plan import StepPlan, StepResult
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
 BROKEN = make_ref("broken", 4)
@@ -40,6 +40,18 @@ TENANTS = [
 ]
 _WORDS = ("broken", "out of luck", "more than the", "copied to the device")
 PREFIXES = [[7] * 24, [5, 6] * 12, list(range(24))]
+
+
+def _time_steps(rig: Rig, token_s: float) -> None:
+    """From now on every step takes so long for each of its tokens, as far as the scheduler is told:
+    what it learns is the same however busy this machine is."""
+    scheduler = rig.engine._scheduler
+    commit = scheduler.commit
+
+    def commit_timed(plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
+        return commit(plan, result, token_s * plan.num_tokens)
+
+    scheduler.commit = commit_timed  # type: ignore[method-assign]
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -114,7 +126,7 @@ class EngineMachine(RuleBasedStateMachine):
             can_pause=can_pause,
         )
         assert isinstance(self.rig.runner, FakeRunner)
-        time_steps(self.rig, 0.001)
+        _time_steps(self.rig, 0.001)
         self.rig.runner.guesses = guesses
         self.rig.loader.bad.add(BROKEN.digest)
 
