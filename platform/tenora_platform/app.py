@@ -36,7 +36,7 @@ from tenora_platform.limits import routes as limits_routes
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
-from tenora_platform.outages import install_outage_handlers
+from tenora_platform.outages import first_line, install_outage_handlers, log_failure
 from tenora_platform.portal import Portal
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.registry.collector import Collector
@@ -219,8 +219,8 @@ async def _beside(
                 await work()
                 outages[name] = "it has ended"
             except Exception as error:
-                outages[name] = f"{type(error).__name__}: {error}"
-                _log.exception("background work failed", work=name, again_in_s=_RETRY_S)
+                outages[name] = f"{type(error).__name__}: {first_line(error)}"
+                log_failure(_log, "background work failed", error, work=name, again_in_s=_RETRY_S)
             await asyncio.sleep(_RETRY_S)
             outages.pop(name, None)
 

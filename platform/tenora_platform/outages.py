@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from structlog.stdlib import BoundLogger
 
 from tenora_platform.errors import UnavailableError, response_of
 
@@ -43,6 +44,15 @@ def install_outage_handlers(app: FastAPI) -> None:
 
     for kind in (DBAPIError, PoolTimeoutError, RedisError):
         app.add_exception_handler(kind, on_server_error)
+
+
+def log_failure(log: BoundLogger, event: str, error: Exception, **more: object) -> None:
+    """Background work has failed: in one line where a server is away, which says so itself, with a
+    traceback where the mistake may be ours."""
+    if outage_of(error) is not None:
+        log.warning(event, reason=first_line(error), **more)
+    else:
+        log.error(event, exc_info=error, **more)
 
 
 def first_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ import structlog
 
 from tenora_platform.intake.check import CheckedAdapter, check_adapter
 from tenora_platform.intake.report import Problem, ValidationReport
+from tenora_platform.outages import log_failure
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import PENDING
 from tenora_platform.registry.resolver import Resolver
@@ -50,7 +51,7 @@ class IntakeWorker:
                 worked = await self.run_once()
             except Exception as error:
                 # One version that cannot be checked must not end the checks of all others.
-                _log.exception("intake paused", reason=str(error), retry_s=RETRY_S)
+                log_failure(_log, "intake paused", error, retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 continue
             if not worked:
