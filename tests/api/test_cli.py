@@ -6,37 +6,24 @@ from __future__ import annotations
 import json
 import re
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
-import uvicorn
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from api_harness import ADMIN_KEY
-from fake_engine import FakeEngine
 from platform_fixtures import plain_url
+from shell import Listening, run
 from tenora_kernels import backend
-from tenora_platform.app import create_app, openapi_document
+from tenora_platform.app import openapi_document
 from tenora_platform.cli.adapters import parse_target, reasons
 from tenora_platform.cli.doctor import check_compiler, check_kernels
 from tenora_platform.cli.errors import CliError
-from tenora_platform.cli.main import app as cli
 from tenora_platform.cli.run import base_url
 from tenora_platform.demo import EXAMPLES, prepare_demo, read_manifest
 from tenora_platform.embedded.process import free_port
 from tenora_platform.settings import Settings, parse_size
-
-
-def run(*words: str, **environment: str) -> tuple[int, str]:
-    """Exit code, and everything printed with whitespace made single."""
-    result = CliRunner().invoke(cli, list(words), env={"COLUMNS": "200", **environment})
-    return result.exit_code, re.sub(r"\s+", " ", result.output)
 
 
 @pytest.mark.parametrize(
@@ -215,28 +202,6 @@ def test_the_demo_gives_both_tenants_one_name() -> None:
         for tenant in ("acme", "globex")
     }
     assert by_tenant["acme"] & by_tenant["globex"]
-
-
-@dataclass(frozen=True)
-class Listening:
-    url: str
-
-
-@pytest.fixture(scope="module")
-def listening(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
-    """A server on a port, in a thread of its own."""
-    engine = FakeEngine(tmp_path_factory.mktemp("listening") / "model")
-    port = free_port()
-    app = create_app(settings, engine=engine)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    yield Listening(f"http://127.0.0.1:{port}")
-    server.should_exit = True
-    thread.join()
 
 
 def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:

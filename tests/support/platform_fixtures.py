@@ -17,6 +17,7 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from api_harness import ADMIN_KEY, SECRET, Api, running_api
+from shell import Listening, served_in_a_thread
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.db import psycopg_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
@@ -138,4 +139,11 @@ def make_api(settings: Settings, tmp_path: Path) -> MakeApi:
 async def api(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
     """One application for the module, with a fake engine."""
     async with running_api(settings, tmp_path_factory.mktemp("api")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def listening(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    """The same on a port, for the command line."""
+    with served_in_a_thread(settings, tmp_path_factory.mktemp("listening")) as made:
         yield made

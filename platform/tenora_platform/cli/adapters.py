@@ -24,6 +24,7 @@ from tenora_platform.cli.client import (
     TenantKey,
     Url,
     connected,
+    refusal,
     show,
 )
 from tenora_platform.cli.errors import CliError
@@ -31,6 +32,13 @@ from tenora_platform.cli.errors import CliError
 app = typer.Typer(no_args_is_help=True)
 _KEY = "a tenant's API key"
 _CHECK_S = 300
+_HEADER_BYTES_MAX = 1024 * 1024  # the server takes no larger one
+CONVERT = (
+    'python -c "import torch, safetensors.torch as s; '
+    "t = torch.load(r'{folder}/adapter_model.bin', map_location='cpu', weights_only=True); "
+    "s.save_file({{k: v.contiguous().clone() for k, v in t.items()}}, "
+    "r'{folder}/adapter_model.safetensors')\""
+)
 _COLUMNS = {
     "name": "name",
     "version": "version",
@@ -54,7 +62,14 @@ def show_adapter(
     """One adapter with its versions and reports."""
     with connected(url, key, what=_KEY) as api:
         found = api.call("GET", f"/v1/adapters/{name}")
-    show(found, _COLUMNS, as_json=as_json, rows=[found, *found.get("versions", [])])
+    versions = found.get("versions", [])
+    show(found, _COLUMNS, as_json=as_json, rows=[found, *versions])
+    if not as_json:
+        for version in versions:
+            label = f"{name}@{version['version']}"
+            for kind in ("problems", "warnings"):
+                for line in findings(version, kind):
+                    typer.echo(f"{label} {kind.removesuffix('s')}: {line}")
 
 
 @app.command("push")
@@ -65,19 +80,57 @@ def push(
     key: TenantKey = None,
 ) -> None:
     """Upload a PEFT folder and wait until it has been checked."""
-    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
-    for file in (config, weights):
-        if not file.is_file():
-            raise CliError(
-                f"{file} does not exist.",
-                "A PEFT folder holds adapter_config.json and adapter_model.safetensors.",
-            )
+    config, weights = _peft_files(folder)
     with connected(url, key, what=_KEY) as api:
+        _preflight(api, name, config, weights)
         made = _upload(api, name, config, weights)
         version = _await_check(api, name, int(made["version"]))
     if version["state"] == "rejected":
         raise CliError(f"{name}@{version['version']} was rejected: {reasons(version)}")
     typer.echo(f"{name}@{version['version']} is {version['state']} ({version['digest']})")
+    for line in findings(version, "warnings"):
+        typer.echo(f"warning: {line}", err=True)
+
+
+def _peft_files(folder: Path) -> tuple[Path, Path]:
+    """Config and weights. Raises CliError, which says how to convert weights of another format."""
+    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    for file in (config, weights):
+        if file.is_file():
+            continue
+        pickled = folder / "adapter_model.bin"
+        if file == weights and pickled.is_file():
+            raise CliError(
+                f"{folder} holds adapter_model.bin only; Tenora takes safetensors, which cannot "
+                "hold code.",
+                f"Convert it: {CONVERT.format(folder=folder)}",
+            )
+        raise CliError(
+            f"{file} does not exist.",
+            "A PEFT folder holds adapter_config.json and adapter_model.safetensors.",
+        )
+    return config, weights
+
+
+def _preflight(api: ApiClient, name: str, config: Path, weights: Path) -> None:
+    """Raises CliError if the upload would be refused. What cannot be known yet is no refusal."""
+    with weights.open("rb") as file:
+        length = file.read(8)
+        header = length + file.read(min(int.from_bytes(length, "little"), _HEADER_BYTES_MAX))
+    size = weights.stat().st_size
+    answer = api.http.post(
+        "/v1/adapters/preflight",
+        data={"name": name, "weights_bytes": str(size)},
+        files={"adapter_config": config.read_bytes(), "header": header},
+    )
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return  # the engine is loading: the upload is taken and checked later
+    if answer.is_error:
+        raise refusal(answer)
+    if not answer.json()["accepted"]:
+        raise CliError(
+            f"{name} would be rejected: {reasons(answer.json())}", "The weights were not sent."
+        )
 
 
 @app.command("delete")
@@ -119,11 +172,13 @@ def parse_target(word: str) -> dict[str, int]:
 
 def reasons(version: dict[str, Any]) -> str:
     """Why an upload was rejected, field by field."""
+    return "; ".join(findings(version, "problems")) or "no reason given"
+
+
+def findings(version: dict[str, Any], kind: str) -> list[str]:
+    """The `problems` or `warnings` of its check, a line each."""
     report = version.get("validation") or {}
-    problems = report.get("problems", [])
-    return (
-        "; ".join(f"{each['field']}: {each['message']}" for each in problems) or "no reason given"
-    )
+    return [f"{each['field']}: {each['message']}" for each in report.get(kind, [])]
 
 
 class _Counted:

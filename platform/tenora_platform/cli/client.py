@@ -73,13 +73,23 @@ def refusal(answer: httpx.Response) -> CliError:
     return CliError(f"{message}{param} [{answer.status_code}]", hint)
 
 
+def server_url(url: str) -> str:
+    """The server's address, also of what other clients are given: `http://host:8000/v1`. Raises
+    CliError for what is no URL."""
+    if not url.startswith(("http://", "https://")):
+        raise CliError(
+            f"{url!r} is not the address of a server.", f"Such as {DEFAULT_URL}: with --url."
+        )
+    return url.rstrip("/").removesuffix("/v1")
+
+
 @contextmanager
 def connected(url: str, key: str | None, *, what: str) -> Iterator[ApiClient]:
     """A client for one command. Raises CliError without a key."""
     if not key:
         raise CliError(f"This needs {what}.", "Give it with --key or in the environment.")
     headers = {"authorization": f"Bearer {key}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+    with httpx.Client(base_url=server_url(url), headers=headers, timeout=60) as http:
         yield ApiClient(http)
 
 

@@ -68,8 +68,12 @@ def check_torch(settings: Settings) -> Finding:
 def check_device(settings: Settings) -> Finding:
     import torch
 
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        return Finding("device", "wrong", "cuda was asked for, but this torch finds no GPU")
+    from tenora_platform.cli.run import check_device as check_cuda
+
+    try:
+        check_cuda(settings)
+    except CliError as error:
+        return Finding("device", "wrong", f"{error} {error.hint}")
     device = settings.resolved_device()
     name = torch.cuda.get_device_name() if device == "cuda" else "no GPU is used"
     return Finding("device", "ok", f"{device} ({name}), {settings.dtype}")

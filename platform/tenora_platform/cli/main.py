@@ -4,6 +4,7 @@ and holds the commands about the server itself."""
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +18,10 @@ from tenora_platform.settings import Settings
 
 app = typer.Typer(
     cls=FriendlyGroup,
-    help="Tenora serves many tenants' LoRA adapters from one base model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command below it too
 )
 app.add_typer(tenants.tenant, name="tenant", help="Tenants (needs the admin key).")
 app.add_typer(tenants.key, name="key", help="API keys.")
@@ -29,6 +30,22 @@ app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tenora {version('tenora')}")
+        raise typer.Exit
+
+
+@app.callback()
+def tenora(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Tenora serves many tenants' LoRA adapters from one base model."""
 
 
 def serve(settings: Settings) -> None:

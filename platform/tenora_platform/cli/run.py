@@ -36,6 +36,7 @@ def run_platform(settings: Settings, when_ready: WhenReady) -> None:
     served. Raises CliError, EmbeddedServerError, DatabaseSetupError or EngineError."""
     configure_logging(settings.log_level)
     check_address(settings.host, settings.port)
+    check_device(settings)
     if settings.model is not None:
         check_model_folder(Path(settings.model), dummy=settings.load_format == "dummy")
     # Both end what has been started in order, also when a shell had SIGINT ignored.
@@ -143,6 +144,23 @@ def check_address(host: str, port: int) -> None:
             f"Cannot listen on {host}:{port}: {error.strerror or error}.",
             "Is another server, perhaps another Tenora, running there? Choose another --port.",
         ) from error
+
+
+def check_device(settings: Settings) -> None:
+    """Raises CliError when a GPU is asked for that this torch cannot use."""
+    if settings.device != "cuda":
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if torch.version.cuda is None:
+        why = f"torch {torch.__version__} is built without CUDA"
+        hint = "Install a build of torch with CUDA, or leave --device out to run on the CPU."
+    else:
+        why = f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no GPU"
+        hint = "Does nvidia-smi see one? Leave --device out to run on the CPU."
+    raise CliError(f"--device cuda cannot be had: {why}.", hint)
 
 
 def check_model_folder(folder: Path, *, dummy: bool) -> None:

@@ -9,12 +9,15 @@ from fastapi import APIRouter, Depends, Request
 from tenora_platform.auth import TenantContext, require_scope
 from tenora_platform.errors import BadRequestError
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
+from tenora_platform.intake.header import HEADER_BYTES_MAX
 from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
+from tenora_platform.registry.preflight import preflight
 from tenora_platform.registry.schemas import (
     Adapter,
     AdapterVersion,
     Alias,
     AliasUpdate,
+    Preflight,
     Upload,
     UploadComplete,
     UploadCreate,
@@ -24,7 +27,7 @@ from tenora_platform.registry.service import Registry
 from tenora_platform.registry.spool import ReceivedWeights
 from tenora_platform.registry.uploads import Uploads
 from tenora_platform.schemas import After, Deleted, Limit, ListPage, Order
-from tenora_platform.state import State
+from tenora_platform.state import ReadyEngine, State
 
 router = APIRouter(tags=["adapters"])
 AdapterTenant = Annotated[TenantContext, Depends(require_scope("adapters"))]
@@ -48,6 +51,18 @@ _ADAPTER_FORM = _form(
         "adapter_config": {**_BINARY, "description": "adapter_config.json"},
         "weights": {**_BINARY, "description": "adapter_model.safetensors"},
         "upload_id": {"type": "string", "description": "A completed upload, instead of weights"},
+    },
+)
+_PREFLIGHT_FORM = _form(
+    ["name", "adapter_config", "header", "weights_bytes"],
+    {
+        "name": {"type": "string"},
+        "adapter_config": {**_BINARY, "description": "adapter_config.json"},
+        "header": {
+            **_BINARY,
+            "description": "The first bytes of adapter_model.safetensors: 8, and its header",
+        },
+        "weights_bytes": {"type": "integer", "description": "Size of the whole file"},
     },
 )
 _PART_FORM = _form(
@@ -83,6 +98,29 @@ async def create_adapter(request: Request, state: State, tenant: AdapterTenant) 
         else:
             received = ReceivedWeights(weights.bytes, weights.sha256, path=weights.path)
         return await Registry(state, tenant).add_version(_text(name), bytes(config.data), received)
+
+
+@router.post("/v1/adapters/preflight", openapi_extra=_PREFLIGHT_FORM)
+async def preflight_adapter(
+    request: Request, state: State, tenant: AdapterTenant, engine: ReadyEngine
+) -> Preflight:
+    """Whether an upload would be accepted, by its config and header: before the weights are sent.
+    The values themselves are looked at once they are there."""
+    sinks = {
+        "name": MemorySink("name", NAME_BYTES_MAX),
+        "adapter_config": MemorySink("adapter_config", CONFIG_BYTES_MAX),
+        "header": MemorySink("header", 8 + HEADER_BYTES_MAX),
+        "weights_bytes": MemorySink("weights_bytes", NAME_BYTES_MAX),
+    }
+    seen = await read_multipart(request.headers.get("content-type", ""), request.stream(), sinks)
+    for part in sinks:
+        if part not in seen:
+            raise _missing(part)
+    size = _text(sinks["weights_bytes"])
+    if not (size.isascii() and size.isdecimal() and len(size) < 16):
+        raise BadRequestError("weights_bytes must be a whole number.", param="weights_bytes")
+    config, header = bytes(sinks["adapter_config"].data), bytes(sinks["header"].data)
+    return await preflight(state, tenant, _text(sinks["name"]), config, header, int(size))
 
 
 def _require_parts(seen: set[str]) -> None:

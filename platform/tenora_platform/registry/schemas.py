@@ -34,6 +34,19 @@ class AdapterVersion(BaseModel):
     activated_at: datetime | None
 
 
+class Preflight(BaseModel):
+    """What would become of an upload, by its config and header alone: no value has been looked at.
+    `validation` says what is wrong where it is not `accepted`."""
+
+    object: Literal["adapter.preflight"] = "adapter.preflight"
+    name: str
+    accepted: bool
+    rank: int | None
+    target_modules: list[str]
+    bytes: int
+    validation: ValidationReport
+
+
 class AliasTarget(BaseModel):
     model_config = ConfigDict(extra="forbid")
 

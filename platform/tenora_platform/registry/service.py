@@ -57,9 +57,7 @@ class Registry:
         """Keep the upload durably, then give it the next number under `name`, quarantined until it
         has been checked. Raises BadRequestError, ConflictError, TooLargeError, QuotaExceededError.
         """
-        self._check_name(name)
-        async with self._session() as session:
-            await self._check_quota(session, name, weights)  # before bytes are moved
+        await self.check_room(name, weights)  # before bytes are moved
         version_id = new_id("adv")
         staging_key = f"staging/{version_id}"
         try:
@@ -95,6 +93,12 @@ class Registry:
             raise
         self._state.upload_waits.set()
         return view
+
+    async def check_room(self, name: str, weights: ReceivedWeights) -> None:
+        """Raises what `add_version` would for the name and the plan's limits."""
+        self._check_name(name)
+        async with self._session() as session:
+            await self._check_quota(session, name, weights)
 
     async def _adapter_for_version(
         self, session: AsyncSession, name: str, weights: ReceivedWeights
