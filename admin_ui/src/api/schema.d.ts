@@ -433,6 +433,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/adapters/preflight": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preflight Adapter
+         * @description Whether an upload would be accepted, by its config and header: before the weights are sent.
+         *     The values themselves are looked at once they are there.
+         */
+        post: operations["adapters_preflight_adapter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/api_keys": {
         parameters: {
             query?: never;
@@ -1782,6 +1803,30 @@ export interface components {
             tenants: components["schemas"]["TenantPages"][];
             /** Total Pages */
             total_pages: number;
+        };
+        /**
+         * Preflight
+         * @description What would become of an upload, by its config and header alone: no value has been looked at.
+         *     `validation` says what is wrong where it is not `accepted`.
+         */
+        Preflight: {
+            /** Accepted */
+            accepted: boolean;
+            /** Bytes */
+            bytes: number;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default adapter.preflight
+             * @constant
+             */
+            object: "adapter.preflight";
+            /** Rank */
+            rank: number | null;
+            /** Target Modules */
+            target_modules: string[];
+            validation: components["schemas"]["ValidationReport"];
         };
         /**
          * Prices
@@ -3314,6 +3359,53 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    adapters_preflight_adapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /**
+                     * Format: binary
+                     * @description adapter_config.json
+                     */
+                    adapter_config: string;
+                    /**
+                     * Format: binary
+                     * @description The first bytes of adapter_model.safetensors: 8, and its header
+                     */
+                    header: string;
+                    name: string;
+                    /** @description Size of the whole file */
+                    weights_bytes: number;
+                };
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Preflight"];
                 };
             };
         };
