@@ -366,6 +366,18 @@ def scheduler_command(
     write_json(json_file, result)
 
 
+@app.command("plot")
+def plot_command(
+    folder: Annotated[Path, typer.Argument(help="Of figures, *.json.")] = Path("docs/benchmarks"),
+) -> None:
+    """Plots of measured figures: an SVG beside each JSON file."""
+    from tenora_bench.figures import plot_all
+
+    with readable_errors():
+        for path in plot_all(folder):
+            print(path)
+
+
 @app.command("quality")
 def quality_command(
     text: Annotated[list[Path], typer.Option(help="Text to be read; may be given repeatedly.")],

@@ -39,7 +39,7 @@ def load_session(url: str) -> aiohttp.ClientSession:
     """What completions are sent by: a connection of its own for each, as many as are wanted.
 
     Its parser is compiled. One in Python took 0.2 ms of a core a token, which the server under test
-    then lacked: an eighth of its tokens/s where both share two cores (docs/benchmarks.md).
+    then lacked: an eighth of its tokens/s where both share two cores (docs/log/2026-11-22.md).
     """
     # llama.cpp's server at times closes a connection just as it is used again: each is used once.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)

@@ -30,3 +30,16 @@ def test_links_and_folders_exist(page: str) -> None:
     named = re.findall(r"`((?:docs|examples|tests|benchmarks)/[\w./-]+)`", text)
     missing = [name for name in links + named if not (ROOT / name).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_links_of_the_pages_exist(page: str) -> None:
+    """As a reader on the page follows them, pictures included."""
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / "docs" / page).read_text())
+    missing = [link for link in links if not (ROOT / "docs" / link).exists()]
+    assert not missing
+
+
+def test_the_page_of_benchmarks_stays_a_page() -> None:
+    """Read in two minutes; how something was measured belongs into docs/log, by date."""
+    assert len((ROOT / "docs/benchmarks.md").read_text().split()) < 1500
