@@ -45,8 +45,8 @@ class Portal:
     def _response(self, path: str) -> Response:
         if not self.built:
             return PlainTextResponse(_NOT_BUILT, status_code=503 if path == "/" else 404)
-        file = (self._folder / path.lstrip("/")).resolve()
-        if file.is_relative_to(self._folder) and file.is_file():
+        file = self._file(path)
+        if file is not None:
             kind, _ = mimetypes.guess_type(file.name)
             # Vite puts a content hash into the names of assets: they never change.
             age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
@@ -54,3 +54,11 @@ class Portal:
         if "." in path.rsplit("/", 1)[-1]:
             raise HTTPException(404)  # a missing file, not a page
         return FileResponse(self._folder / "index.html", headers={"cache-control": "no-cache"})
+
+    def _file(self, path: str) -> Path | None:
+        """The file of that name, or None. Raises 404 for what can be no name."""
+        try:
+            file = (self._folder / path.lstrip("/")).resolve()
+            return file if file.is_relative_to(self._folder) and file.is_file() else None
+        except (ValueError, OSError, RuntimeError) as odd:  # NUL; too long; a loop of links
+            raise HTTPException(404) from odd

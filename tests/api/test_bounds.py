@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api_harness import ADMIN_KEY, Api, TestTenant
+from platform_fixtures import MakeApi
 
 FAR = [
     "9999-12-31T23:59:59-23:59",
@@ -116,3 +118,47 @@ async def test_the_bounds_of_a_plan_are_in_it(api: Api, plan: dict[str, Any]) ->
     answer = await api.admin("PUT", "/admin/v1/plans/edge", json=plan)
     assert answer.status_code == 200, answer.text
     assert answer.json().items() >= plan.items()
+
+
+ODD_PATHS = ["/a%00b", "/%00", "/assets/%00.js", "/" + "a" * 5000, "/" + "a/" * 3000, "/%ff%fe"]
+
+
+@pytest.mark.parametrize("path", ODD_PATHS, ids=lambda path: path[:16])
+async def test_paths_that_name_nothing(make_api: MakeApi, tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "dist"
+    folder.mkdir()
+    (folder / "index.html").write_text("<h1>portal</h1>")
+    async with make_api(portal_dir=folder) as api:
+        answer = await api.http.get(path)
+        assert answer.status_code in (200, 404), answer.text
+        if "%00" in path:
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "not_found"
+
+
+async def test_a_nul_anywhere(api: Api, tenant: TestTenant) -> None:
+    """PostgreSQL's texts hold none, so nothing is called by a name that has one."""
+    for path in (
+        "/v1/adapters/a%00b",
+        "/v1/adapters?after=%00",
+        "/v1/adapters/a/versions/1%00",
+        "/v1/api_keys?after=a%00",
+        "/v1/uploads/%00",
+        "/v1/models/%00",
+        "/v1/usage?group_by=%00",
+    ):
+        answer = await api.call(tenant.key, "GET", path)
+        assert answer.status_code in (400, 404), f"{path}: {answer.text}"
+    for path in (
+        "/admin/v1/tenants/%00",
+        "/admin/v1/tenants?after=%00",
+        "/admin/v1/tenants/%00/api_keys",
+        "/admin/v1/usage?tenant=%00",
+        "/admin/v1/costs?tenant=%00",
+        "/admin/v1/audit_logs?tenant_id=%00",
+        "/admin/v1/audit_logs?action=%00",
+        "/admin/v1/audit_logs?after=%00",
+    ):
+        answer = await api.admin("GET", path)
+        assert answer.status_code in (400, 404), f"{path}: {answer.text}"
+    assert (await api.admin("DELETE", "/admin/v1/prices/%00")).status_code == 404
