@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
+from tenora_engine.errors import EngineFailedError
 from tenora_engine.events import EngineStats, Event, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pace import Pace
@@ -20,6 +21,9 @@ from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.scheduler import Scheduler
+
+FAILED_STEPS_MAX = 8
+"""Failed steps in a row after which the fault is taken to be the engine's, not the sequences'."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +76,7 @@ class Engine:
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
         self._paused: _Step | None = None
+        self._failed_steps = 0  # in a row
         self._events: list[Event] = []  # of a step that had to be completed before a command
         loader.on_complete = self._load_ended
         for copier in memory.copiers:
@@ -135,7 +140,8 @@ class Engine:
         """One iteration of the batch, or as much of it as is run before it is paused for those who
         come meanwhile (`announce`) and ask for no more than their shares: the next call runs them
         first. A failing runner fails the sequences of its plan with an "error" event and leaves the
-        pool intact."""
+        pool intact. Raises EngineFailedError when that will not end: for an error of the device, or
+        FAILED_STEPS_MAX times in a row; `abandon` has the events then."""
         events, self._events = self._events, []
         started = time.perf_counter()
         plan = self._scheduler.schedule(None if self._paused is None else self._paused.plan)
@@ -158,7 +164,7 @@ class Engine:
             result = self._runner.run(step.batch)
         except Exception as error:
             _log.exception("a step of %d sequences failed", len(step.plan.scheduled))
-            return self._scheduler.fail(step.plan, error)
+            return self._fail(step, error)
         finally:
             self._pace.end_step()
         step.seconds += time.perf_counter() - started
@@ -166,8 +172,28 @@ class Engine:
             self._paused = step
             self._runner.ask_to_pause(False)
             return self._scheduler.take_events()
+        self._failed_steps = 0
         self._last_step_ms = step.seconds * 1000
         return self._scheduler.commit(step.plan, result, step.seconds)
+
+    def _fail(self, step: _Step, error: Exception) -> list[Event]:
+        events = self._scheduler.fail(step.plan, error)
+        self._failed_steps += 1
+        if not is_of_the_device(error) and self._failed_steps < FAILED_STEPS_MAX:
+            return events
+        self._events += events
+        raise EngineFailedError(
+            f"{self._failed_steps} steps in a row failed, the last by {type(error).__name__}:"
+            f" {error}; this engine will not recover and has to be started again"
+        ) from error
+
+    def abandon(self, failure: BaseException | None) -> list[Event]:
+        """The last events of everything in flight: "error" where the engine failed, "abort" where
+        it is stopped. Nothing but `close` may be called after this."""
+        events, self._events = self._events, []
+        if failure is None:
+            return events + self._book.abandon("abort", None)
+        return events + self._book.abandon("error", f"the engine failed: {failure}")
 
     def stats(self) -> EngineStats:
         """A snapshot. O(pages)."""
@@ -191,8 +217,8 @@ class Engine:
         self._book.running.check()
 
     def close(self) -> None:
-        """Stop the adapter loader and the copies. Sequences in flight are dropped without
-        events."""
+        """Stop the adapter loader and the copies. Sequences in flight are dropped without events,
+        unless `abandon` has given them."""
         self._loader.close()
         for copier in self._memory.copiers:
             copier.close()
@@ -224,6 +250,19 @@ def build_engine(config: EngineConfig) -> Engine:
     memory = MemoryManager(resolved, arena, pace=pace)
     runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
     return Engine(resolved, runner, AdapterLoader(resolved, pace=pace), memory, pace=pace)
+
+
+def is_of_the_device(error: BaseException | None) -> bool:
+    """Whether an error, or what it came of, says that the accelerator is lost to this process: CUDA
+    gives every later call the same answer. Too little of its memory is no such error."""
+    while error is not None:
+        names = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported for this
+        if "OutOfMemoryError" in names:
+            return False
+        if "AcceleratorError" in names or str(error).startswith("CUDA error"):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _resident_bytes() -> int:

@@ -46,3 +46,7 @@ class MemoryBudgetError(EngineError):
 
 class EngineUnavailableError(EngineError):
     """The engine process is not there (yet, or any more)."""
+
+
+class EngineFailedError(EngineError):
+    """The engine cannot run steps any more; its process must end and another be started."""

@@ -3,6 +3,7 @@ events. It knows no transport; the in-process client and the engine process both
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tenora_engine.events import EngineStats, Event, Residency
 from tenora_engine.request import AdapterRef, GenerationRequest
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 INBOX_LIMIT = 65_536
 """Commands that may wait between two steps; more are refused with QueueFullError."""
@@ -26,9 +28,9 @@ class EngineLoop:
     the order in which they came; each returns a Future, set on the engine's thread before any
     event which follows from it is handed out.
 
-    `on_events` gets every non-empty batch of events, and `on_stopped` is called once, last, with
-    what killed the loop or None after `stop()`. Both run on the engine's thread: they must hand
-    over quickly and not raise.
+    `on_events` gets every non-empty batch of events; however the loop ends, what was in flight then
+    ends in the last of them. `on_stopped` is called once, after that, with what killed the loop or
+    None after `stop()`. Both run on the engine's thread: they must hand over quickly and not raise.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class EngineLoop:
 
     def stop(self) -> None:
         """End after the current step, close the engine and wait for the thread. Commands not yet
-        carried out fail with EngineUnavailableError; sequences in flight get no more events."""
+        carried out fail with EngineUnavailableError; sequences in flight are aborted."""
         with self._wakeup:
             self._stopping = True
             self._wakeup.notify()
@@ -126,10 +128,17 @@ class EngineLoop:
                         self._on_events(events)
         except BaseException as error:
             failure = error
-        finally:
-            failure = self._shut_down(failure)
-            if self._on_stopped is not None:
-                self._on_stopped(failure)
+        self._refuse_commands()
+        self._abandon(failure)
+        if failure is not None:  # closing may take long; who is told may end the process
+            self._tell_end(failure)
+            self._close()
+        else:
+            self._tell_end(self._close())
+
+    def _tell_end(self, failure: BaseException | None) -> None:
+        if self._on_stopped is not None:
+            self._on_stopped(failure)
 
     def _wait_for_work(self) -> bool:
         """Block until there is something to do. False when the loop must end."""
@@ -152,16 +161,28 @@ class EngineLoop:
                 future.set_result(result)
             del command, future  # an error that it holds would hold it, through this frame
 
-    def _shut_down(self, failure: BaseException | None) -> BaseException | None:
+    def _refuse_commands(self) -> None:
         with self._wakeup:
             self._stopped = True
             left = list(self._inbox)
             self._inbox.clear()
-        try:
-            self._engine.close()
-        except Exception as error:
-            failure = failure or error
         for _, future in left:
             if future.set_running_or_notify_cancel():
                 future.set_exception(EngineUnavailableError("the engine was stopped"))
-        return failure
+
+    def _abandon(self, failure: BaseException | None) -> None:
+        """What is in flight ends with its meters."""
+        try:
+            events = self._engine.abandon(failure)
+        except Exception:
+            _log.exception("the last events of the engine are lost")
+            return
+        if events:
+            self._on_events(events)
+
+    def _close(self) -> BaseException | None:
+        try:
+            self._engine.close()
+        except Exception as error:
+            return error
+        return None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 
 import pytest
+import torch
 
 from engine_fakes import Rig, make_config, make_ref, make_request
-from tenora_engine.errors import EngineUnavailableError, InvalidRequestError
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.engine import FAILED_STEPS_MAX
+from tenora_engine.errors import EngineFailedError, EngineUnavailableError, InvalidRequestError
+from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.loop import EngineLoop
 
 PATIENCE_S = 20.0  # only a hang takes as long
@@ -120,6 +123,118 @@ def test_what_kills_the_loop_is_told_and_later_commands_fail() -> None:
     with pytest.raises(EngineUnavailableError):
         loop.stats()
     assert rig.loader.closed
+
+
+def break_commits(rig: Rig) -> None:
+    rig.memory.cache_blocks = None  # type: ignore[assignment,method-assign]
+
+
+def break_plans(rig: Rig) -> None:
+    rig.engine._scheduler._grow = None  # type: ignore[assignment,method-assign]
+
+
+def lose_the_device(rig: Rig) -> None:
+    """As torch says it, for every call from now on."""
+
+    def run(batch: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    rig.runner.run = run  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("fault", [break_commits, break_plans, lose_the_device])
+def test_when_the_loop_dies_everything_in_flight_ends_with_its_usage(
+    fault: Callable[[Rig], None],
+) -> None:
+    """What runs, what waits, what is held for its sibling and what waits for its adapter."""
+    rig = Rig.build(make_config(max_running=2), instant=False)
+    loop, sink = start(rig)
+    running = make_request("running", [1, 2], ignore_eos=True, max_tokens=50)
+    hold, held = threading.Event(), threading.Event()
+
+    def take_and_hold(events: list[Event]) -> None:
+        sink.take(events)
+        if sum(isinstance(e, TokenEvent) for e in sink.events) == 5:
+            held.set()
+            hold.wait(PATIENCE_S)
+
+    loop._on_events = take_and_hold
+    loop.submit(running).result(PATIENCE_S)
+    assert held.wait(PATIENCE_S)
+    futures = [
+        loop.submit(make_request("several", [3] * 9, n=3)),
+        loop.submit(make_request("loads", [4], adapter=make_ref("x"))),
+    ]
+    fault(rig)
+    hold.set()
+    for future in futures:
+        future.result(PATIENCE_S)
+    loop._thread.join(PATIENCE_S)
+    assert sink.failure[0] is not None
+    ends = [event for event in sink.events if isinstance(event, FinishEvent)]
+    names = [event.usage.event_id for event in ends]
+    assert sorted(names) == ["loads:0", "running:0", "several:0", "several:1", "several:2"]
+    assert {event.reason for event in ends} == {"error"}
+    tokens = sum(len(e.token_ids) for e in sink.events if isinstance(e, TokenEvent))
+    by_name = {event.usage.event_id: event.usage for event in ends}
+    assert sum(usage.output_tokens for usage in by_name.values()) >= tokens >= 5
+    assert by_name["running:0"].prompt_tokens == 2
+    assert by_name["loads:0"].prompt_tokens == 0, "it never ran"
+
+
+def test_what_is_in_flight_when_the_loop_is_stopped_is_metered() -> None:
+    rig = Rig.build(make_config(), instant=False)
+    loop, sink = start(rig)
+    loop.submit(make_request("waits", [1], adapter=make_ref("x"))).result(PATIENCE_S)
+    loop.stop()
+    (end,) = [event for event in sink.events if isinstance(event, FinishEvent)]
+    assert (end.reason, end.usage.prompt_tokens) == ("abort", 0)
+    assert sink.failure == [None]
+
+
+def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -> None:
+    rig = Rig.build(make_config())
+    for number in range(FAILED_STEPS_MAX - 1):
+        rig.runner.fail_next = RuntimeError("out of luck")
+        rig.engine.submit(make_request(f"bad-{number}", [1]))
+        (end,) = rig.engine.step()
+        assert isinstance(end, FinishEvent)
+        assert end.reason == "error"
+    rig.engine.submit(make_request("good", [1], max_tokens=2, ignore_eos=True))
+    while rig.engine.has_work:
+        rig.engine.step()
+    for number in range(FAILED_STEPS_MAX):
+        rig.runner.fail_next = RuntimeError("out of luck")
+        rig.engine.submit(make_request(f"worse-{number}", [1]))
+        if number < FAILED_STEPS_MAX - 1:
+            rig.engine.step()
+    with pytest.raises(EngineFailedError, match="8 steps in a row failed, the last by Runtime"):
+        rig.engine.step()
+    (last,) = rig.engine.abandon(None)
+    assert last.request_id == "worse-7"
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (torch.AcceleratorError("an illegal memory access was encountered"), True),
+        (RuntimeError("CUDA error: unspecified launch failure"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB"), False),
+        (ValueError("CUDA is not what this is about"), False),
+    ],
+)
+def test_an_error_of_the_device_is_the_engines_at_once(error: Exception, lost: bool) -> None:
+    rig = Rig.build(make_config())
+    rig.runner.fail_next = error
+    rig.engine.submit(make_request("r", [1]))
+    if lost:
+        with pytest.raises(EngineFailedError, match="has to be started again"):
+            rig.engine.step()
+        (end,) = rig.engine.abandon(None)
+    else:
+        (end,) = rig.engine.step()
+    assert isinstance(end, FinishEvent)
+    assert end.reason == "error"
 
 
 def test_a_refused_request_leaves_nothing_to_the_garbage_collector() -> None:

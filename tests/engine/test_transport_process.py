@@ -71,20 +71,42 @@ async def test_a_killed_engine_is_named_and_restarted(tmp_path: Path) -> None:
     assert sockets_in(tmp_path) == []
 
 
-async def test_a_defect_in_the_engine_ends_the_process(tmp_path: Path) -> None:
-    client = process_client(tmp_path)
+async def test_a_defect_in_the_engine_ends_the_process_and_what_ran_is_metered(
+    tmp_path: Path,
+) -> None:
+    for client in (process_client(tmp_path), in_process_client(tmp_path / "other")):
+        await client.start()
+        try:
+            running = client.submit(request("running", max_tokens=FOREVER))
+            await first_of(running)
+            (raises,) = await everything(client, request("raises", RAISES))
+            assert isinstance(raises, FinishEvent)
+            assert raises.reason == "error"
+            *_, end = [event async for event in running]
+            assert isinstance(end, FinishEvent)
+            assert end.reason == "error"
+            assert end.usage.output_tokens > 0
+            async with asyncio.timeout(60):  # from the disk, after another has been started
+                found = {record.event_id for record in await take_usage(client)}
+            assert found == {"running:0", "raises:0"}
+        finally:
+            await client.stop()
+
+
+async def test_a_lost_device_ends_the_process_and_another_is_started(tmp_path: Path) -> None:
+    client = process_client(tmp_path, factory="sick_engine:build")
     await client.start()
+    first_pid = client.pid
     try:
-        with pytest.raises(EngineUnavailableError, match="exit status 1"):
-            await first_of(client.submit(request("raises", RAISES)))
+        (end,) = await everything(client, request("r"))
+        assert isinstance(end, FinishEvent)
+        assert "CUDA error" in (end.error or "")
+        async with asyncio.timeout(60):
+            while client.pid == first_pid or not client.ready:
+                await take_usage(client)  # waits while there is no engine
+        assert [record.event_id for record in await take_usage(client)] == ["r:0"]
     finally:
         await client.stop()
-    in_process = in_process_client(tmp_path / "other")
-    await in_process.start()
-    with pytest.raises(EngineUnavailableError, match="a defect"):
-        await first_of(in_process.submit(request("raises", RAISES)))
-    assert not in_process.ready
-    await in_process.stop()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,12 @@ class FakeStepEngine:
         usage = usage_record(*key, output_tokens=output_tokens, reason=reason)
         self._ended.append(FinishEvent(*key, reason=reason, usage=usage))
 
+    def abandon(self, failure: BaseException | None) -> list[Event]:
+        for key in list(self._outputs):
+            self._end(key, "abort" if failure is None else "error", self._outputs[key])
+        events, self._ended = self._ended, []
+        return events
+
     def announce(self, request: GenerationRequest) -> None:
         """Its steps are short."""
 

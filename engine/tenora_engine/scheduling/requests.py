@@ -14,7 +14,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishReason, RefusedEvent, Residency
+from tenora_engine.events import Event, FinishEvent, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
@@ -252,6 +252,20 @@ class RequestBook:
         if not flight.sequences:
             self.counters.requests_finished += 1
             self.counters.requests_aborted += reason == "abort"
+
+    def abandon(self, reason: FinishReason, error: str | None) -> list[Event]:
+        """The last events, with their meters, of all that is in flight when the engine ends. The
+        memory may be beyond repair by now and is not touched: nothing can be done after this."""
+        events, now_s = self.events.copy(), self._clock()
+        ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
+        for flight in self._flights.values():
+            for sequence in reversed(flight.sequences.copy()):
+                if (flight.request.request_id, sequence.index) not in ended:
+                    events.append(finish_event(flight, sequence, reason, now_s, error=error))
+                flight.sequences.remove(sequence)
+        self._flights.clear()
+        self.events.clear()
+        return events
 
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""

@@ -4,6 +4,7 @@ server uses `process`, so that the engine's steps and the API do not share one i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,18 +17,21 @@ from tenora_engine.events import (
     EngineStats,
     Event,
     FinishEvent,
-    RefusedEvent,
     Residency,
     SequenceEvent,
+    TokenEvent,
     UsageRecord,
 )
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.threads import call_in_ending_thread
+from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.messages import error_info, to_error
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests, RoutedClient, stopped_error
+
+_log = logging.getLogger(__name__)
 
 _DRAIN_S = 5.0  # how long `stop` waits for aborted requests to be metered
 
@@ -49,7 +53,7 @@ class InProcessEngineClient(RoutedClient):
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._loop: EngineLoop | None = None
         self._text: TextProcessor | None = None
-        self._outbox: UsageOutbox | None = None
+        self._keeper: UsageKeeper | None = None
         self._active = ActiveRequests()
         self._idle = asyncio.Event()
         self._usage_waits = asyncio.Event()
@@ -77,16 +81,17 @@ class InProcessEngineClient(RoutedClient):
             asyncio.to_thread(call_in_ending_thread, lambda: self._engine_factory(self._config)),
         )
         directory = self._config.outbox_dir
-        self._outbox = UsageOutbox(Path(directory) if directory is not None else None)
-        if self._outbox.pending:
+        outbox = UsageOutbox(Path(directory) if directory is not None else None)
+        if outbox.pending:
             self._usage_waits.set()
+        self._keeper = UsageKeeper(outbox)
         self._loop = EngineLoop(engine, self._hand_over, self._hand_over_end)
         self._loop.start()
         self._ready = True
 
     async def stop(self) -> None:
         """Abort what runs, wait until it is metered, end the engine's thread."""
-        if self._loop is None or self._outbox is None or self._stopped:
+        if self._loop is None or self._keeper is None or self._stopped:
             return
         self._stopped, self._ready = True, False
         for request_id in self._active.all():
@@ -99,8 +104,8 @@ class InProcessEngineClient(RoutedClient):
         except TimeoutError:
             self._router.fail_all(EngineUnavailableError("the engine did not end in time"))
         await asyncio.to_thread(self._loop.stop)
+        await asyncio.to_thread(self._keeper.close)
         self._router.fail_all(stopped_error())
-        self._outbox.close()
         self._usage_waits.set()
 
     async def forget_adapter(self, namespace: str, digest: str) -> None:
@@ -116,16 +121,17 @@ class InProcessEngineClient(RoutedClient):
         """See `EngineClient`. Raises EngineUnavailableError once the client has been stopped."""
         while not self._stopped:
             await self._usage_waits.wait()
-            if self._outbox is not None and not self._stopped:
-                records = self._outbox.oldest()
-                if records:
-                    return records
+            if self._keeper is not None and not self._stopped:
                 self._usage_waits.clear()
+                records = await asyncio.wrap_future(self._keeper.oldest())
+                if records:
+                    self._usage_waits.set()
+                    return records
         raise stopped_error()
 
     async def acknowledge_usage(self, event_ids: Sequence[str]) -> None:
-        if self._outbox is not None and not self._stopped:
-            self._outbox.acknowledge(event_ids)
+        if self._keeper is not None and not self._stopped:
+            await asyncio.wrap_future(self._keeper.acknowledge(event_ids))
 
     def _running_loop(self) -> EngineLoop:
         if self._loop is None:
@@ -172,25 +178,49 @@ class InProcessEngineClient(RoutedClient):
         self._later(self._note_end, failure)
 
     def _take_events(self, events: list[Event]) -> None:
-        records = usage_of(events)
-        if records and self._outbox is not None:
-            self._outbox.append(records)
-            self._usage_waits.set()
-        shown: list[SequenceEvent] = []
+        """As EngineServer does."""
+        tokens: list[SequenceEvent] = []
+        finishes: list[FinishEvent] = []
         for event in events:
-            if isinstance(event, RefusedEvent):
+            if isinstance(event, TokenEvent):
+                tokens.append(event)
+            elif isinstance(event, FinishEvent):
+                finishes.append(event)
+            else:
                 error = DeadlineError(event.message, event.retry_after_ms)
                 self._active.remove(event.request_id)
+                self._idle.set()
                 self._router.refuse(event.request_id, error)
-                continue
-            shown.append(event)
-            if isinstance(event, FinishEvent):
-                self._active.note_finish(event)
+        self._router.dispatch(tokens)
+        if finishes:
+            self._when_written(usage_of(finishes), self._take_finishes, finishes)
+
+    def _take_finishes(self, finishes: list[FinishEvent]) -> None:
+        for event in finishes:
+            self._active.note_finish(event)
         self._idle.set()
-        self._router.dispatch(shown)
+        self._usage_waits.set()
+        self._router.dispatch(finishes)
+
+    def _when_written(
+        self, records: list[UsageRecord], call: Callable[..., None], *arguments: object
+    ) -> None:
+        """Go on here when the records are on the disk, and all that came before them."""
+
+        def written(done: Future[None]) -> None:
+            error = done.exception()
+            if error is not None:
+                _log.error("usage records are lost", exc_info=error)
+            self._later(call, *arguments)
+
+        assert self._keeper is not None
+        self._keeper.append(records).add_done_callback(written)
 
     def _note_end(self, failure: BaseException | None) -> None:
         self._ready = False
+        self._when_written([], self._fail_all, failure)
+
+    def _fail_all(self, failure: BaseException | None) -> None:
         error: EngineError = stopped_error()
         if failure is not None:
             error = EngineUnavailableError(f"the engine ended with an error: {failure!r}")

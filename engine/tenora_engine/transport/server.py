@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -84,7 +83,7 @@ def main() -> int:
         _report(report_fd, m.Loaded())
         failure = server.serve(engine)
     if failure is not None:
-        _log.error("the engine failed", exc_info=failure)
+        _log.error("the engine failed and its process ends: %s", failure, exc_info=failure)
     return 0 if failure is None else 1
 
 
@@ -118,4 +117,7 @@ def _report(descriptor: int, report: m.Report) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status:  # threads that hang on a lost device or a slow store would keep the process
+        logging.shutdown()
+        os._exit(status)

@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,9 +23,17 @@ from tenora_engine.errors import (
     EngineUnavailableError,
     InvalidRequestError,
 )
-from tenora_engine.events import Event, FinishEvent, RefusedEvent, SequenceEvent
+from tenora_engine.events import (
+    Event,
+    FinishEvent,
+    RefusedEvent,
+    SequenceEvent,
+    TokenEvent,
+    UsageRecord,
+)
 from tenora_engine.loop import EngineLoop
 from tenora_engine.transport import messages as m
+from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests
 from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
@@ -46,7 +54,7 @@ class EngineServer:
     def __init__(self, socket: zmq.Socket[bytes], token: str, outbox: UsageOutbox) -> None:
         self._socket = socket
         self._token = token
-        self._outbox = outbox
+        self._keeper = UsageKeeper(outbox)
         self._active = ActiveRequests()
         self._clients: dict[bytes, float] = {}  # identity -> when it was last heard of
         self._usage_calls: deque[tuple[bytes, int]] = deque()
@@ -73,12 +81,14 @@ class EngineServer:
             if self._socket in ready:
                 self._receive()
             self._drop_silent_clients()
-        self._loop.stop()
+        if self._failure is None:  # else what hangs in it must not keep the process
+            self._loop.stop()
+        self._run_handed()
+        self._keeper.close(_DRAIN_S)  # all has been written then, and is shown by the next line
         self._run_handed()
         if self._failure is None:
             for client in list(self._clients):
                 self._send(client, m.Goodbye())
-        self._outbox.close()
         return self._failure
 
     def stop(self) -> None:
@@ -120,30 +130,56 @@ class EngineServer:
     # Towards the clients.
 
     def _send_events(self, events: list[Event]) -> None:
-        """One message a client. The usage of what has finished is on the disk before."""
-        try:
-            self._outbox.append(usage_of(events))
-        except EngineError:
-            _log.exception("usage records are lost")
+        """Tokens at once; what has finished when its usage is on the disk, for which nothing else
+        waits."""
+        finishes: list[FinishEvent] = []
+        tokens: list[SequenceEvent] = []
+        for event in events:
+            if isinstance(event, TokenEvent):
+                tokens.append(event)
+            elif isinstance(event, FinishEvent):
+                finishes.append(event)
+            else:
+                self._note_late(event)
+        self._send_to_owners(tokens)
+        if finishes:
+            written = self._keeper.append(usage_of(finishes))
+            written.add_done_callback(
+                lambda done: self._later(lambda: self._send_finishes(finishes, done))
+            )
+
+    def _send_finishes(self, finishes: list[FinishEvent], written: Future[None]) -> None:
+        error = written.exception()
+        if error is not None:
+            _log.error("usage records are lost", exc_info=error)
+        self._send_to_owners(finishes)
+        for event in finishes:
+            self._active.note_finish(event)
+        self._ask_usage()
+
+    def _send_to_owners(self, events: Iterable[SequenceEvent]) -> None:
+        """One message a client."""
         by_client: dict[bytes, list[SequenceEvent]] = {}
         for event in events:
             owner = self._active.owner(event.request_id)
-            if isinstance(event, RefusedEvent):
-                error = DeadlineError(event.message, event.retry_after_ms)
-                self._note_refused(owner or b"", event.request_id, error)
-                continue
             if owner is not None:
                 by_client.setdefault(owner, []).append(event)
-            if isinstance(event, FinishEvent):
-                self._active.note_finish(event)
         for client, its_events in by_client.items():
             self._send(client, m.Events(its_events))
-        self._answer_usage()
 
-    def _answer_usage(self) -> None:
-        if not self._usage_calls:
-            return
-        records = self._outbox.oldest()
+    def _note_late(self, event: RefusedEvent) -> None:
+        owner = self._active.owner(event.request_id)
+        error = DeadlineError(event.message, event.retry_after_ms)
+        self._note_refused(owner or b"", event.request_id, error)
+
+    def _ask_usage(self) -> None:
+        if self._usage_calls:
+            with contextlib.suppress(EngineUnavailableError):  # it ends
+                self._keeper.oldest().add_done_callback(
+                    lambda done: self._later(lambda: self._answer_usage(done.result()))
+                )
+
+    def _answer_usage(self, records: list[UsageRecord]) -> None:
         while records and self._usage_calls:
             client, call = self._usage_calls.popleft()
             self._send(client, m.UsageIs(call, records))
@@ -286,10 +322,10 @@ class EngineServer:
 
     def _usage(self, client: bytes, message: m.AskUsage) -> None:
         self._usage_calls.append((client, message.call))
-        self._answer_usage()
+        self._ask_usage()
 
     def _acknowledge(self, client: bytes, message: m.AcknowledgeUsage) -> None:
-        self._outbox.acknowledge(message.event_ids)
+        self._keeper.acknowledge(message.event_ids)
 
     def _ping(self, client: bytes, message: m.Ping) -> None:
         self._send(client, m.Pong())
