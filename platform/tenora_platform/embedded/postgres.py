@@ -34,6 +34,7 @@ SUPERUSER = "tenora_owner"
 DATABASE = "tenora"
 _START_S = 60
 _PORT = 5432  # part of the socket's name only
+_STATUS_LINE = 7  # of postmaster.pid: starting, ready, stopping, standby
 
 
 def find_binaries() -> Path:
@@ -91,8 +92,19 @@ class EmbeddedPostgres:
         self._url = url.set(database=DATABASE)
 
     def ended(self) -> str | None:
-        """How the server has ended, None while it runs."""
-        return how_ended(self._process)
+        """How the server has ended, None while it runs. Told by somebody's SIGTERM to end when its
+        clients have left, which ours never do, it refuses new ones: then it is ended at once."""
+        how = how_ended(self._process)
+        if how is None and self._process is not None and self._is_stopping():
+            self._process.send_signal(signal.SIGINT)
+        return how
+
+    def _is_stopping(self) -> bool:
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) > _STATUS_LINE and lines[_STATUS_LINE].strip() == "stopping"
 
     def stop(self) -> None:
         """A fast shutdown: open transactions roll back, nothing committed is lost."""
