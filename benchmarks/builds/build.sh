@@ -1,15 +1,19 @@
 #!/bin/bash
 # Makes OUT_DIR/NAME.so of a source tree's kernels, and OUT_DIR/compare.
 #   build.sh TREE NAME OUT_DIR
+# MARCH: the compiler's flags for instructions; DRIVER: the folder of the step driver.
 set -euo pipefail
-if [ $# -ne 3 ]; then sed -n '2,3s/^# *//p' "$0" >&2; exit 2; fi
+if [ $# -ne 3 ]; then sed -n '2,4s/^# *//p' "$0" >&2; exit 2; fi
 tree=$1 name=$2 out=$3
 here=$(cd "$(dirname "$0")" && pwd)
 source=$tree/kernels/tenora_kernels/compiled/src
 # A tree that lays its adapters out otherwise, or has another decoder, brings its own driver.
-driver=$here
-if [ -e "$tree/benchmarks/builds/step_driver.cpp" ]; then driver=$tree/benchmarks/builds; fi
-flags=(-O3 -march=native -std=c++20 -fPIC -fopenmp -Wno-psabi)
+driver=${DRIVER:-$here}
+if [ -z "${DRIVER:-}" ] && [ -e "$tree/benchmarks/builds/step_driver.cpp" ]; then
+  driver=$tree/benchmarks/builds
+fi
+read -ra instructions <<<"${MARCH:--march=native}"
+flags=(-O3 "${instructions[@]}" -std=c++20 -fPIC -fopenmp -Wno-psabi)
 
 mkdir -p "$out"
 objects=$(mktemp -d)

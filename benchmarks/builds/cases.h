@@ -13,10 +13,11 @@ struct NamedCase {
   std::vector<int32_t> slots, ranks;
   int64_t layers = 30;
   bool sgmv_alone = false;
+  bool last_only = false;
 
   StepCase step() const {
     return {sequences,    rows, context, slots.data(), ranks.data(),
-            static_cast<int64_t>(ranks.size()), layers, sgmv_alone};
+            static_cast<int64_t>(ranks.size()), layers, sgmv_alone, last_only};
   }
 };
 
@@ -50,6 +51,8 @@ inline std::vector<NamedCase> all_cases() {
   NamedCase sgmv = distinct("sgmv32", 64, {32});
   sgmv.layers = 8;
   sgmv.sgmv_alone = true;
+  NamedCase first_token = prompt("p1000", 1000, 8);
+  first_token.last_only = true;
   return {shared_by("one8", 1, 8),
           shared_by("one64", 1, 64),
           shared_by("s8", 16, 8),
@@ -62,5 +65,6 @@ inline std::vector<NamedCase> all_cases() {
           shared_by("long", 8, 8, 1000),
           prompt("p8", 256, 8),
           prompt("p64", 256, 64),
+          first_token,
           sgmv};
 }

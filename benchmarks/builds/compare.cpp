@@ -26,6 +26,7 @@ constexpr int WARM_STEPS = 3;
 
 struct Build {
   std::string name;
+  bool int8;  // the weights
   decltype(&tenora_make_model) make_model;
   decltype(&tenora_free_model) free_model;
   decltype(&tenora_make_case) make_case;
@@ -35,7 +36,11 @@ struct Build {
   decltype(&tenora_adapter_bytes) adapter_bytes;
 };
 
-Build load(const std::string& path) {
+// FILE.so, or FILE.so:int8 for weights of 8 bits.
+Build load(const std::string& wanted) {
+  const std::string path = wanted.substr(0, wanted.find(':'));
+  if (path != wanted && wanted != path + ":int8")
+    throw std::runtime_error(wanted + " is neither FILE.so nor FILE.so:int8");
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
   if (!library) throw std::runtime_error(dlerror());
   const auto find = [&](auto*& function, const char* name) {
@@ -44,7 +49,8 @@ Build load(const std::string& path) {
   };
   Build build;
   const size_t from = path.rfind('/') + 1;
-  build.name = path.substr(from, path.rfind(".so") - from);
+  build.name = path.substr(from, path.rfind(".so") - from) + wanted.substr(path.size());
+  build.int8 = path != wanted;
   find(build.make_model, "tenora_make_model");
   find(build.free_model, "tenora_free_model");
   find(build.make_case, "tenora_make_case");
@@ -60,7 +66,7 @@ class Bench {
  public:
   Bench(const Build& build, const NamedCase& wanted, int threads) : build_(build) {
     const StepCase step = wanted.step();
-    if (!step.sgmv_alone) model_ = build_.make_model(step.layers);
+    if (!step.sgmv_alone) model_ = build_.make_model(step.layers, build_.int8);
     made_ = build_.make_case(model_, &step, threads);
   }
   Bench(const Bench&) = delete;

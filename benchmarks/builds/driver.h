@@ -6,7 +6,7 @@
 extern "C" {
 
 // One batch, the same in every step: `sequences` of `rows` rows each, the last of their `context`
-// tokens. All rows ask for their next token.
+// tokens. All rows ask for their next token, or the last one of each sequence.
 struct StepCase {
   int64_t sequences, rows, context;
   const int32_t* slots;  // [sequences], each one's adapter, negative where it has none
@@ -14,14 +14,16 @@ struct StepCase {
   int64_t adapters;
   int64_t layers;
   bool sgmv_alone;  // the adapters' updates of all layers and nothing else
+  bool last_only;
 };
 
 struct StepHashes {
   uint64_t base_logits, logits, tokens;
 };
 
-// The base model's weights, packed. `layers` as in the cases that use it.
-void* tenora_make_model(int64_t layers);
+// The base model's weights, packed, as bfloat16 or rounded to 8 bits. `layers` as in the cases that
+// use it.
+void* tenora_make_model(int64_t layers, bool int8);
 void tenora_free_model(void* model);
 
 // Pages with keys, values and adapters. `model` stays alive as long; null for sgmv alone.

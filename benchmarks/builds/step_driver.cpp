@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -26,7 +28,16 @@ constexpr int64_t MODEL_LAYERS = 30, BLOCK_TOKENS = 16, POSITIONS = 1024;
 constexpr double ROPE_THETA = 100000;
 constexpr bf16 ONE = 0x3f80;
 
+// The time of day; with CLOCK=cpu the processor time of this process, which says what one thread
+// costs on cores that others use too.
 double now() {
+  static const char* clock = std::getenv("CLOCK");
+  static const bool cpu = clock && std::strcmp(clock, "cpu") == 0;
+  if (cpu) {
+    timespec spent;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+    return spent.tv_sec + 1e-9 * spent.tv_nsec;
+  }
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
@@ -40,7 +51,7 @@ uint64_t hash_of(const std::vector<Item>& items) {
 
 class Model {
  public:
-  explicit Model(int64_t layers) : norm_(SHAPE.hidden, ONE) {
+  Model(int64_t layers, bool int8) : int8_(int8), norm_(SHAPE.hidden, ONE) {
     tenora::DecoderWeights<bf16> all{};
     for (int64_t layer = 0; layer < layers; ++layer)
       all.layers.push_back(
@@ -58,6 +69,7 @@ class Model {
   tenora::Decoder<bf16>& decoder() { return *decoder_; }
 
  private:
+  bool int8_;
   std::vector<bf16> norm_;
   std::vector<float> cos_, sin_;
   std::vector<std::shared_ptr<char>> memory_;
@@ -69,10 +81,21 @@ class Model {
 #pragma omp parallel for
     for (int64_t row = 0; row < out; ++row)
       fill(&plain[row * in], in, name_of(kind, {layer, projection, row}), 1 / std::sqrt(in));
-    memory_.push_back(tenora::in_huge_pages(tenora::packed_elements(out, in) * sizeof(bf16)));
-    bf16* to = reinterpret_cast<bf16*>(memory_.back().get());
+    const int64_t elements = tenora::packed_elements(out, in);
+    if (int8_) {
+      float* scales = reinterpret_cast<float*>(take(tenora::panels_of(out) * tenora::PANEL * 4));
+      uint8_t* to = reinterpret_cast<uint8_t*>(take(elements));
+      tenora::quantise_weight(plain.data(), out, in, to, scales);
+      return {to, nullptr, out, in, scales};
+    }
+    bf16* to = reinterpret_cast<bf16*>(take(elements * sizeof(bf16)));
     tenora::pack_weight(plain.data(), out, in, to);
     return {to, nullptr, out, in};
+  }
+
+  char* take(int64_t bytes) {
+    memory_.push_back(tenora::in_huge_pages(bytes));
+    return memory_.back().get();
   }
 
   tenora::RopeTable rope() {
@@ -171,7 +194,7 @@ class WholeStep : public Case {
     for (int64_t sequence = 0; sequence < step.sequences; ++sequence) {
       for (int64_t position = step.context - step.rows; position < step.context; ++position) {
         const int64_t block = block_table_[sequence * blocks + position / BLOCK_TOKENS];
-        wanted_.push_back(tokens_.size());
+        if (!step.last_only || position + 1 == step.context) wanted_.push_back(tokens_.size());
         tokens_.push_back(name_of(Kind::Token, {sequence, position}) % SHAPE.vocab);
         positions_.push_back(position);
         slots_.push_back(block * BLOCK_TOKENS + position % BLOCK_TOKENS);
@@ -260,7 +283,7 @@ class SgmvAlone : public Case {
 
 }  // namespace
 
-void* tenora_make_model(int64_t layers) { return new Model(layers); }
+void* tenora_make_model(int64_t layers, bool int8) { return new Model(layers, int8); }
 void tenora_free_model(void* model) { delete static_cast<Model*>(model); }
 
 void* tenora_make_case(void* model, const StepCase* step, int threads) {

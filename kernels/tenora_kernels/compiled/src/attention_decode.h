@@ -22,7 +22,11 @@ class DecodePart {
     const int64_t rows = (last_head - first_head) * group_;
     lines_ = scratch.take<const T*>(DECODE_LINES);
     scores_ = scratch.take<float>(rows * DECODE_PART);
-    weights_ = scratch.take<Weight>(rows * DECODE_PART);
+    weights_ = scratch.take<Number>(rows * DECODE_PART);
+    q_ = scratch.take<Number>(rows * pitch_);
+    for (int64_t row = 0; row < rows; ++row)
+      copy_query(p_.q.at(item.first_row, first_head * group_ + row), p_.pages.head_dim, pitch_,
+                 q_ + row * pitch_);
   }
 
   void attend(int64_t part, const State& state) {
@@ -32,9 +36,8 @@ class DecodePart {
     const int64_t padded = steps * STEP;
     find_lines(first, tokens, padded);
     by_step(lines_, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
-      const T* q[ROWS];
-      for (int i = 0; i < ROWS; ++i)
-        q[i] = p_.q.at(item_.first_row, first_head_ * group_ + row + i);
+      const Number* q[ROWS];
+      for (int i = 0; i < ROWS; ++i) q[i] = q_ + (row + i) * pitch_;
       score_lines<ROWS>(q, lines, p_.pages.head_dim, scores_ + row * DECODE_PART + t, DECODE_PART);
     });
     const int64_t rows = (last_head_ - first_head_) * group_;
@@ -47,7 +50,7 @@ class DecodePart {
   }
 
  private:
-  using Weight = typename Element<T>::type;
+  using Number = typename Element<T>::type;
 
   const AttentionArguments<T>& p_;
   const AttentionItem& item_;
@@ -55,7 +58,8 @@ class DecodePart {
   const int64_t ahead_;  // heads of a step from what is used to what is fetched
   const T** lines_;  // [DECODE_LINES] in the order of reading: keys, values, what comes next
   float* scores_;    // [rows, DECODE_PART]
-  Weight* weights_;  // [rows, DECODE_PART]
+  Number* weights_;  // [rows, DECODE_PART]
+  Number* q_;        // [rows, pitch]
 
   // Each token's keys, the last one's again up to a whole step, then the values likewise, then the
   // first keys of the next part.

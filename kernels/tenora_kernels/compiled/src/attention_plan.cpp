@@ -21,7 +21,8 @@ int64_t part_tokens(const AttentionItem& item) {
 }
 
 int64_t decode_scratch(const AttentionShape& shape, int64_t pitch) {
-  return DECODE_LINES * 2 + 2 * shape.heads * DECODE_PART + 2 * State::floats(shape.heads, pitch);
+  return DECODE_LINES * 2 + 2 * shape.heads * DECODE_PART + shape.heads * pitch +
+         2 * State::floats(shape.heads, pitch);
 }
 
 int64_t prefill_scratch(const AttentionShape& shape, int64_t pitch) {

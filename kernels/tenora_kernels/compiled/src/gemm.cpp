@@ -1,12 +1,16 @@
 // Register tiles of rows x panels. With few rows the product waits for memory: every weight is read
 // once, asked for before its turn. With many rows a block of them stays in the cache while all
 // panels pass by. Each sum runs over its terms in one order, whatever else is in the batch.
+//
+// Where no instruction multiplies bfloat16, each member widens a block's rows to float32 once, for
+// all panels: taking x apart within the tile cost a third of its time.
 
 #include "gemm.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +22,15 @@ constexpr int TILE_ROWS = 12;          // at most: 24 accumulators of 32 registe
 constexpr int64_t BLOCK_BYTES = 256 * 1024;  // of x, to stay in a core's cache
 constexpr int64_t FETCH_BYTES = 6144;        // from what is used to what is asked for
 
+// Whether an instruction multiplies numbers of T.
+#ifdef TENORA_BF16_DOT
+template <typename T>
+constexpr bool MULTIPLIES = true;
+#else
+template <typename T>
+constexpr bool MULTIPLIES = sizeof(T) == sizeof(float);
+#endif
+
 // What a product of T with packed weights of T is made of.
 template <typename T>
 struct Plain {
@@ -26,6 +39,15 @@ struct Plain {
   using Element = T;
   using Sum = Lanes;
   static constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
+};
+
+// Of bfloat16 weights with inputs that were widened to float32.
+struct Widened {
+  using Output = bf16;
+  using Input = float;
+  using Element = bf16;
+  using Sum = Lanes;
+  static constexpr int64_t STEP = 2;
 };
 
 // And of inputs of 8 bits with weights of 8 bits.
@@ -38,33 +60,58 @@ struct Quantised {
   static constexpr int64_t STEP = 4;
 };
 
-// What a lane takes of x, for all lanes.
-inline Lanes spread(const float* x) { return Lanes{} + x[0]; }
-template <typename Narrow>
-inline Bits spread(const Narrow* x) {
-  uint32_t together;
-  std::memcpy(&together, x, sizeof(together));
-  return Bits{} + together;
+// Two neighbours of a row, or of a lane's weights.
+struct Pair {
+  Lanes first, second;
+};
+
+// Of whole numbers: a 0 that is added to a float turns -0 to 0, and so costs an instruction.
+inline Lanes repeated(const float* x) {
+  uint32_t bits;
+  std::memcpy(&bits, x, sizeof(bits));
+  return (Lanes)(Bits{} + bits);
 }
 
-inline Lanes load_step(const float* weights) { return load(weights); }
-template <typename Narrow>
-inline Bits load_step(const Narrow* weights) {
-  Bits together;
-  std::memcpy(&together, weights, sizeof(together));
-  return together;
+// What a lane takes of x, for all lanes.
+template <typename Kind>
+inline auto spread(const typename Kind::Input* x) {
+  if constexpr (std::is_same_v<Kind, Widened>) {
+    return Pair{repeated(x), repeated(x + 1)};
+  } else if constexpr (std::is_same_v<Kind, Plain<float>>) {
+    return repeated(x);
+  } else {
+    uint32_t together;
+    std::memcpy(&together, x, sizeof(together));
+    return Bits{} + together;
+  }
+}
+
+template <typename Kind>
+inline auto load_step(const typename Kind::Element* weights) {
+  if constexpr (std::is_same_v<Kind, Plain<float>>) {
+    return load(weights);
+  } else {
+    Bits together;
+    std::memcpy(&together, weights, sizeof(together));
+    if constexpr (std::is_same_v<Kind, Widened>)
+      return Pair{(Lanes)(together << 16), (Lanes)(together & 0xffff0000u)};
+    else
+      return together;
+  }
 }
 
 inline void accumulate(Lanes& sum, Lanes x, Lanes weights) { sum += x * weights; }
 
-inline void accumulate(Lanes& sum, Bits x, Bits weights) {
-#ifdef TENORA_BF16_DOT
-  sum = (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)weights);
-#else
-  sum += (Lanes)(x << 16) * (Lanes)(weights << 16);
-  sum += (Lanes)(x & 0xffff0000u) * (Lanes)(weights & 0xffff0000u);
-#endif
+inline void accumulate(Lanes& sum, const Pair& x, const Pair& weights) {
+  sum += x.first * weights.first;
+  sum += x.second * weights.second;
 }
+
+#ifdef TENORA_BF16_DOT
+inline void accumulate(Lanes& sum, Bits x, Bits weights) {
+  sum = (Lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)weights);
+}
+#endif
 
 inline void accumulate(Counts& sum, Bits x, Bits weights) {
 #ifdef TENORA_INT8_DOT
@@ -84,8 +131,9 @@ struct Call {
 
   const PackedWeight<T>& weight;
   const Element* packed;
-  const Input* x;
+  const Input* x;  // from row `first_row` on
   int64_t x_stride;
+  int64_t first_row;
   const float* x_scales;     // [rows, groups], where quantised
   const int32_t* x_offsets;  // likewise
   T* y;
@@ -93,6 +141,7 @@ struct Call {
   bool add;
 
   const Element* panel(int64_t number) const { return packed + number * weight.in * PANEL; }
+  const Input* row(int64_t number) const { return x + (number - first_row) * x_stride; }
 };
 
 template <typename Kind>
@@ -130,17 +179,17 @@ inline __attribute__((always_inline)) void add_products(
   constexpr int64_t DISTANCE = FETCH_BYTES / sizeof(typename Kind::Element);
   const int64_t turn = call.weight.in - DISTANCE / PANEL;
   for (int64_t k = from; k < end; k += Kind::STEP) {
-    decltype(load_step(panel)) weights[HALVES];
+    decltype(load_step<Kind>(panel)) weights[HALVES];
 #pragma GCC unroll 2
     for (int j = 0; j < HALVES; ++j) {
       const int64_t step = k * PANEL + j * (LANES * Kind::STEP);
-      weights[j] = load_step(panel + step);
+      weights[j] = load_step<Kind>(panel + step);
       if (ahead.own) prefetch_far((k < turn ? panel : ahead.beyond) + step + DISTANCE);
     }
     if (ahead.half) prefetch_far(ahead.half + k * LANES);
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i) {
-      const auto inputs = spread(x + i * call.x_stride + k);
+      const auto inputs = spread<Kind>(x + i * call.x_stride + k);
 #pragma GCC unroll 2
       for (int j = 0; j < HALVES; ++j) accumulate(sums[i][j], inputs, weights[j]);
     }
@@ -148,15 +197,15 @@ inline __attribute__((always_inline)) void add_products(
 }
 
 // ROWS rows from `row` on with one panel.
-template <int ROWS, typename T>
-void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, Ahead<Plain<T>> ahead) {
+template <int ROWS, typename Kind>
+  requires std::is_same_v<typename Kind::Sum, Lanes>
+void tile(const Call<Kind>& call, int64_t row, int64_t panel, Ahead<Kind> ahead) {
   Lanes sums[ROWS][HALVES];
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < HALVES; ++j) sums[i][j] = Lanes{};
-  add_products<ROWS>(call, call.x + row * call.x_stride, call.panel(panel), ahead, 0,
-                     call.weight.in, sums);
+  add_products<ROWS>(call, call.row(row), call.panel(panel), ahead, 0, call.weight.in, sums);
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 2
@@ -164,8 +213,9 @@ void tile(const Call<Plain<T>>& call, int64_t row, int64_t panel, Ahead<Plain<T>
 }
 
 // Whole numbers are summed within a group of inputs, which shares a scale, floats beyond it.
-template <int ROWS, typename T>
-void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, Ahead<Quantised<T>> ahead) {
+template <int ROWS, typename Kind>
+  requires std::is_same_v<typename Kind::Sum, Counts>
+void tile(const Call<Kind>& call, int64_t row, int64_t panel, Ahead<Kind> ahead) {
   Lanes totals[ROWS][HALVES] = {};
   const int64_t in = call.weight.in, groups = groups_of(in);
   const float* scales = call.x_scales + row * groups;
@@ -176,7 +226,7 @@ void tile(const Call<Quantised<T>>& call, int64_t row, int64_t panel, Ahead<Quan
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 2
       for (int j = 0; j < HALVES; ++j) sums[i][j] = Counts{} - offsets[i * groups + group];
-    add_products<ROWS>(call, call.x + row * call.x_stride, call.panel(panel), ahead, group * GROUP,
+    add_products<ROWS>(call, call.row(row), call.panel(panel), ahead, group * GROUP,
                        std::min(in, (group + 1) * GROUP), sums);
 #pragma GCC unroll 12
     for (int i = 0; i < ROWS; ++i)
@@ -196,8 +246,7 @@ using Tile = void (*)(const Call<Kind>&, int64_t row, int64_t panel, Ahead<Kind>
 // The tile of 1..sizeof...(ROWS) rows.
 template <typename Kind, int... ROWS>
 Tile<Kind> tile_of(int64_t rows, std::integer_sequence<int, ROWS...>) {
-  using T = typename Kind::Output;
-  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1, T>...};
+  static constexpr Tile<Kind> tiles[] = {tile<ROWS + 1>...};
   return tiles[rows - 1];
 }
 
@@ -218,9 +267,9 @@ void rows_by_panel(const Call<Kind>& call, int64_t first, int64_t last, int64_t 
 }
 
 // Blocks of rows, each by all panels. A member takes its next run before the last panel of the one
-// before, to ask for its memory in time.
-template <typename Kind>
-void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
+// before, to ask for its memory in time. `enter(call, first row, last row)` readies a block's inputs.
+template <typename Kind, typename Enter>
+void deal_product(Member& member, Call<Kind> call, int64_t rows, Enter&& enter) {
   const int64_t panels = panels_of(call.weight.out);
   const int64_t row_bytes = call.weight.in * sizeof(typename Kind::Input);
   const int64_t most = std::max<int64_t>(TILE_ROWS, BLOCK_BYTES / row_bytes);
@@ -228,16 +277,19 @@ void deal_product(Member& member, const Call<Kind>& call, int64_t rows) {
   Member::Runs runs = member.share_out_runs(blocks * panels);
   Member::Runs::Run run = runs.take();
   bool asked = false;
+  int64_t entered = -1;
   for (int64_t unit = run.first, next; !run.empty(); unit = next, asked = true) {
     const int64_t block = unit / panels;
+    const int64_t first = rows * block / blocks, last = rows * (block + 1) / blocks;
+    if (block != entered) enter(call, first, last);
+    entered = block;
     next = unit + 1;
     if (next == run.end) {
       run = runs.take();
       next = run.first;
     }
     const int64_t panel = unit % panels;
-    rows_by_panel(call, rows * block / blocks, rows * (block + 1) / blocks, panel,
-                  run.empty() ? panel : next % panels, asked);
+    rows_by_panel(call, first, last, panel, run.empty() ? panel : next % panels, asked);
   }
 }
 
@@ -294,21 +346,43 @@ float quantise(const T* values, int64_t count, int8_t* to) {
   return most / 127;
 }
 
+void deal_widened(Member& member, const RowsOf<bf16>& x, Call<Widened> call) {
+  thread_local std::vector<float> wide;
+  deal_product(member, call, x.rows, [&](Call<Widened>& now, int64_t first, int64_t last) {
+    const int64_t in = now.weight.in;
+    wide.resize(std::max<size_t>(wide.size(), (last - first) * in));
+    for (int64_t row = first; row < last; ++row)
+      by_lanes(x.data + row * x.stride, in, [&](Lanes lanes, int64_t i, int64_t count) {
+        store_up_to(wide.data() + (row - first) * in + i, lanes, count);
+      });
+    now.x = wide.data();
+    now.first_row = first;
+  });
+}
+
 }  // namespace
 
 template <typename T>
 void multiply(Member& member, const RowsOf<T>& x, const PackedWeight<T>& weight, T* y,
               int64_t y_stride, bool add) {
-  if (weight.scales)
+  const auto as_they_are = [](auto&, int64_t, int64_t) {};
+  const int64_t in = weight.in;
+  if (weight.scales) {
     deal_product(member,
                  Call<Quantised<T>>{weight, static_cast<const uint8_t*>(weight.packed),
-                                    x.quantised, weight.in, x.scales, x.offsets, y, y_stride, add},
-                 x.rows);
-  else
+                                    x.quantised, in, 0, x.scales, x.offsets, y, y_stride, add},
+                 x.rows, as_they_are);
+    return;
+  }
+  const T* packed = static_cast<const T*>(weight.packed);
+  if constexpr (MULTIPLIES<T>)
     deal_product(member,
-                 Call<Plain<T>>{weight, static_cast<const T*>(weight.packed), x.data, x.stride,
-                                nullptr, nullptr, y, y_stride, add},
-                 x.rows);
+                 Call<Plain<T>>{weight, packed, x.data, x.stride, 0, nullptr, nullptr, y, y_stride,
+                                add},
+                 x.rows, as_they_are);
+  else
+    deal_widened(member, x,
+                 {weight, packed, nullptr, in, 0, nullptr, nullptr, y, y_stride, add});
 }
 
 template <typename T>

@@ -9,8 +9,11 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && \
-    defined(__AVX512DQ__) && defined(__AVX512VL__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define TENORA_AVX512 1
+#endif
+
+#if defined(__AVX512BF16__) && defined(TENORA_AVX512)
 #define TENORA_BF16_DOT 1
 #endif
 
