@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tenora_kernels.compiled.load import NotLoadedError, load_extension
+from tenora_kernels.compiled.variants import NATIVE, chosen
 from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
 
 
@@ -128,7 +129,8 @@ def torch_implementation() -> Implementation:
 def compiled_implementation() -> Implementation:
     """C++ for the CPU.
 
-    Raises NotLoadedError when the library has not been built, or TENORA_KERNELS=torch.
+    Raises NotLoadedError when the library has not been built, or TENORA_KERNELS=torch, and
+    UnknownKernelsError when that names nothing.
     """
     from tenora_kernels.compiled import kv_write, norms, paged_attention, sgmv
 
@@ -146,12 +148,18 @@ def compiled_implementation() -> Implementation:
 
 
 def has_compiled_ops() -> bool:
-    """Whether the compiled library serves the CPU here."""
+    """Whether the compiled library serves the CPU here. Raises UnknownKernelsError."""
+    return why_not_compiled() is None
+
+
+def why_not_compiled() -> str | None:
+    """Why plain torch, several times slower, serves the CPU; None where the compiled library does.
+    Raises UnknownKernelsError."""
     try:
         load_extension()
-    except NotLoadedError:
-        return False
-    return True
+    except NotLoadedError as reason:
+        return str(reason)
+    return None
 
 
 @functools.cache
@@ -190,8 +198,10 @@ def describe() -> dict[str, str]:
 
 def _describe_cpu() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
-    try:
-        name, note = compiled_implementation().name, ""
-    except NotLoadedError as reason:
+    reason = why_not_compiled()
+    if reason is None:
+        variant = chosen() or NATIVE
+        name, note = f"compiled ({variant.name})", ""
+    else:
         name, note = torch_implementation().name, f"; compiled kernels: {reason}"
     return f"{name}, torch {torch.__version__} ({capability}){note}"

@@ -23,6 +23,7 @@ from tenora_kernels.backend import (
     triton_implementation,
 )
 from tenora_kernels.compiled.build import COMPILERS, build_extension
+from tenora_kernels.compiled.variants import NATIVE, chosen
 
 WORKER = Path(__file__).with_name("triton_worker.py")
 
@@ -91,7 +92,7 @@ def compiled_library() -> Path:
     """The library of the compiled ops, built where the package looks for it."""
     if not any(map(shutil.which, COMPILERS)):
         pytest.skip("this machine has no C++ compiler")
-    return build_extension()
+    return build_extension(variant=chosen() or NATIVE)
 
 
 @pytest.fixture(

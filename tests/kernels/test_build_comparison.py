@@ -10,6 +10,7 @@ import pytest
 
 from tenora_kernels.compiled.build import COMPILERS
 from tenora_kernels.compiled.library import FLAGS, SOURCE_DIR
+from tenora_kernels.compiled.variants import NATIVE
 
 BUILDS = Path(__file__).parents[2] / "benchmarks" / "builds"
 
@@ -19,6 +20,13 @@ def test_it_compiles(source: str) -> None:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         pytest.skip("this machine has no C++ compiler")
-    command = [compiler, *FLAGS, "-fsyntax-only", f"-I{SOURCE_DIR}", str(BUILDS / source)]
+    command = [
+        compiler,
+        *FLAGS,
+        *NATIVE.flags,
+        "-fsyntax-only",
+        f"-I{SOURCE_DIR}",
+        str(BUILDS / source),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -188,7 +188,7 @@ def test_a_broken_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("TENORA_KERNELS", raising=False)
     library_path(tmp_path).write_text("not a library")
     seal(library_path(tmp_path))
-    with pytest.raises(NotLoadedError, match=r"tenora_ops-\w+\.so cannot be loaded: .*"):
+    with pytest.raises(NotLoadedError, match=r"tenora_ops-native-\w+\.so cannot be loaded: .*"):
         load_extension(tmp_path)
 
 
@@ -234,8 +234,8 @@ def test_concurrent_builds(tmp_path: Path) -> None:
     ("choice", "expected"),
     [
         ("torch", "torch torch, torch 2"),
-        ("compiled", "compiled compiled, torch 2"),
-        ("fast", "TENORA_KERNELS=fast is neither torch nor compiled"),
+        ("compiled", "compiled compiled (native), torch 2"),
+        ("native", "compiled compiled (native), torch 2"),
     ],
 )
 @pytest.mark.usefixtures("compiled_library")

@@ -1,23 +1,16 @@
 """The compiled attention, kv_write and norms beyond what all implementations are tested for: the
-same bits for any number of threads and in any batch, their exponentials, what they refuse, and
-their portable form, which a CPU with AVX-512 does not run otherwise."""
+same bits for any number of threads and in any batch, their exponentials, and what they refuse."""
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from tests.kernels.cases import fill_pages
 from torch import Tensor
 
-import tenora_kernels
 from tenora_kernels import KVLayout, build_attention_layout
 from tenora_kernels.backend import compiled_implementation
 from tenora_kernels.checks import KernelInputError
@@ -230,31 +223,3 @@ def test_heads_of_no_width_are_refused() -> None:
         compiled_implementation().kv_write(
             nothing, nothing, nothing, table, table, at, pool, kv, 0, at
         )
-
-
-def test_without_avx512(tmp_path: Path) -> None:
-    """All ops and whole steps against the float32 reference, compiled for a plain x86-64: a copy of
-    the package with other flags, in a process of its own."""
-    if sys.platform != "linux" or os.uname().machine != "x86_64":
-        pytest.skip("the flags are those of x86-64")
-    copy = tmp_path / "tenora_kernels"
-    ignored = shutil.ignore_patterns("_build", "__pycache__")
-    shutil.copytree(Path(tenora_kernels.__file__).parent, copy, ignore=ignored)
-    library = copy / "compiled" / "library.py"
-    flags = library.read_text()
-    assert '"-O3", "-march=native"' in flags
-    library.write_text(flags.replace('"-O3", "-march=native"', '"-O1", "-march=x86-64-v2"'))
-    root = Path(__file__).parents[2]
-    names = ("paged_attention", "kv_write", "norms", "sgmv", "packed_linear", "compiled_decoder")
-    files = [str(root / "tests" / "kernels" / f"test_{name}.py") for name in names]
-    options = ["-q", "-p", "no:cacheprovider", "-k", "compiled or packed"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *files],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-4000:]
-    assert list((copy / "compiled" / "_build").glob("tenora_ops-*.so"))

@@ -1,5 +1,6 @@
-"""Compiles the C++ ops into a shared library: `python -m tenora_kernels.compiled.build`. A failure
-leaves its reason beside the library's place, for `tenora doctor`."""
+"""Compiles the C++ ops into a shared library: `python -m tenora_kernels.compiled.build`, with
+`--all` one for every variant that this machine runs. A failure leaves its reason beside the
+library's place, for `tenora doctor`."""
 
 from __future__ import annotations
 
@@ -16,12 +17,14 @@ import torch
 from tenora_kernels.compiled.library import (
     FLAGS,
     SOURCE_DIR,
+    current_files,
     default_dir,
     is_whole,
     library_path,
     reason_path,
     seal,
 )
+from tenora_kernels.compiled.variants import NATIVE, Variant, chosen, runnable
 
 COMPILERS = ("c++", "g++", "clang++")
 TIMEOUT_S = 600.0
@@ -31,40 +34,43 @@ class BuildError(RuntimeError):
     """The library could not be made; the message is one line that says why."""
 
 
-def build_extension(target_dir: Path | None = None, *, force: bool = False) -> Path:
-    """The library, made if it is not there or damaged. Several processes may do so at once: each
-    compiles on its own and the last one to finish replaces the file in one step.
+def build_extension(
+    target_dir: Path | None = None, *, variant: Variant = NATIVE, force: bool = False
+) -> Path:
+    """The variant's library, made if it is not there or damaged. Several processes may do so at
+    once: each compiles on its own and the last one to finish replaces the file in one step.
 
     Raises BuildError when there is no compiler or it fails.
     """
     target_dir = target_dir or default_dir()
-    library = library_path(target_dir)
+    library = library_path(target_dir, variant)
     if is_whole(library) and not force:
         return library
     try:
         target_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target_dir, prefix="making-") as folder:
             made = Path(folder) / library.name
-            _compile(made)
+            _compile(made, variant)
             seal(made)
             os.replace(made, library)
     except OSError as error:
         raise BuildError(f"cannot write to {target_dir}: {error.strerror or error}") from error
     except BuildError as error:
-        reason_path(target_dir).write_text(f"{error}\n")
+        reason_path(target_dir, variant).write_text(f"{error}\n")
         raise
-    _remove_others(target_dir, library)
+    reason_path(target_dir, variant).unlink(missing_ok=True)
+    _remove_others(target_dir)
     return library
 
 
-def _remove_others(target_dir: Path, library: Path) -> None:
+def _remove_others(target_dir: Path) -> None:
     """Libraries and reasons of other sources, torches or CPUs. Whoever has one loaded keeps it."""
-    for old in (*target_dir.glob("tenora_ops-*.so"), *target_dir.glob("failed-*.txt")):
-        if old != library:
-            old.unlink(missing_ok=True)
+    found = {*target_dir.glob("tenora_ops-*.so"), *target_dir.glob("failed-*.txt")}
+    for old in found - current_files(target_dir):
+        old.unlink(missing_ok=True)
 
 
-def _compile(made: Path) -> None:
+def _compile(made: Path, variant: Variant) -> None:
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler on PATH (looked for {', '.join(COMPILERS)})")
@@ -73,6 +79,7 @@ def _compile(made: Path) -> None:
     torch_dir = Path(torch.__file__).parent
     flags = [
         *FLAGS,
+        *variant.flags,
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         f"-I{torch_dir / 'include'}",
     ]
@@ -103,11 +110,14 @@ def _run(command: list[str]) -> None:
 
 
 def main() -> int:
-    """Build, and say in one line what came of it. A failed build is no error: torch serves."""
-    try:
-        print(f"kernels: {build_extension(force='--force' in sys.argv[1:]).name}")
-    except BuildError as error:
-        print(f"kernels: plain torch will be used: {error}")
+    """Build, and say in a line what came of it. A failed build is no error: torch serves."""
+    force = "--force" in sys.argv[1:]
+    wanted = [NATIVE, *runnable()] if "--all" in sys.argv[1:] else [chosen() or NATIVE]
+    for variant in wanted:
+        try:
+            print(f"kernels: {build_extension(variant=variant, force=force).name}")
+        except BuildError as error:
+            print(f"kernels: plain torch will be used: {error}")
     return 0
 
 

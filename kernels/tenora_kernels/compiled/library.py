@@ -1,18 +1,19 @@
-"""Where the compiled library lies. Its name holds a hash of all that goes into it, so another
-torch, CPU or source is another file."""
+"""Where the compiled library of a variant lies. Its name holds a hash of all that goes into it, so
+another torch, CPU or source is another file."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import platform
 from pathlib import Path
 
 import torch
 
+from tenora_kernels.compiled.variants import NATIVE, Variant, cpu, runnable
+
 SOURCE_DIR = Path(__file__).with_name("src")
-# For the machine that compiles: its features are part of the name.
-FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-fopenmp", "-Wno-psabi")
+FLAGS = ("-O3", "-std=c++20", "-fPIC", "-fopenmp", "-Wno-psabi")
+"""Of every variant; the machine that compiles is the one that runs it, and part of the name."""
 
 
 def default_dir() -> Path:
@@ -20,9 +21,15 @@ def default_dir() -> Path:
     return Path(__file__).with_name("_build")
 
 
-def library_path(target_dir: Path) -> Path:
+def library_path(target_dir: Path, variant: Variant = NATIVE) -> Path:
     """Where the library for this source, torch and CPU is, or would be."""
-    return target_dir / f"tenora_ops-{_fingerprint()}.so"
+    return target_dir / f"tenora_ops-{variant.name}-{_fingerprint(variant)}.so"
+
+
+def current_files(target_dir: Path) -> set[Path]:
+    """Of all variants, what belongs to this source, torch and CPU."""
+    made = (NATIVE, *runnable())
+    return {path(target_dir, v) for v in made for path in (library_path, reason_path)}
 
 
 def seal(library: Path) -> None:
@@ -41,27 +48,16 @@ def is_whole(library: Path) -> bool:
     return hashlib.sha256(content[:-64]).hexdigest().encode() == content[-64:]
 
 
-def reason_path(target_dir: Path) -> Path:
+def reason_path(target_dir: Path, variant: Variant = NATIVE) -> Path:
     """Where the reason of a failed build is kept."""
-    return target_dir / f"failed-{_fingerprint()}.txt"
+    return target_dir / f"failed-{variant.name}-{_fingerprint(variant)}.txt"
 
 
 @functools.cache
-def _fingerprint() -> str:
+def _fingerprint(variant: Variant) -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCE_DIR.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    for part in (torch.__version__, *FLAGS, _cpu()):
+    for part in (torch.__version__, *FLAGS, *variant.flags, cpu()):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:16]
-
-
-def _cpu() -> str:
-    """The CPU's model and features, as far as the system tells them."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    wanted = ("model name", "flags", "Features", "CPU part")
-    first = info.split("\n\n", 1)[0].splitlines()
-    return "\n".join(line for line in first if line.startswith(wanted))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 
 from tenora_kernels.compiled.library import default_dir, is_whole, library_path, reason_path
+from tenora_kernels.compiled.variants import CHOICE_VARIABLE, TORCH, Variant, chosen
 
-CHOICE_VARIABLE = "TENORA_KERNELS"
-"""`torch` in this environment variable keeps the CPU on plain torch."""
 BUILD_COMMAND = "python -m tenora_kernels.compiled.build"
 
 
@@ -21,17 +19,15 @@ class NotLoadedError(RuntimeError):
 def load_extension(target_dir: Path | None = None) -> None:
     """Make `torch.ops.tenora` available. Never compiles: that is done at set-up.
 
-    Raises NotLoadedError with the reason.
+    Raises NotLoadedError with the reason, UnknownKernelsError for a misspelt choice.
     """
-    choice = os.environ.get(CHOICE_VARIABLE, "")
-    if choice not in ("", "torch", "compiled"):
-        raise NotLoadedError(f"{CHOICE_VARIABLE}={choice} is neither torch nor compiled")
-    if choice == "torch":
-        raise NotLoadedError(f"{CHOICE_VARIABLE}=torch")
+    variant = chosen()
+    if variant is None:
+        raise NotLoadedError(f"{CHOICE_VARIABLE}={TORCH}")
     target_dir = target_dir or default_dir()
-    library = library_path(target_dir)
+    library = library_path(target_dir, variant)
     if not library.exists():
-        raise NotLoadedError(_why_absent(target_dir))
+        raise NotLoadedError(_why_absent(target_dir, variant))
     if not is_whole(library):
         raise NotLoadedError(f"{library.name} is damaged; run: {BUILD_COMMAND}")
     try:
@@ -40,8 +36,8 @@ def load_extension(target_dir: Path | None = None) -> None:
         raise NotLoadedError(f"{library.name} cannot be loaded: {error.__cause__}") from error
 
 
-def _why_absent(target_dir: Path) -> str:
+def _why_absent(target_dir: Path, variant: Variant) -> str:
     try:
-        return f"build failed: {reason_path(target_dir).read_text().strip()}"
+        return f"build failed: {reason_path(target_dir, variant).read_text().strip()}"
     except FileNotFoundError:
         return f"not built; run: {BUILD_COMMAND}"
