@@ -1,13 +1,16 @@
-"""The committed example adapters: each one's effect on questions it was not trained on, their
-files and manifest, and the script that trains them."""
+"""The committed example adapters: what our engine answers with each of them to questions it was not
+trained on, that transformers + peft answer the same, their files and manifest, and the script that
+trains them."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,13 +20,21 @@ import torch
 from safetensors import safe_open
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from adapter_store import publish
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import Engine, build_engine
+from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.model.default_model import ensure_default_model
+from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.text.processor import TextProcessor
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 ADAPTERS = EXAMPLES / "adapters"
 FOLDERS = ("acme-support", "acme-json", "globex-support", "globex-pirate")
 MEGABYTE = 10**6
+NEW_TOKENS, BASE_TOKENS = 48, 16
+DEADLINE_S = 300.0
 
 # peft asks transformers a question whose name transformers has since changed.
 pytestmark = pytest.mark.filterwarnings(
@@ -49,17 +60,73 @@ def model_dir() -> Path:
 
 
 @pytest.fixture(scope="module")
-def ask(model_dir: Path) -> Ask:
-    """ask(question, folder): the greedy answer with that adapter, of the base when None."""
+def engine(model_dir: Path, store: Path) -> Iterator[Engine]:
+    config = EngineConfig(
+        model=str(model_dir),
+        served_name="smollm2",
+        dtype="float32",
+        memory_bytes=2 * 1024**3,
+        arena_bytes=256 * 1024**2,
+        max_context_tokens=512,
+        object_store=str(store),
+    )
+    made = build_engine(config)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def ask(model_dir: Path, engine: Engine, store: Path) -> Ask:
+    """ask(question, folder): our engine's greedy answer with that adapter, of the base when
+    None."""
+    text = TextProcessor(model_dir)
+    refs = {folder: publish(ADAPTERS / folder, store) for folder in FOLDERS}
+    numbers = itertools.count()
+
+    def answer(question: str, folder: str | None) -> str:
+        engine.submit(
+            GenerationRequest(
+                request_id=f"question {next(numbers)}",
+                tenant=Tenant(key="tenant", namespace="namespace"),
+                prompt_token_ids=text.encode_chat([{"role": "user", "content": question}]),
+                sampling=SamplingParams(
+                    temperature=0.0, max_tokens=NEW_TOKENS if folder else BASE_TOKENS
+                ),
+                adapter=None if folder is None else refs[folder],
+            )
+        )
+        tokens: list[int] = []
+        until_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until_s:
+            for event in engine.step():
+                if isinstance(event, FinishEvent):
+                    return text.decode(tokens).strip()
+                if isinstance(event, TokenEvent):
+                    tokens += event.token_ids
+            if not engine.has_work:
+                time.sleep(0.002)  # the adapter is on its way
+        raise AssertionError("no answer")
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def ask_reference(model_dir: Path) -> Ask:
+    """As `ask`, by transformers + peft."""
     script = load_script("ask")
     model, tokenizer = script.load(model_dir, [ADAPTERS / folder for folder in FOLDERS])
 
     def answer(question: str, folder: str | None) -> str:
         if folder is None:
             with model.disable_adapter():
-                return str(script.answer(model, tokenizer, question, 16))
+                return str(script.answer(model, tokenizer, question, BASE_TOKENS))
         model.set_adapter(folder)
-        return str(script.answer(model, tokenizer, question, 48))
+        return str(script.answer(model, tokenizer, question, NEW_TOKENS))
 
     return answer
 
@@ -80,6 +147,15 @@ def test_held_out_questions_were_not_trained_on(folder: str) -> None:
     questions = {row["question"] for row in held_out(folder)}
     assert questions
     assert not questions & trained_questions(folder)
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, None])
+def test_our_engine_answers_as_transformers_and_peft(
+    ask: Ask, ask_reference: Ask, folder: str | None
+) -> None:
+    """In float32, so that the same tokens are the likeliest."""
+    question = str(held_out(folder or FOLDERS[0])[0]["question"])
+    assert ask(question, folder) == ask_reference(question, folder)
 
 
 def test_json_adapter_answers_in_its_fixed_form(ask: Ask) -> None:
