@@ -78,6 +78,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     modules: dict[str, tuple[int, int]]  # LORA_MODULES name -> (in, out) features
     eos_token_ids: tuple[int, ...]
+    warnings: tuple[str, ...] = ()  # for the operator: what serves, and not as it should
 
 
 class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):

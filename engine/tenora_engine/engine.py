@@ -241,7 +241,10 @@ def build_engine(config: EngineConfig) -> Engine:
     from tenora_engine.model.loader import load_model, read_model_info
     from tenora_engine.runner.runner import ModelRunner
 
-    plan_memory(config, read_model_info(config))  # fail before the weights are read
+    info = read_model_info(config)
+    for warning in info.warnings:
+        _log.warning(warning)
+    plan_memory(config, info)  # fail before the weights are read
     model = load_model(config)
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))

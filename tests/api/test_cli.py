@@ -150,6 +150,10 @@ def test_doctor_says_when_plain_torch_serves(
     kernels = check_kernels(settings)
     assert kernels.verdict == "note"
     assert re.search(r"cpu: torch, torch 2.*; compiled kernels: TENORA_KERNELS=torch", kernels.text)
+    monkeypatch.setenv("TENORA_KERNELS", "compield")
+    kernels = check_kernels(settings)
+    assert kernels.verdict == "wrong"
+    assert kernels.text.startswith("TENORA_KERNELS=compield is none of: compiled, torch")
 
 
 def test_openapi(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from api_harness import Api
 from platform_fixtures import MakeApi
@@ -183,6 +184,13 @@ async def test_readiness_says_why(make_api: MakeApi, tmp_path: Path) -> None:
         assert answer.status_code == 503
         assert "database" in answer.json()["reason"]
         assert (await api.http.get("/healthz")).status_code == 200
+
+
+async def test_what_the_engine_warns_of_shows_in_readyz(make_api: MakeApi) -> None:
+    async with make_api() as api:
+        api.engine.model = replace(api.engine.model, warnings=("plain torch serves",))
+        answer = await api.http.get("/readyz")
+        assert (answer.status_code, answer.json()["warnings"]) == (200, ["plain torch serves"])
 
 
 async def test_work_that_fails_beside_requests_shows_in_readyz(

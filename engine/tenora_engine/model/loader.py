@@ -16,6 +16,8 @@ from tenora_engine.model.layers import WeightReader
 from tenora_engine.model.linear import can_block
 from tenora_engine.model.spec import DecoderSpec, read_spec
 from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
+from tenora_kernels.backend import why_not_compiled
+from tenora_kernels.compiled.variants import UnknownKernelsError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -68,6 +70,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
 
 def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
+    warnings = _kernel_warnings(config)
     context = spec.context_tokens
     if config.max_context_tokens is not None:
         context = min(context, config.max_context_tokens)
@@ -97,7 +100,18 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         weight_bytes=_weight_bytes(config, spec),
         modules={name: spec.module_shape(name) for name in LORA_MODULES},
         eos_token_ids=spec.eos_token_ids,
+        warnings=warnings,
     )
+
+
+def _kernel_warnings(config: EngineConfig) -> tuple[str, ...]:
+    try:
+        reason = why_not_compiled()
+    except UnknownKernelsError as error:
+        raise ModelLoadError(str(error)) from error
+    if config.device != "cpu" or reason is None:
+        return ()
+    return (f"plain torch serves, several times slower than the compiled kernels: {reason}",)
 
 
 def _check_int8(config: EngineConfig, spec: DecoderSpec) -> None:

@@ -81,8 +81,12 @@ def check_device(settings: Settings) -> Finding:
 
 def check_kernels(_: Settings) -> Finding:
     from tenora_kernels.backend import describe, has_compiled_ops
+    from tenora_kernels.compiled.variants import UnknownKernelsError
 
-    text = "; ".join(f"{device}: {name}" for device, name in describe().items())
+    try:
+        text = "; ".join(f"{device}: {name}" for device, name in describe().items())
+    except UnknownKernelsError as error:
+        return Finding("kernels", "wrong", str(error))
     return Finding("kernels", "ok" if has_compiled_ops() else "note", text)
 
 

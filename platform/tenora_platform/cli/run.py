@@ -103,8 +103,10 @@ async def _announce(settings: Settings, when_ready: WhenReady, console: Console)
     url = base_url(settings)
     console.print(f"tenora: starting on {url} (the engine is loading its model)")
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
-        await _ready(http)
+        warnings = await _ready(http)
     console.print(f"tenora: ready after {time.monotonic() - started:.1f} s")
+    for warning in warnings:
+        console.print(f"tenora: warning: {warning}", markup=False)
     portal = Portal(settings.portal_dir or portal_folder())
     shown = f"{url}/" if portal.built else "not built; run: make portal (the API runs without it)"
     console.print(f"  portal     {shown}")
@@ -113,12 +115,14 @@ async def _announce(settings: Settings, when_ready: WhenReady, console: Console)
     await when_ready(settings)
 
 
-async def _ready(http: httpx.AsyncClient) -> None:
-    """Wait until requests can be served; the caller ends the wait if they never will be."""
+async def _ready(http: httpx.AsyncClient) -> list[str]:
+    """Wait until requests can be served; the caller ends the wait if they never will be. What the
+    probe warns of."""
     while True:
         try:
-            if (await http.get("/readyz")).status_code == 200:
-                return
+            if (answer := await http.get("/readyz")).status_code == 200:
+                warnings: list[str] = answer.json()["warnings"]
+                return warnings
         except httpx.TransportError:
             pass  # not listening yet
         await asyncio.sleep(0.1)

@@ -36,6 +36,7 @@ async def readiness(state: State, response: Response) -> Readiness:
     reason = await _not_ready(state)
     warnings = state.unbilled.warnings()
     if reason is None:
+        warnings += state.engine.model.warnings
         return Readiness(status="ready", warnings=warnings)
     response.status_code = 503
     return Readiness(status="not_ready", reason=reason, warnings=warnings)
