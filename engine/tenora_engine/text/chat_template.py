@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,15 +63,34 @@ class ChatTemplate:
             )
         return template
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
         """Raises InvalidRequestError in the template's own words when it refuses the messages."""
-        values = {**self._special_tokens, "documents": None, **arguments, "messages": messages}
+        values = {"documents": None, **arguments, **self._special_tokens, "messages": messages}
         try:
             return self._template.render(values)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except Exception as error:  # the template's own code, over whatever the messages hold
             raise InvalidRequestError(
                 f"the messages do not fit the model's chat template: {error}", PARAM
             ) from error
+
+    def render_open(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
+        """Up to the end of the last message's content, which is left open, as transformers'
+        `continue_final_message` does. A mark behind the content finds the place; where the template
+        trims the space behind the mark, it trims what the content ends with as well."""
+        mark = f"(#{secrets.randbelow(10**18)}#)"
+        *before, last = messages
+        opened = {**last, "content": f"{last.get('content') or ''}{mark} "}
+        text = self.render([*before, opened], **arguments)
+        place = text.rfind(mark)
+        if place < 0:
+            raise InvalidRequestError(
+                "the model's chat template does not show the final message as it is, so that it "
+                "cannot be continued",
+                PARAM,
+            )
+        if text[place:].startswith(f"{mark} "):
+            return text[:place]
+        return text[:place].rstrip()
 
 
 class GenerationTag(Extension):

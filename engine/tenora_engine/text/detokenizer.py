@@ -23,19 +23,22 @@ class TextDelta:
 
 
 class IncrementalDetokenizer:
-    """Made by `TextProcessor.detokenizer`. One for each sequence; O(1) per token."""
+    """Made by `TextProcessor.detokenizer`. One for each sequence; O(1) per token. A stop string
+    that is complete within the first `min_tokens` tokens does not count."""
 
     def __init__(
         self,
         token_bytes: Callable[[int], bytes],
         stop: Sequence[str] = (),
         include_stop: bool = False,
+        min_tokens: int = 0,
     ) -> None:
         if any(not text for text in stop):
             raise ValueError("a stop string must not be empty")
         self._token_bytes = token_bytes
         self._stop = tuple(stop)
         self._include_stop = include_stop
+        self._min_tokens = min_tokens
         self._hold = max((len(text) for text in stop), default=1) - 1
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""  # decoded, but it could be the beginning of a stop string
@@ -68,7 +71,9 @@ class IncrementalDetokenizer:
         if not self._stop:
             return new
         text = self._held + new
-        found = self._first_stop(text)
+        found = None
+        if self._consumed > self._min_tokens:
+            found = self._first_stop(text, len(self._held))
         if found is not None:
             start, stop = found
             self._stopped = stop
@@ -78,12 +83,13 @@ class IncrementalDetokenizer:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
-    def _first_stop(self, text: str) -> tuple[int, str] | None:
-        """The stop string that is complete first; of several ending there, the longest."""
+    def _first_stop(self, text: str, known: int) -> tuple[int, str] | None:
+        """The stop string that is complete first; of several ending there, the longest. One that
+        lies in the first `known` characters came too early to count."""
         hits = [
             (position + len(stop), position, stop)
             for stop in self._stop
-            if (position := text.find(stop)) >= 0
+            if (position := text.find(stop, max(known - len(stop) + 1, 0))) >= 0
         ]
         if not hits:
             return None

@@ -4,6 +4,7 @@ torch, so that text costs the engine nothing and the API little memory."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate
+from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.token_bytes import TokenBytes
 
@@ -41,6 +43,8 @@ class TextProcessor:
         self._tokenizer.no_padding()
         self._bytes = TokenBytes(self._tokenizer)
         self._longest_token = _longest_token(self._tokenizer)
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self._control = ControlTokens([token.content for token in added if token.special])
         self._template = ChatTemplate.read(folder)
         self.eos_token_ids = read_eos_token_ids(folder)
         """The ids that end a sequence, the model's own first. Empty when it names none."""
@@ -54,14 +58,15 @@ class TextProcessor:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a plain prompt; special tokens written out in it count as such. Where the
-        text is long, other threads run meanwhile."""
-        if len(text) <= _SHORT_CHARACTERS:
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
-        # Of the library's methods only those for batches give Python's lock away.
-        [made] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return list(made.ids)
+    def encode(
+        self, text: str, add_special_tokens: bool = True, control_tokens: bool = True
+    ) -> list[int]:
+        """Token ids of a plain prompt. Control tokens written out in it count as such, or with
+        `control_tokens` False stay text. Where the text is long, other threads run meanwhile."""
+        tokenizer = self._tokenizer
+        if not control_tokens and self._control.occur_in(text):
+            tokenizer = self._plain
+        return _encoded(tokenizer, text, add_special_tokens)
 
     def characters_max(self, tokens: int) -> int:
         """No text of more characters than this is so few tokens, whatever it says: each token
@@ -73,24 +78,55 @@ class TextProcessor:
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **template_arguments: Any,
+        continue_final_message: bool = False,
+        control_tokens: bool = True,
+        template_arguments: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation through the model's own chat template. Raises
+        """Token ids of a conversation through the model's own chat template. With `control_tokens`
+        False those written out in the messages or other arguments stay text. Raises
         InvalidRequestError (param "messages") when the template refuses it or there is none."""
-        text = self.render_chat(messages, add_generation_prompt, tools, **template_arguments)
-        return self.encode(text, add_special_tokens=False)  # the template writes them itself
+        given = [messages, tools, template_arguments]
+        shield = None
+        if not control_tokens and self._control.occur_in(given):
+            shield = self._control.shield()
+            messages, tools, template_arguments = shield.hide(given)
+        text = self.render_chat(
+            messages, add_generation_prompt, tools, continue_final_message, template_arguments
+        )
+        if shield is None:
+            return self.encode(text, add_special_tokens=False)  # the template writes them itself
+        token_ids: list[int] = []
+        for piece, is_control in shield.split(text):
+            tokenizer = self._tokenizer if is_control else self._plain
+            token_ids += _encoded(tokenizer, piece, add_special_tokens=False)
+        return token_ids
 
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **template_arguments: Any,
+        continue_final_message: bool = False,
+        template_arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text that `encode_chat` encodes."""
-        return ChatTemplate.require(self._template).render(
-            messages, add_generation_prompt=add_generation_prompt, tools=tools, **template_arguments
-        )
+        """The text that `encode_chat` encodes. With `continue_final_message` it ends where the
+        last message does, for the model to go on with."""
+        template = ChatTemplate.require(self._template)
+        arguments = {
+            **(template_arguments or {}),
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+        }
+        if continue_final_message:
+            return template.render_open(messages, **arguments)
+        return template.render(messages, **arguments)
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """Takes control tokens for text. Made when the first user writes one."""
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `token_ids`, as it would stream: no space is taken off the front, and bytes
@@ -107,12 +143,24 @@ class TextProcessor:
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
     def detokenizer(
-        self, stop: Sequence[str] = (), include_stop: bool = False, skip_special: bool = True
+        self,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+        min_tokens: int = 0,
     ) -> IncrementalDetokenizer:
         """A fresh detokenizer for one sequence."""
         return IncrementalDetokenizer(
-            lambda token_id: self._bytes.of(token_id, skip_special), stop, include_stop
+            lambda token_id: self._bytes.of(token_id, skip_special), stop, include_stop, min_tokens
         )
+
+
+def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    if len(text) <= _SHORT_CHARACTERS:
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+    # Of the library's methods only those for batches give Python's lock away.
+    [made] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return list(made.ids)
 
 
 def _longest_token(tokenizer: Tokenizer) -> int:
