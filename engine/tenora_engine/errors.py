@@ -18,6 +18,31 @@ class InvalidRequestError(EngineError):
 class ContextLengthError(InvalidRequestError):
     """Prompt and max_tokens do not fit the model's context or the arena."""
 
+    @classmethod
+    def of(
+        cls,
+        context_tokens: int,
+        prompt_tokens: int,
+        wanted_tokens: int | None,  # None: no maximum was named
+        prompt_name: str,
+        *,
+        param: str,
+    ) -> ContextLengthError:
+        """In the words that clients look for in order to shorten a conversation."""
+        asked = f"{prompt_tokens} tokens in the {prompt_name}"
+        shorten = f"the length of the {prompt_name}"
+        if wanted_tokens is not None:
+            asked = (
+                f"{prompt_tokens + wanted_tokens} tokens ({prompt_tokens} in the {prompt_name}, "
+                f"{wanted_tokens} in the completion)"
+            )
+            shorten += " or completion"
+        return cls(
+            f"This model's maximum context length is {context_tokens} tokens. However, you "
+            f"requested {asked}. Please reduce {shorten}.",
+            param,
+        )
+
 
 class QueueFullError(EngineError):
     """The bounded queue is full; try again after `retry_after_ms`."""

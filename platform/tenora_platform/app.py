@@ -239,6 +239,8 @@ async def _running_engine(
     async def start() -> None:
         try:
             await state.engine.start()
+            if not state.settings.allow_control_tokens:
+                state.engine.text.prepare_plain()
         except (EngineError, OSError) as error:
             state.engine_life.error = str(error)
             _log.error("engine could not start", reason=str(error))

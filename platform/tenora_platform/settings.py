@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     """Largest JSON body."""
     max_upload: Size = 1024**3
     """Largest multipart upload."""
+    allow_control_tokens: bool = False
+    """Whether control tokens written out in messages and prompts count as such."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much is logged."""
     lease_s: float = Field(default=30.0, gt=0)

@@ -288,6 +288,16 @@ async def test_models_and_adapter_headers(
         version = (await api.call(tenant.key, "GET", path)).json()
     assert version["state"] == "active", version
     assert {model.id async for model in client.models.list()} == {"fake-base", "support"}
+    prod = {"targets": [{"version": 1, "weight": 100}]}
+    await api.call(tenant.key, "PUT", "/v1/adapters/support/aliases/prod", json=prod)
+    for name in ("support", "support@1", "support@prod"):
+        card = await client.models.retrieve(name)
+        assert (card.id, card.model_extra["version"]) == (name, 1)  # type: ignore[index]
+    assert (await client.models.retrieve("fake-base")).id == "fake-base"
+    for name in ("support@2", "support@none", "nobody", "a/b"):
+        with pytest.raises(openai.NotFoundError) as missing:
+            await client.models.retrieve(name)
+        assert missing.value.code == "model_not_found"
     api.engine.where[version["digest"]] = "host"
     raw = await client.chat.completions.with_raw_response.create(model="support", messages=HELLO)
     assert raw.headers["x-tenora-adapter"] == "support@1"

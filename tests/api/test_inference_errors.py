@@ -57,6 +57,8 @@ def fresh_engine(api: Api) -> None:
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"temprature": 1}, "temprature", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
+        ({"repetition_penalty": 1e-6}, "repetition_penalty", "invalid_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"max_tokens": 100_000}, "max_tokens", "context_length_exceeded"),
         ({"messages": []}, "messages", "invalid_value"),
         (

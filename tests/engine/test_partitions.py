@@ -228,7 +228,7 @@ def test_strict_isolation_needs_a_share() -> None:
     small = tenant("d", 0.1)
     with pytest.raises(InvalidRequestError, match="no adapter slot"):
         rig.engine.submit(make_request("d", [1], tenant=small, adapter=make_ref("x")))
-    with pytest.raises(ContextLengthError, match="the context here is 56 tokens"):
+    with pytest.raises(ContextLengthError, match="maximum context length is 56 tokens"):
         rig.engine.submit(make_request("e", [1] * 57, tenant=tenant("a", 0.7)))
     run(rig)
 

@@ -71,10 +71,11 @@ def check_share(config: ResolvedConfig, request: GenerationRequest, memory: Memo
     pages = memory.most_kv_pages(request.tenant)
     context = min(config.model.context_tokens, pages * config.engine.block_tokens)
     if len(prompt) + sampling.max_tokens > context:
-        raise ContextLengthError(
-            f"the prompt's {len(prompt)} tokens and {sampling.max_tokens} to generate are "
-            f"{len(prompt) + sampling.max_tokens} together; the context here is {context} tokens "
-            "at most; shorten the prompt or lower max_tokens",
+        raise ContextLengthError.of(
+            context,
+            len(prompt),
+            sampling.max_tokens,
+            "prompt",
             param="max_tokens" if len(prompt) < context else "prompt",
         )
 

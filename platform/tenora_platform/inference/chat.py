@@ -10,14 +10,12 @@ from typing import Any
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
-from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.errors import ApiError, BadRequestError, from_engine
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import chat_logprobs
-from tenora_platform.inference.parameters import (
-    chat_generation,
-    chat_messages,
-    refuse_unsupported,
-)
+from tenora_platform.inference.messages import template_messages
+from tenora_platform.inference.neutral_fields import refuse_unsupported
+from tenora_platform.inference.parameters import bad_words, chat_generation, truncated
 from tenora_platform.inference.schemas import (
     AssistantMessage,
     ChatChoice,
@@ -33,8 +31,29 @@ def chat_prompt(state: AppState, body: ChatCompletionRequest) -> Prompt:
     """Tokens of the conversation, through the base model's chat template. Raises BadRequestError,
     InvalidRequestError (the template refuses the messages)."""
     refuse_unsupported(body)
-    token_ids = state.engine.text.encode_chat(chat_messages(body.messages))
-    return Prompt(token_ids, chat_generation(body, state.engine.model, len(token_ids)))
+    text, model = state.engine.text, state.engine.model
+    token_ids = text.encode_chat(
+        template_messages(body.messages),
+        add_generation_prompt=_opens_an_answer(body),
+        continue_final_message=body.continue_final_message,
+        control_tokens=state.settings.allow_control_tokens,
+        template_arguments=body.chat_template_kwargs,
+    )
+    token_ids = truncated(token_ids, body, model)
+    words = bad_words(body, text)
+    return Prompt(token_ids, chat_generation(body, model, len(token_ids), words))
+
+
+def _opens_an_answer(body: ChatCompletionRequest) -> bool:
+    if body.add_generation_prompt is None:
+        return not body.continue_final_message
+    if body.add_generation_prompt and body.continue_final_message:
+        raise BadRequestError(
+            "Either continue_final_message or add_generation_prompt can be true, not both.",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    return body.add_generation_prompt
 
 
 @dataclass
@@ -42,11 +61,13 @@ class _Collected:
     """One choice of an answer that is not streamed."""
 
     texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
         self.texts.append(piece.text)
+        self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.last = piece
 
@@ -65,6 +86,7 @@ async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> 
         usage=session.usage(),
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,
+        prompt_token_ids=session.prompts[0].token_ids if body.return_token_ids else None,
     )
 
 
@@ -79,6 +101,7 @@ def _choice(
         message=AssistantMessage(content="".join(collected.texts)),
         logprobs=chat_logprobs(text, collected.logprobs) if body.logprobs else None,
         finish_reason=collected.last.finish_reason,
+        token_ids=collected.token_ids if body.return_token_ids else None,
     )
 
 
@@ -88,16 +111,18 @@ async def chat_stream(
     """Server-sent events. A failure after the first is an `error` event, as OpenAI's clients expect
     it; one before the first is raised."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
-    chunk = partial(session.chunk, "chat.completion.chunk", body.model, include_usage)
+    chunk = partial(session.chunk, "chat.completion.chunk", body)
     begun: set[int] = set()
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
                 if piece.choice not in begun:
-                    begun.add(piece.choice)
                     role = {"role": "assistant", "content": ""}
-                    choice = _delta(piece.choice, role, None, None)
-                    yield sse(chunk([choice]))
+                    first = chunk([_delta(piece.choice, role, None, None)])
+                    if body.return_token_ids and not begun:
+                        first["prompt_token_ids"] = session.prompts[0].token_ids
+                    begun.add(piece.choice)
+                    yield sse(first)
                 yield sse(chunk([_piece(session, body, piece)]))
         if include_usage:
             usage = session.usage().model_dump()
@@ -116,7 +141,8 @@ def _piece(session: InferenceSession, body: ChatCompletionRequest, piece: Piece)
     logprobs = None
     if body.logprobs and piece.logprobs:
         logprobs = chat_logprobs(session.state.engine.text, piece.logprobs).model_dump()
-    return _delta(piece.choice, delta, logprobs, piece.finish_reason)
+    choice = _delta(piece.choice, delta, logprobs, piece.finish_reason)
+    return {**choice, "token_ids": piece.token_ids} if body.return_token_ids else choice
 
 
 def _delta(

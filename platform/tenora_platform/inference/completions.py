@@ -11,7 +11,13 @@ from tenora_engine.events import TokenLogprob
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import text_logprobs
-from tenora_platform.inference.parameters import completion_generation, completion_prompts
+from tenora_platform.inference.neutral_fields import refuse_unsupported
+from tenora_platform.inference.parameters import (
+    bad_words,
+    completion_generation,
+    completion_prompts,
+    truncated,
+)
 from tenora_platform.inference.schemas import (
     Completion,
     CompletionRequest,
@@ -25,10 +31,17 @@ from tenora_platform.state import AppState
 
 def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
     """Token ids and sampling of each prompt. Raises BadRequestError."""
-    prompts = []
-    for prompt in completion_prompts(body, state.engine.model):
-        token_ids = state.engine.text.encode(prompt) if isinstance(prompt, str) else prompt
-        generation = completion_generation(body, state.engine.model, len(token_ids))
+    refuse_unsupported(body)
+    text, model = state.engine.text, state.engine.model
+    words, prompts = bad_words(body, text), []
+    for prompt in completion_prompts(body, model):
+        token_ids = (
+            prompt
+            if isinstance(prompt, list)
+            else text.encode(prompt, body.add_special_tokens, state.settings.allow_control_tokens)
+        )
+        token_ids = truncated(token_ids, body, model)
+        generation = completion_generation(body, model, len(token_ids), words)
         prompts.append(Prompt(token_ids, generation))
     return prompts
 
@@ -54,6 +67,11 @@ class _Choices:
         prompt = self._session.prompts[choice // self._body.n]
         return self._session.state.engine.text.decode(prompt.token_ids)
 
+    def prompt_token_ids(self, choice: int) -> list[int] | None:
+        if not self._body.return_token_ids:
+            return None
+        return self._session.prompts[choice // self._body.n].token_ids
+
     def logprobs(self, choice: int, tokens: tuple[TokenLogprob, ...]) -> TextLogprobs | None:
         if self._body.logprobs is None:
             return None
@@ -68,12 +86,14 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
     shaping = _Choices(session, body)
     count = len(session.prompts) * body.n
     texts: list[list[str]] = [[] for _ in range(count)]
-    tokens: list[list[TokenLogprob]] = [[] for _ in range(count)]
+    token_ids: list[list[int]] = [[] for _ in range(count)]
+    logprobs: list[list[TokenLogprob]] = [[] for _ in range(count)]
     last: dict[int, Piece] = {}
     async with contextlib.aclosing(session.pieces()) as pieces:
         async for piece in pieces:
             texts[piece.choice].append(shaping.text(piece))
-            tokens[piece.choice] += piece.logprobs
+            token_ids[piece.choice] += piece.token_ids
+            logprobs[piece.choice] += piece.logprobs
             last[piece.choice] = piece
     if len(last) < count or any(piece.finish_reason is None for piece in last.values()):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
@@ -85,8 +105,10 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             TextChoice(
                 index=index,
                 text="".join(texts[index]),
-                logprobs=shaping.logprobs(index, tuple(tokens[index])),
+                logprobs=shaping.logprobs(index, tuple(logprobs[index])),
                 finish_reason=last[index].finish_reason,
+                prompt_token_ids=shaping.prompt_token_ids(index),
+                token_ids=token_ids[index] if body.return_token_ids else None,
             )
             for index in range(count)
         ],
@@ -101,13 +123,12 @@ async def completion_stream(
 ) -> AsyncGenerator[bytes]:
     """Server-sent events, as `chat_stream`."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
-    chunk = partial(session.chunk, "text_completion", body.model, include_usage)
+    chunk = partial(session.chunk, "text_completion", body)
     shaping = _Choices(session, body)
-    begun = False
+    begun: set[int] = set()
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
-                begun = True
                 logprobs = shaping.logprobs(piece.choice, piece.logprobs)
                 choice = {
                     "index": piece.choice,
@@ -115,6 +136,11 @@ async def completion_stream(
                     "logprobs": logprobs.model_dump() if logprobs else None,
                     "finish_reason": piece.finish_reason,
                 }
+                if body.return_token_ids:
+                    choice["token_ids"] = piece.token_ids
+                    if piece.choice not in begun:
+                        choice["prompt_token_ids"] = shaping.prompt_token_ids(piece.choice)
+                begun.add(piece.choice)
                 yield sse(chunk([choice]))
         if include_usage:
             usage = session.usage().model_dump()

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
-from tenora_engine.events import FinishEvent, SequenceEvent, TokenEvent, TokenLogprob, UsageRecord
+from tenora_engine.events import FinishEvent, SequenceEvent, TokenLogprob, UsageRecord
 from tenora_engine.request import GenerationRequest
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import ApiError, UnavailableError
@@ -26,6 +26,7 @@ class Piece:
 
     choice: int
     text: str
+    token_ids: tuple[int, ...]  # all that were generated, the one that stopped it too
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: Literal["stop", "length"] | None
 
@@ -34,44 +35,49 @@ class _Sequence:
     """One of the n sequences: its text so far, what is held back, and whether a stop string ended
     it."""
 
-    def __init__(self, detokenizer: IncrementalDetokenizer, hidden: frozenset[int]) -> None:
+    def __init__(self, detokenizer: IncrementalDetokenizer, include_stop: bool) -> None:
         self._detokenizer = detokenizer
-        self._hidden = hidden
-        self._pending: list[TokenLogprob] = []
-        self._last_hidden = False
+        self._include_stop = include_stop
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._consumed = 0
         self.stopped_at: int | None = None  # tokens, when a stop string was met
 
-    def push(self, event: TokenEvent) -> str:
+    def push(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> str:
         """Text that may be shown now; empty after a stop string."""
         if self.stopped_at is not None:
             return ""
-        shown = self._shown(event.token_ids)
-        delta = self._detokenizer.push(event.token_ids[:shown])
-        if event.logprobs:
-            self._pending += event.logprobs[:shown]
+        delta = self._detokenizer.push(token_ids)
+        new = delta.consumed_tokens - self._consumed
+        self._consumed = delta.consumed_tokens
+        self._token_ids += token_ids[:new]
+        self._logprobs += logprobs[:new]
         if delta.stopped is not None:
             self.stopped_at = delta.consumed_tokens
         return delta.text
 
-    def _shown(self, token_ids: Sequence[int]) -> int:
-        """How many of the tokens are text: a stop token ends the sequence and is not shown."""
-        for position, token_id in enumerate(token_ids):
-            if token_id in self._hidden:
-                return position
-        return len(token_ids)
-
-    def flush(self) -> str:
+    def finish(self, stop_token_id: int | None) -> str:
+        """The text that was held back. A token that ended the sequence shows if it was asked to."""
         if self.stopped_at is not None:
             return ""
-        delta = self._detokenizer.flush()
+        text = ""
+        if stop_token_id is not None and self._include_stop:
+            text = self.push([stop_token_id])
+        elif stop_token_id is not None:
+            self._token_ids.append(stop_token_id)
+        delta = self._detokenizer.flush()  # nothing, if the push has met a stop string
         if delta.stopped is not None:
             self.stopped_at = delta.consumed_tokens
-        return delta.text
+        return text + delta.text
 
-    def take_logprobs(self) -> tuple[TokenLogprob, ...]:
-        taken = tuple(self._pending)
-        self._pending.clear()
-        return taken
+    def piece(
+        self, choice: int, text: str, finish_reason: Literal["stop", "length"] | None
+    ) -> Piece:
+        """Everything new in it."""
+        made = Piece(choice, text, tuple(self._token_ids), tuple(self._logprobs), finish_reason)
+        self._token_ids.clear()
+        self._logprobs.clear()
+        return made
 
 
 class Run:
@@ -94,7 +100,15 @@ class Run:
         self._client = client
         self._first_choice = first_choice
         self._sequences = [
-            _Sequence(client.text.detokenizer(generation.stop), generation.hidden_stop_ids)
+            _Sequence(
+                client.text.detokenizer(
+                    generation.stop,
+                    generation.include_stop,
+                    generation.skip_special,
+                    generation.sampling.min_tokens,
+                ),
+                generation.include_stop,
+            )
             for _ in range(generation.sampling.n)
         ]
 
@@ -127,12 +141,12 @@ class Run:
             self.usage.append(event.usage)
             self._note_tier(event.usage.tier)
             reason = _finish_reason(event, sequence)
-            return Piece(choice, sequence.flush(), sequence.take_logprobs(), reason)
+            return sequence.piece(choice, sequence.finish(event.stop_token_id), reason)
         if event.tier is not None:
             self._note_tier(event.tier)
         was_stopped = sequence.stopped_at is not None
         self.tokens_seen += len(event.token_ids)
-        text = sequence.push(event)
+        text = sequence.push(event.token_ids, event.logprobs or ())
         if sequence.stopped_at is not None and not was_stopped:
             await self._client.abort(
                 self.request.request_id,
@@ -140,7 +154,7 @@ class Run:
                 reason="stop",
                 output_tokens=sequence.stopped_at,
             )
-        return Piece(choice, text, sequence.take_logprobs(), None) if text else None
+        return sequence.piece(choice, text, None) if text else None
 
     def _note_tier(self, tier: str) -> None:
         """Where one of its sequences was relegated, the request was."""
@@ -155,6 +169,12 @@ class Run:
         if len(self.usage) == len(self._sequences):
             return sum(record.prompt_tokens + record.output_tokens for record in self.usage)
         return len(self.request.prompt_token_ids) + self.tokens_seen
+
+    def count_output(self) -> int:
+        """Output tokens so far, as they are metered once all sequences have ended."""
+        if len(self.usage) == len(self._sequences):
+            return sum(record.output_tokens for record in self.usage)
+        return self.tokens_seen
 
 
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:

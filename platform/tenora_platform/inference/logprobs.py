@@ -50,8 +50,10 @@ def text_logprobs(text: TextProcessor, tokens: Sequence[TokenLogprob], offset: i
         piece = text.token_text(token.token_id)
         out.tokens.append(piece)
         out.token_logprobs.append(_finite(token.logprob))
+        # The sampled token is always among them, so that there may be one more than asked for.
+        top = [*token.top, (token.token_id, token.logprob)]
         out.top_logprobs.append(
-            {text.token_text(token_id): _finite(logprob) for token_id, logprob in token.top} or None
+            {text.token_text(token_id): _finite(logprob) for token_id, logprob in top}
         )
         out.text_offset.append(offset)
         offset += len(piece)

@@ -1,21 +1,21 @@
-"""What a body's fields mean: sampling for the engine, stop strings for the text, and a clear
-refusal of what this API does not do. Knows neither tenants nor streams."""
+"""What a body's fields mean: sampling for the engine, stop strings for the text, and how much of
+the context is left. Knows neither tenants nor streams."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from tenora_engine.config import ModelInfo
+from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
+from tenora_engine.text.processor import TextProcessor
 from tenora_platform.errors import BadRequestError
+from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.schemas import (
     ChatCompletionRequest,
-    ChatMessage,
     CompletionRequest,
     SamplingFields,
-    TextPart,
 )
 
 STOP_STRINGS_MAX = 4
@@ -25,119 +25,88 @@ PROMPTS_MAX = 128
 CHOICES_MAX = 128
 COMPLETION_TOKENS_DEFAULT = 16  # OpenAI's default of /v1/completions
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "parallel_tool_calls": (None, True, False),  # says nothing without tools
-    "functions": (None, []),
-    "function_call": (None, "none", "auto"),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "prediction": (None,),
-    "web_search_options": (None,),
-    "reasoning_effort": (None, "none"),
-    "verbosity": (None, "medium"),
-    "store": (None, False),
-    "response_format": (None, {"type": "text"}),
-}
-"""Values of OpenAI's fields that ask for nothing beyond what is done anyway."""
+BadWords = tuple[tuple[int, ...], ...]
+"""Token ids of each word that must not come."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How to generate for one prompt, complete: sampling, stop strings and the stop ids the text
-    must not show."""
+    """How to generate for one prompt, complete: sampling, and how its tokens become text."""
 
     sampling: SamplingParams
     stop: tuple[str, ...]
-    hidden_stop_ids: frozenset[int]
-
-
-def refuse_unsupported(body: ChatCompletionRequest) -> None:
-    """Raises BadRequestError naming the first field that asks for what is not supported."""
-    for name, neutral in _NEUTRAL.items():
-        if getattr(body, name) not in neutral:
-            raise unsupported(name)
-    for number, message in enumerate(body.messages):
-        if message.role == "tool":
-            raise unsupported(f"messages[{number}].role", "the role 'tool' is not supported")
-        for key, value in (message.model_extra or {}).items():
-            if value not in (None, [], "") or key not in ("refusal", "tool_calls", "audio"):
-                raise unsupported(f"messages[{number}].{key}")
-
-
-def unsupported(param: str, why: str | None = None) -> BadRequestError:
-    return BadRequestError(
-        f"{why or f'{param} is not supported by this server'}; leave it out.",
-        param=param,
-        code="unsupported_parameter",
-    )
-
-
-def chat_messages(messages: list[ChatMessage]) -> list[dict[str, str]]:
-    """Messages as a chat template takes them: plain texts. Raises BadRequestError for parts that
-    are not text."""
-    return [
-        {
-            # Templates know no "developer"; it is OpenAI's newer word for the system.
-            "role": "system" if message.role == "developer" else message.role,
-            "content": _content_text(message, number),
-            **({"name": message.name} if message.name else {}),
-        }
-        for number, message in enumerate(messages)
-    ]
-
-
-def _content_text(message: ChatMessage, number: int) -> str:
-    where = f"messages[{number}].content"
-    if message.content is None:
-        raise BadRequestError(
-            f"{where} is missing.", param=where, code="missing_required_parameter"
-        )
-    if isinstance(message.content, str):
-        return message.content
-    return "".join(
-        _part_text(part, f"{where}[{place}]") for place, part in enumerate(message.content)
-    )
-
-
-def _part_text(part: TextPart, where: str) -> str:
-    if part.type == "text" and part.text is not None:
-        return part.text
-    if part.type == "text":
-        raise BadRequestError(
-            f"{where}.text is missing.", param=f"{where}.text", code="missing_required_parameter"
-        )
-    raise unsupported(f"{where}.type", f"content of type {part.type[:40]!r} is not supported")
+    include_stop: bool  # whether what stopped it, a string or a token, is part of the text
+    skip_special: bool
 
 
 def chat_generation(
-    body: ChatCompletionRequest, model: ModelInfo, prompt_tokens: int
+    body: ChatCompletionRequest, model: ModelInfo, prompt_tokens: int, bad_words: BadWords
 ) -> Generation:
     """Without a maximum, as much as the context still holds."""
     if body.top_logprobs is not None and not body.logprobs:
-        raise BadRequestError(
-            "top_logprobs needs logprobs to be true.", param="top_logprobs", code="invalid_value"
-        )
+        raise _invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
     param = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
-    wanted = body.max_completion_tokens or body.max_tokens
-    max_tokens = _fit(wanted, prompt_tokens, model, param, "messages")
+    max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, param, "messages")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return _generation(body, model, max_tokens, logprobs)
+    return _generation(body, model, max_tokens, logprobs, bad_words)
 
 
 def completion_generation(
-    body: CompletionRequest, model: ModelInfo, prompt_tokens: int
+    body: CompletionRequest, model: ModelInfo, prompt_tokens: int, bad_words: BadWords
 ) -> Generation:
     if body.suffix:
         raise unsupported("suffix")
-    if body.best_of not in (None, 1, body.n):
-        raise unsupported("best_of")
+    if body.best_of is not None and body.best_of < body.n:
+        raise _invalid("best_of", f"best_of must be at least n, which is {body.n}.")
+    if body.best_of not in (None, body.n):
+        raise unsupported("best_of", "choosing the best of more than n is not supported")
     if body.echo and body.logprobs is not None:
         raise unsupported("logprobs", "logprobs of the prompt (echo with logprobs) are not made")
-    wanted = COMPLETION_TOKENS_DEFAULT if body.max_tokens is None else body.max_tokens
-    max_tokens = _fit(wanted, prompt_tokens, model, "max_tokens", "prompt")
-    return _generation(body, model, max_tokens, body.logprobs)
+    max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, "max_tokens", "prompt")
+    return _generation(body, model, max_tokens, body.logprobs, bad_words)
+
+
+def wanted_tokens(body: ChatCompletionRequest | CompletionRequest) -> int | None:
+    """The most tokens asked for; None leaves it to the context."""
+    if isinstance(body, CompletionRequest):
+        return COMPLETION_TOKENS_DEFAULT if body.max_tokens is None else body.max_tokens
+    return body.max_completion_tokens or body.max_tokens
+
+
+def truncated(
+    token_ids: list[int], body: ChatCompletionRequest | CompletionRequest, model: ModelInfo
+) -> list[int]:
+    """The prompt's last `truncate_prompt_tokens` tokens; -1 keeps what the context has room for."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return token_ids
+    if most == 0 or most > model.context_tokens:
+        raise _invalid(
+            "truncate_prompt_tokens",
+            f"truncate_prompt_tokens must be -1 or from 1 to {model.context_tokens}, the model's "
+            "maximum context length.",
+        )
+    if most == -1:
+        most = max(model.context_tokens - (wanted_tokens(body) or 1), 1)
+    return token_ids[-most:]
+
+
+def bad_words(body: SamplingFields, text: TextProcessor) -> BadWords:
+    """Each word as the tokens that write it, at the beginning of a text and within one (behind a
+    space), where that is as many others."""
+    found: list[tuple[int, ...]] = []
+    for word in body.bad_words or ():
+        bare = word.lstrip()
+        if not bare or len(word) > STOP_LENGTH_MAX:
+            raise _invalid(
+                "bad_words", f"Each of bad_words must have 1 to {STOP_LENGTH_MAX} characters."
+            )
+        plain = tuple(text.encode(bare, add_special_tokens=False))
+        within = tuple(text.encode(f" {bare}", add_special_tokens=False))
+        found.append(plain)
+        if len(within) == len(plain) and within[0] != plain[0]:
+            found.append(within)
+    return tuple(dict.fromkeys(found))
 
 
 def _fit(
@@ -145,22 +114,33 @@ def _fit(
 ) -> int:
     room = model.context_tokens - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
-        asked = "" if wanted is None else f" and {wanted} for the completion"
-        raise BadRequestError(
-            f"This model's context is {model.context_tokens} tokens, but {prompt_tokens} were "
-            f"given in the {prompt_param}{asked}. Shorten one of them.",
+        raise ContextLengthError.of(
+            model.context_tokens,
+            prompt_tokens,
+            wanted,
+            prompt_param,
             param=prompt_param if room < 1 else param,
-            code="context_length_exceeded",
         )
     return room if wanted is None else wanted
 
 
 def _generation(
-    body: SamplingFields, model: ModelInfo, max_tokens: int, logprobs: int | None
+    body: SamplingFields,
+    model: ModelInfo,
+    max_tokens: int,
+    logprobs: int | None,
+    words: BadWords,
 ) -> Generation:
+    if body.stream_options is not None and not body.stream:
+        raise _invalid("stream_options", "stream_options are for streams: set stream to true.")
+    if body.min_tokens > max_tokens:
+        raise _invalid(
+            "min_tokens", f"min_tokens must be at most max_tokens, which is {max_tokens} here."
+        )
     stop_ids = tuple(dict.fromkeys(body.stop_token_ids or ()))
+    allowed = body.allowed_token_ids
     _check_token_ids(stop_ids, model, "stop_token_ids")
-    hidden = set(stop_ids) if body.ignore_eos else {*stop_ids, *model.eos_token_ids}
+    _check_token_ids(tuple(allowed or ()), model, "allowed_token_ids")
     return Generation(
         sampling=SamplingParams(
             temperature=_or(body.temperature, 1.0),
@@ -173,14 +153,22 @@ def _generation(
             repetition_penalty=_or(body.repetition_penalty, 1.0),
             logit_bias=_logit_bias(body.logit_bias, model),
             stop_token_ids=stop_ids,
+            bad_words=words,
+            allowed_token_ids=None if allowed is None else tuple(dict.fromkeys(allowed)),
+            min_tokens=body.min_tokens,
             max_tokens=max_tokens,
             ignore_eos=body.ignore_eos,
             n=body.n,
             logprobs=logprobs,
         ),
         stop=_stop_strings(body.stop),
-        hidden_stop_ids=frozenset(hidden),
+        include_stop=body.include_stop_str_in_output,
+        skip_special=body.skip_special_tokens,
     )
+
+
+def _invalid(param: str, message: str) -> BadRequestError:
+    return BadRequestError(message, param=param, code="invalid_value")
 
 
 def _or(value: float | None, default: float) -> float:

@@ -39,6 +39,7 @@ from tenora_platform.inference.tokenising import (
 )
 from tenora_platform.registry import repository
 from tenora_platform.registry.resolver import Resolver, model_not_found
+from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState, State
 
 router = APIRouter(tags=["inference"])
@@ -55,12 +56,22 @@ async def list_models(state: State, tenant: InferenceTenant) -> ModelList:
     return ModelList(data=await _models(state, tenant))
 
 
-@router.get("/v1/models/{model}")
+@router.get("/v1/models/{model:path}")
 async def get_model(model: str, state: State, tenant: InferenceTenant) -> ModelCard:
-    for card in await _models(state, tenant):
-        if card.id == model:
-            return card
-    raise model_not_found(model)
+    """Whatever `model` of a request may be: the base model, `name`, `name@3` or `name@alias` (of
+    several targets, one)."""
+    require_engine(state)
+    base = state.engine.model.id
+    resolved = await Resolver(state.db, state.redis).resolve(
+        tenant.tenant_id, model, base, sticky=tenant.tenant_id
+    )
+    if resolved.adapter is None:
+        return _base_card(base)
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        row = await session.get(AdapterVersionRow, resolved.adapter.version_id)
+    if row is None:
+        raise model_not_found(model)
+    return _card(model, row, base, tenant)
 
 
 async def _models(state: AppState, tenant: TenantContext) -> list[ModelCard]:
@@ -68,20 +79,22 @@ async def _models(state: AppState, tenant: TenantContext) -> list[ModelCard]:
     base = state.engine.model.id
     async with state.db.tenant_session(tenant.tenant_id) as session:
         versions = await repository.servable_versions(session, tenant.tenant_id)
-    return [
-        ModelCard(id=base, created=0, owned_by="tenora"),
-        *(
-            ModelCard(
-                id=name,
-                created=int(row.created_at.timestamp()),
-                owned_by=tenant.tenant_id,
-                parent=base,
-                version=row.number,
-                digest=row.digest,
-            )
-            for name, row in versions
-        ),
-    ]
+    return [_base_card(base), *(_card(name, row, base, tenant) for name, row in versions)]
+
+
+def _base_card(base: str) -> ModelCard:
+    return ModelCard(id=base, created=0, owned_by="tenora")
+
+
+def _card(name: str, row: AdapterVersionRow, base: str, tenant: TenantContext) -> ModelCard:
+    return ModelCard(
+        id=name,
+        created=int(row.created_at.timestamp()),
+        owned_by=tenant.tenant_id,
+        parent=base,
+        version=row.number,
+        digest=row.digest,
+    )
 
 
 @router.post("/v1/chat/completions", response_model=ChatCompletion, responses=_STREAMS)
@@ -92,7 +105,7 @@ async def create_chat_completion(
     require_engine(state)
     open_ended = body.max_tokens is None and body.max_completion_tokens is None
     await state.limits.admit(tenant)
-    length = count_characters(body.messages)
+    length = count_characters([body.messages, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     work = partial(chat_prompt, state, body)
     prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)

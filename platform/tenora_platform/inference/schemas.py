@@ -3,53 +3,92 @@ the wire. Knows no engine; what a field means is decided in `inference.parameter
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Role = Literal["system", "developer", "user", "assistant", "tool"]
+from tenora_engine.request import REPETITION_PENALTY_MAX, REPETITION_PENALTY_MIN
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 ServiceTier = Literal["auto", "default", "priority", "flex"]
 FinishReasonText = Literal["stop", "length"]
 COUNT_MAX = 2**31 - 1
 
-
-class StrictModel(BaseModel):
-    """A request body: an unknown or misspelled field is an error that names it, and so is a number
-    that is none (Infinity, NaN) or beyond what the engine counts in."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+TOKEN = Annotated[int, Field(ge=0, lt=2**31)]
+COUNT_MAX = 2**31 - 1
 
 
-class TextPart(StrictModel):
+class Given(BaseModel):
+    """A part of a request's body. Null is absent: clients write out what they do not set."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_nulls(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {name: value for name, value in data.items() if value is not None}
+        return data
+
+
+class TextPart(Given):
     """One piece of a message's content. Only text is supported; others are refused by name."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
     image_url: Any = None
     input_audio: Any = None
     file: Any = None
-    refusal: str | None = None
+    cache_control: Any = None  # accepted; every prefix is cached
 
 
-class ChatMessage(BaseModel):
-    """One message. Keys beyond these (tool calls, audio) are refused in `inference.parameters`."""
+class FunctionCall(Given):
+    """`arguments` is JSON, as models write it; templates are given the object."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class ToolCall(Given):
+    """One call of a tool in an assistant's earlier message."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str | None = None
+    type: str = "function"
+    function: FunctionCall
+
+
+class ChatMessage(Given):
+    """One message. Keys beyond these are dropped or refused by name in `inference.messages`."""
 
     model_config = ConfigDict(extra="allow")
 
     role: Role
     content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] | None = Field(default=None, max_length=128)
+    tool_call_id: str | None = None
+    function_call: FunctionCall | None = None  # OpenAI's older form of tool_calls
+    refusal: str | None = None
+    reasoning_content: str | None = None
 
 
-class StreamOptions(StrictModel):
-    """`include_usage` asks for a last chunk with the usage of the whole request."""
+class StreamOptions(Given):
+    """`include_usage` asks for a last chunk with the usage of the whole request,
+    `continuous_usage_stats` for the usage so far in every chunk."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool = False  # accepted; chunks are never padded
 
 
-class SamplingFields(StrictModel):
-    """What both APIs share. Fields after the blank line are Tenora's additions (as in vLLM)."""
+class SamplingFields(Given):
+    """What both APIs share. Fields after the blank line are Tenora's additions, named and meant as
+    in vLLM. Other names are accepted where they ask for nothing (`inference.neutral_fields`)."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str = Field(min_length=1, max_length=256)
     stream: bool = False
@@ -71,9 +110,18 @@ class SamplingFields(StrictModel):
 
     top_k: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    repetition_penalty: float | None = Field(
+        default=None, ge=REPETITION_PENALTY_MIN, le=REPETITION_PENALTY_MAX
+    )
+    min_tokens: int = Field(default=0, ge=0, le=COUNT_MAX)
     ignore_eos: bool = False
-    stop_token_ids: list[int] | None = Field(default=None, max_length=64)
+    stop_token_ids: list[TOKEN] | None = Field(default=None, max_length=64)
+    include_stop_str_in_output: bool = False
+    bad_words: list[str] | None = Field(default=None, max_length=64)
+    allowed_token_ids: list[TOKEN] | None = Field(default=None, min_length=1, max_length=4096)
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
 
 
 class ChatCompletionRequest(SamplingFields):
@@ -84,6 +132,11 @@ class ChatCompletionRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     response_format: dict[str, Any] | None = None
+
+    # Absent, it is the opposite of `continue_final_message`.
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=64)
 
     # Known to OpenAI's API, not to this one: any value but the neutral one is refused by name.
     tools: Any = None
@@ -108,6 +161,7 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(default=None, ge=0, le=20)
     best_of: int | None = Field(default=None, ge=1, le=128)
     suffix: str | None = None
+    add_special_tokens: bool = True
 
 
 class PromptTokensDetails(BaseModel):
@@ -153,11 +207,16 @@ class AssistantMessage(BaseModel):
     refusal: None = None
 
 
+TokenIds = Annotated[list[int] | None, Field(default=None, exclude_if=lambda ids: ids is None)]
+"""Only there where `return_token_ids` asked for it."""
+
+
 class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReasonText
+    token_ids: TokenIds
 
 
 class ChatCompletion(BaseModel):
@@ -169,6 +228,7 @@ class ChatCompletion(BaseModel):
     usage: Usage
     service_tier: str
     system_fingerprint: str
+    prompt_token_ids: TokenIds
 
 
 class ChatDelta(BaseModel):
@@ -183,6 +243,7 @@ class ChatChunkChoice(BaseModel):
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReasonText | None = None
+    token_ids: TokenIds
 
 
 class ChatCompletionChunk(BaseModel):
@@ -194,6 +255,7 @@ class ChatCompletionChunk(BaseModel):
     usage: Usage | None = None
     service_tier: str
     system_fingerprint: str
+    prompt_token_ids: TokenIds
 
 
 class TextLogprobs(BaseModel):
@@ -210,6 +272,8 @@ class TextChoice(BaseModel):
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: FinishReasonText | None
+    prompt_token_ids: TokenIds
+    token_ids: TokenIds
 
 
 class Completion(BaseModel):

@@ -18,7 +18,7 @@ from tenora_platform.errors import UnavailableError
 from tenora_platform.ids import new_id
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
-from tenora_platform.inference.schemas import PromptTokensDetails, Usage
+from tenora_platform.inference.schemas import PromptTokensDetails, SamplingFields, Usage
 from tenora_platform.registry.resolver import ResolvedModel
 from tenora_platform.state import AppState, not_ready_reason
 
@@ -153,6 +153,15 @@ class InferenceSession:
             self.tier = tiers.pop()
             self.headers["x-tenora-tier"] = self.tier
 
+    def usage_so_far(self) -> dict[str, int]:
+        """For a chunk of a stream that asked for it; `usage` says more, once the stream ends."""
+        output_tokens = sum(run.count_output() for run in self._runs)
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": output_tokens,
+            "total_tokens": self._prompt_tokens + output_tokens,
+        }
+
     def usage(self) -> Usage:
         """The engine's meters, summed over prompts and n. Call it when `pieces` has ended."""
         records = [record for run in self._runs for record in run.usage]
@@ -168,20 +177,23 @@ class InferenceSession:
         )
 
     def chunk(
-        self, kind: str, model: str, include_usage: bool, choices: list[dict[str, Any]]
+        self, kind: str, body: SamplingFields, choices: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """One event of a stream; `kind` is its `object`. Where usage was asked for, all chunks but
-        the last carry it as null."""
+        the last carry it as null, or as it is so far."""
         chunk: dict[str, Any] = {
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": model,
+            "model": body.model,
             "choices": choices,
             "service_tier": self.tier,
             "system_fingerprint": self.fingerprint,
         }
-        return {**chunk, "usage": None} if include_usage else chunk
+        options = body.stream_options
+        if options is not None and options.include_usage:
+            chunk["usage"] = self.usage_so_far() if options.continuous_usage_stats else None
+        return chunk
 
     @property
     def fingerprint(self) -> str:
