@@ -605,7 +605,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get Model */
+        /**
+         * Get Model
+         * @description Whatever `model` of a request may be: the base model, `name`, `name@3` or `name@alias` (of
+         *     several targets, one).
+         */
         get: operations["inference_get_model"];
         put?: never;
         post?: never;
@@ -1039,6 +1043,8 @@ export interface components {
             index: number;
             logprobs?: components["schemas"]["ChatLogprobs"] | null;
             message: components["schemas"]["AssistantMessage"];
+            /** Token Ids */
+            token_ids?: number[] | null;
         };
         /** ChatCompletion */
         ChatCompletion: {
@@ -1056,6 +1062,8 @@ export interface components {
              * @constant
              */
             object: "chat.completion";
+            /** Prompt Token Ids */
+            prompt_token_ids?: number[] | null;
             /** Service Tier */
             service_tier: string;
             /** System Fingerprint */
@@ -1067,8 +1075,23 @@ export interface components {
          * @description POST /v1/chat/completions.
          */
         ChatCompletionRequest: {
+            /** Add Generation Prompt */
+            add_generation_prompt?: boolean | null;
+            /** Allowed Token Ids */
+            allowed_token_ids?: number[] | null;
             /** Audio */
             audio?: unknown;
+            /** Bad Words */
+            bad_words?: string[] | null;
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Continue Final Message
+             * @default false
+             */
+            continue_final_message: boolean;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
             /** Function Call */
@@ -1080,6 +1103,11 @@ export interface components {
              * @default false
              */
             ignore_eos: boolean;
+            /**
+             * Include Stop Str In Output
+             * @default false
+             */
+            include_stop_str_in_output: boolean;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
@@ -1098,6 +1126,11 @@ export interface components {
             } | null;
             /** Min P */
             min_p?: number | null;
+            /**
+             * Min Tokens
+             * @default 0
+             */
+            min_tokens: number;
             /** Modalities */
             modalities?: unknown;
             /** Model */
@@ -1123,12 +1156,22 @@ export interface components {
             response_format?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Return Token Ids
+             * @default false
+             */
+            return_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
             seed?: number | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /**
+             * Skip Special Tokens
+             * @default true
+             */
+            skip_special_tokens: boolean;
             /** Stop */
             stop?: string | string[] | null;
             /** Stop Token Ids */
@@ -1153,12 +1196,16 @@ export interface components {
             top_logprobs?: number | null;
             /** Top P */
             top_p?: number | null;
+            /** Truncate Prompt Tokens */
+            truncate_prompt_tokens?: number | null;
             /** User */
             user?: string | null;
             /** Verbosity */
             verbosity?: unknown;
             /** Web Search Options */
             web_search_options?: unknown;
+        } & {
+            [key: string]: unknown;
         };
         /** ChatLogprobs */
         ChatLogprobs: {
@@ -1169,18 +1216,27 @@ export interface components {
         };
         /**
          * ChatMessage
-         * @description One message. Keys beyond these (tool calls, audio) are refused in `inference.parameters`.
+         * @description One message. Keys beyond these are dropped or refused by name in `inference.messages`.
          */
         ChatMessage: {
             /** Content */
             content?: string | components["schemas"]["TextPart"][] | null;
+            function_call?: components["schemas"]["FunctionCall"] | null;
             /** Name */
             name?: string | null;
+            /** Reasoning Content */
+            reasoning_content?: string | null;
+            /** Refusal */
+            refusal?: string | null;
             /**
              * Role
              * @enum {string}
              */
-            role: "system" | "developer" | "user" | "assistant" | "tool";
+            role: "system" | "developer" | "user" | "assistant" | "tool" | "function";
+            /** Tool Call Id */
+            tool_call_id?: string | null;
+            /** Tool Calls */
+            tool_calls?: components["schemas"]["ToolCall"][] | null;
         } & {
             [key: string]: unknown;
         };
@@ -1246,6 +1302,15 @@ export interface components {
          * @description POST /v1/completions. `prompt` is a text, texts, token ids, or lists of token ids.
          */
         CompletionRequest: {
+            /**
+             * Add Special Tokens
+             * @default true
+             */
+            add_special_tokens: boolean;
+            /** Allowed Token Ids */
+            allowed_token_ids?: number[] | null;
+            /** Bad Words */
+            bad_words?: string[] | null;
             /** Best Of */
             best_of?: number | null;
             /**
@@ -1260,6 +1325,11 @@ export interface components {
              * @default false
              */
             ignore_eos: boolean;
+            /**
+             * Include Stop Str In Output
+             * @default false
+             */
+            include_stop_str_in_output: boolean;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
@@ -1274,6 +1344,11 @@ export interface components {
             } | null;
             /** Min P */
             min_p?: number | null;
+            /**
+             * Min Tokens
+             * @default 0
+             */
+            min_tokens: number;
             /** Model */
             model: string;
             /**
@@ -1289,12 +1364,22 @@ export interface components {
             prompt_cache_key?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            /**
+             * Return Token Ids
+             * @default false
+             */
+            return_token_ids: boolean;
             /** Safety Identifier */
             safety_identifier?: string | null;
             /** Seed */
             seed?: number | null;
             /** Service Tier */
             service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /**
+             * Skip Special Tokens
+             * @default true
+             */
+            skip_special_tokens: boolean;
             /** Stop */
             stop?: string | string[] | null;
             /** Stop Token Ids */
@@ -1313,8 +1398,12 @@ export interface components {
             top_k?: number | null;
             /** Top P */
             top_p?: number | null;
+            /** Truncate Prompt Tokens */
+            truncate_prompt_tokens?: number | null;
             /** User */
             user?: string | null;
+        } & {
+            [key: string]: unknown;
         };
         /** CompletionTokensDetails */
         CompletionTokensDetails: {
@@ -1466,6 +1555,21 @@ export interface components {
             param: string | null;
             /** Type */
             type: string;
+        };
+        /**
+         * FunctionCall
+         * @description `arguments` is JSON, as models write it; templates are given the object.
+         */
+        FunctionCall: {
+            /**
+             * Arguments
+             * @default
+             */
+            arguments: string | {
+                [key: string]: unknown;
+            };
+            /** Name */
+            name: string;
         };
         /** Health */
         Health: {
@@ -2033,9 +2137,15 @@ export interface components {
         };
         /**
          * StreamOptions
-         * @description `include_usage` asks for a last chunk with the usage of the whole request.
+         * @description `include_usage` asks for a last chunk with the usage of the whole request,
+         *     `continuous_usage_stats` for the usage so far in every chunk.
          */
         StreamOptions: {
+            /**
+             * Continuous Usage Stats
+             * @default false
+             */
+            continuous_usage_stats: boolean;
             /**
              * Include Obfuscation
              * @default false
@@ -2170,8 +2280,12 @@ export interface components {
             /** Index */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
+            /** Prompt Token Ids */
+            prompt_token_ids?: number[] | null;
             /** Text */
             text: string;
+            /** Token Ids */
+            token_ids?: number[] | null;
         };
         /**
          * TextLogprobs
@@ -2194,6 +2308,8 @@ export interface components {
          * @description One piece of a message's content. Only text is supported; others are refused by name.
          */
         TextPart: {
+            /** Cache Control */
+            cache_control?: unknown;
             /** File */
             file?: unknown;
             /** Image Url */
@@ -2206,6 +2322,22 @@ export interface components {
             text?: string | null;
             /** Type */
             type: string;
+        };
+        /**
+         * ToolCall
+         * @description One call of a tool in an assistant's earlier message.
+         */
+        ToolCall: {
+            function: components["schemas"]["FunctionCall"];
+            /** Id */
+            id?: string | null;
+            /**
+             * Type
+             * @default function
+             */
+            type: string;
+        } & {
+            [key: string]: unknown;
         };
         /** TopLogprob */
         TopLogprob: {
