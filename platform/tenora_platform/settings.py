@@ -54,6 +54,8 @@ class Settings(BaseSettings):
     """Largest multipart upload."""
     allow_control_tokens: bool = False
     """Whether control tokens written out in messages and prompts count as such."""
+    disk_reserve: Size = 256 * 1024**2
+    """Uploads that would leave less free on the data directory's disk are answered 507."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much is logged."""
     lease_s: float = Field(default=30.0, gt=0)

@@ -48,16 +48,17 @@ class Registry:
     def __init__(self, state: AppState, tenant: TenantContext) -> None:
         self._state = state
         self._tenant = tenant
-        self._storage = AdapterStorage(state.objects)
+        self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
         self._resolver = Resolver(state.db, state.redis)
 
     async def add_version(
         self, name: str, config: bytes, weights: ReceivedWeights
     ) -> AdapterVersion:
         """Keep the upload durably, then give it the next number under `name`, quarantined until it
-        has been checked. Raises BadRequestError, ConflictError, TooLargeError, QuotaExceededError.
-        """
+        has been checked. Raises BadRequestError, ConflictError, TooLargeError, QuotaExceededError,
+        StorageFullError."""
         await self.check_room(name, weights)  # before bytes are moved
+        self._storage.require_room(2 * weights.bytes)  # while it is checked, and afterwards
         version_id = new_id("adv")
         staging_key = f"staging/{version_id}"
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tenora_platform.errors import TooLargeError
 from tenora_platform.ids import new_id
+from tenora_platform.registry.disk import StorageFullError, full_disk_named, require_room
 
 FLUSH_BYTES = 1024 * 1024  # to hash and write these takes about a millisecond
 
@@ -21,9 +22,11 @@ class SpoolFile:
     """A file being received: `write` and `settle` until done, `finish`, then read `path`, `bytes`
     and `sha256`."""
 
-    def __init__(self, path: Path, bytes_max: int, what: str) -> None:
+    def __init__(self, path: Path, bytes_max: int, what: str, *, reserve_bytes: int = 0) -> None:
         self.path = path
         self.bytes = 0
+        self._reserve_bytes = reserve_bytes
+        self._full: StorageFullError | None = None
         self._bytes_max = bytes_max
         self._what = what
         self._digest = hashlib.sha256()
@@ -41,17 +44,32 @@ class SpoolFile:
         self._arrived += data
 
     async def settle(self) -> None:
-        """Hash and write what came, if that is worth a thread's while. Raises OSError."""
+        """Hash and write what came, if that is worth a thread's while. On a full disk what came is
+        given up and what comes is dropped: the client has to be read to its end to be answered.
+        """
         if len(self._arrived) >= FLUSH_BYTES:
             await asyncio.to_thread(self._flush)
 
     async def finish(self) -> None:
-        """The file is complete. Raises OSError."""
+        """The file is complete. Raises StorageFullError if there was no room for it."""
         await asyncio.to_thread(self._flush)
         self.close()
+        if self._full is not None:
+            raise self._full
 
     def _flush(self) -> None:
         arrived, self._arrived = self._arrived, bytearray()
+        if self._full is not None:
+            return
+        try:
+            with full_disk_named():
+                require_room(self.path.parent, len(arrived), self._reserve_bytes)
+                self._write(arrived)
+        except StorageFullError as error:
+            self._full = error
+            self._file.truncate(0)
+
+    def _write(self, arrived: bytearray) -> None:
         self._digest.update(arrived)
         left = memoryview(arrived)
         while left:
@@ -82,8 +100,9 @@ STALE_S = 3600  # after its last byte; files that somebody still receives are yo
 class Spool:
     """The folder that holds what is on its way."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, reserve_bytes: int = 0) -> None:
         self._folder = folder
+        self._reserve_bytes = reserve_bytes
 
     def sweep(self) -> None:
         """Remove what a crash has left."""
@@ -106,7 +125,7 @@ class Spool:
     def file(self, bytes_max: int, what: str) -> Iterator[SpoolFile]:
         """A file to receive at most `bytes_max` bytes of `what`; gone when the block ends."""
         with self.place() as path:
-            spooled = SpoolFile(path, bytes_max, what)
+            spooled = SpoolFile(path, bytes_max, what, reserve_bytes=self._reserve_bytes)
             try:
                 yield spooled
             finally:

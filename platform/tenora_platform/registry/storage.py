@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import obstore
-from obstore.store import ObjectStore
+from obstore.store import LocalStore, ObjectStore
 
 from tenora_engine.adapters.identity import config_key, weights_key
+from tenora_platform.registry.disk import full_disk_named, require_room
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -18,14 +19,26 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 class AdapterStorage:
     """Durable before it is referred to: each method returns once the store has the bytes."""
 
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ObjectStore, *, reserve_bytes: int = 0) -> None:
         self._objects = objects
+        self._reserve_bytes = reserve_bytes
+
+    def require_room(self, more_bytes: int) -> None:
+        """Raises StorageFullError if the store is a folder whose disk has no such room."""
+        if isinstance(self._objects, LocalStore) and self._objects.prefix is not None:
+            require_room(Path(self._objects.prefix), more_bytes, self._reserve_bytes)
+
+    async def _put(self, key: str, content: bytes | Path) -> None:
+        """Durable when it returns; when it raises, StorageFullError for one, nothing is left."""
+        self.require_room(_size(content))
+        with full_disk_named():
+            await obstore.put_async(self._objects, key, content)
 
     async def stage(self, key: str, config: bytes, weights: Path | None) -> None:
         """Keep an upload until it has been checked; None: its weights lie in the store already."""
-        await obstore.put_async(self._objects, f"{key}/adapter_config.json", config)
+        await self._put(f"{key}/adapter_config.json", config)
         if weights is not None:
-            await obstore.put_async(self._objects, staged_weights(key), weights)
+            await self._put(staged_weights(key), weights)
 
     async def staged_config(self, key: str) -> bytes:
         """Raises FileNotFoundError."""
@@ -51,8 +64,8 @@ class AdapterStorage:
     async def publish(self, digest: str, config: bytes, weights: Path) -> None:
         """Store checked content under its digest. The config goes last: whoever finds it finds
         the weights too."""
-        await obstore.put_async(self._objects, weights_key(digest), weights)
-        await obstore.put_async(self._objects, config_key(digest), config)
+        await self._put(weights_key(digest), weights)
+        await self._put(config_key(digest), config)
 
     async def published(self, digest: str) -> bool:
         try:
@@ -65,7 +78,7 @@ class AdapterStorage:
         await self.discard([config_key(digest), weights_key(digest)])
 
     async def put_part(self, key: str, part: Path) -> None:
-        await obstore.put_async(self._objects, key, part)
+        await self._put(key, part)
 
     async def discard(self, keys: Iterable[str]) -> None:
         """Delete these objects, those that are gone already included."""
@@ -74,6 +87,10 @@ class AdapterStorage:
                 await obstore.delete_async(self._objects, key)
             except FileNotFoundError:
                 continue  # gone already, as wanted; some stores say so and some do not
+
+
+def _size(content: bytes | Path) -> int:
+    return content.stat().st_size if isinstance(content, Path) else len(content)
 
 
 def staged_weights(key: str) -> str:

@@ -42,8 +42,10 @@ class Uploads:
     def __init__(self, state: AppState, tenant: TenantContext) -> None:
         self._state = state
         self._tenant = tenant
-        self._storage = AdapterStorage(state.objects)
-        self.spool = Spool(state.settings.data_dir / "spool")
+        self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
+        self.spool = Spool(
+            state.settings.data_dir / "spool", reserve_bytes=state.settings.disk_reserve
+        )
 
     def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
         return self._state.db.tenant_session(self._tenant.tenant_id)
@@ -55,11 +57,12 @@ class Uploads:
         return server_max if plan_max is None else min(plan_max, server_max)
 
     async def create(self, body: UploadCreate) -> Upload:
-        """Raises TooLargeError, QuotaExceededError."""
+        """Raises TooLargeError, QuotaExceededError, StorageFullError."""
         if body.bytes > self.bytes_max():
             raise TooLargeError(
                 f"An upload may have {self.bytes_max()} bytes at most.", param="bytes"
             )
+        self._storage.require_room(body.bytes)
         tenant_id, now = self._tenant.tenant_id, datetime.now(UTC)
         async with self._session() as session:
             await repository.lock(session, f"registry:{tenant_id}")

@@ -1,0 +1,150 @@
+"""A disk without room: uploads are answered 507 in words, nothing of them stays, and nobody else
+notices. On a real small disk where a test may mount one, and by the reserve everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from adapter_files import adapter_config, adapter_form, form
+from api_harness import Api, TestTenant
+from tenora_platform.registry import spool, storage
+from tenora_platform.registry.disk import StorageFullError, full_disk_named
+from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.state import EngineLife
+
+MakeApi = Callable[..., Any]
+DISK_BYTES = 8 * 1024**2
+MB = 1_000_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False)
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(params=["asked first", "met by the write"])
+def met(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The full disk is seen by asking for room, or, where others are quicker, by the write."""
+    if request.param == "met by the write":
+        for module in (spool, storage):
+            monkeypatch.setattr(module, "require_room", lambda *_: None)
+
+
+async def direct(api: Api, key: str, name: str, size: int) -> httpx.Response:
+    files = form(name, adapter_config(), bytes(size))
+    return await api.call(key, "POST", "/v1/adapters", files=files)
+
+
+def left(data: Path) -> list[Path]:
+    """Files of uploads."""
+    return [path for path in data.rglob("*") if path.is_file() and path.name != "filler"]
+
+
+async def others_are_served(api: Api, tenant: TestTenant) -> None:
+    body = {"model": "fake-base", "messages": [{"role": "user", "content": "x"}]}
+    answer = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    assert (await api.call(tenant.key, "GET", "/v1/adapters")).status_code == 200
+    assert (await api.http.get("/readyz")).status_code == 200
+
+
+def says_so(answer: httpx.Response) -> None:
+    assert answer.status_code == 507, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == "storage_full"
+    assert "nothing of it was kept" in error["message"]
+    assert answer.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.usefixtures("met")
+@pytest.mark.parametrize("size", [12 * MB, 5 * MB], ids=["as it comes", "as it is kept"])
+async def test_uploads_on_a_full_disk(make_api: MakeApi, small_disk: Path, size: int) -> None:
+    async with make_api(data_dir=small_disk, disk_reserve=0) as api:
+        tenant = await api.new_tenant("large", plan="premium")
+        other = await api.new_tenant("other", plan="premium")
+        says_so(await direct(api, tenant.key, "large", size))
+        assert left(small_disk) == []
+        assert (await api.call(tenant.key, "GET", "/v1/adapters")).json()["data"] == []
+        fill(small_disk)
+        says_so(await direct(api, tenant.key, "large", MB))
+        await others_are_served(api, other)
+        assert left(small_disk) == []
+        (small_disk / "filler").unlink()
+        assert (await direct(api, tenant.key, "large", MB)).status_code == 202
+
+
+@pytest.mark.usefixtures("met")
+async def test_parts_on_a_full_disk(make_api: MakeApi, small_disk: Path) -> None:
+    """The upload stays open; the part can be sent again."""
+    async with make_api(data_dir=small_disk, disk_reserve=0) as api:
+        tenant = await api.new_tenant("parts", plan="premium")
+        made = await api.call(tenant.key, "POST", "/v1/uploads", json={"bytes": 6 * MB})
+        path = f"/v1/uploads/{made.json()['id']}"
+        (small_disk / "filler").write_bytes(bytes(DISK_BYTES - 4 * MB))
+        part = {"files": {"data": bytes(3 * MB)}}
+        says_so(await api.call(tenant.key, "POST", f"{path}/parts", **part))
+        assert left(small_disk) == []
+        upload = (await api.call(tenant.key, "GET", path)).json()
+        assert (upload["status"], upload["parts"]) == ("pending", [])
+        (small_disk / "filler").unlink()
+        assert (await api.call(tenant.key, "POST", f"{path}/parts", **part)).status_code == 200
+
+
+async def test_a_check_waits_for_room(make_api: MakeApi, small_disk: Path) -> None:
+    async with make_api(data_dir=small_disk, disk_reserve=0) as api:
+        tenant = await api.new_tenant("waits", plan="premium")
+        api.state.engine_life.started = False  # keeps the application's own worker away
+        files = adapter_form(api.engine.model, "waits", seed=31)
+        assert (await api.call(tenant.key, "POST", "/v1/adapters", files=files)).status_code == 202
+        fill(small_disk)
+        worker = IntakeWorker(dataclasses.replace(api.state, engine_life=EngineLife(started=True)))
+        with pytest.raises((StorageFullError, OSError)):
+            await worker.run_once()
+        found = (await api.call(tenant.key, "GET", "/v1/adapters/waits")).json()
+        assert found["state"] == "validating"
+        (small_disk / "filler").unlink()
+        await worker.run_once()
+        found = (await api.call(tenant.key, "GET", "/v1/adapters/waits")).json()
+        assert found["state"] == "active"
+
+
+def fill(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as file:
+        while shutil.disk_usage(folder).free:
+            file.write(bytes(4096))
+
+
+async def test_uploads_leave_the_reserve(make_api: MakeApi) -> None:
+    """No disk has that much free: everything else goes on."""
+    async with make_api(disk_reserve=2**60) as api:
+        tenant = await api.new_tenant("reserve", plan="premium")
+        says_so(await direct(api, tenant.key, "more", 1000))
+        says_so(await api.call(tenant.key, "POST", "/v1/uploads", json={"bytes": 10}))
+        await others_are_served(api, tenant)
+
+
+def test_other_failures_keep_their_names() -> None:
+    with pytest.raises(PermissionError), full_disk_named():
+        raise PermissionError(13, "Permission denied")
