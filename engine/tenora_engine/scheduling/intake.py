@@ -19,7 +19,7 @@ from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.prefetch import Prefetch
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import holder_of
+from tenora_engine.scheduling.running import Holder, holder_of
 from tenora_engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ PAGE_PATIENCE_STEPS = 64
 """Steps in which others may pass the first of those that compete for pages and find none."""
 
 SHORT_LIMIT = 16
-"""Sequences that find no pages in one step, after which nothing more is looked at."""
+"""Sequences that find no pages in one step, or tenants that find no place, after which nothing more
+is looked at."""
 
 MAX_COLD_ADAPTERS = 4
 """Small adapters copied to the device in one step: the running sequences wait for the copies."""
@@ -61,6 +62,7 @@ class _Step:
     without_pages: list[Sequence] = field(default_factory=list)
     passed: dict[str, Sequence] = field(default_factory=dict)
     """By class, the first that found no place."""
+    without_place: set[Holder] = field(default_factory=set)
 
 
 class Intake:
@@ -146,7 +148,7 @@ class Intake:
                     short.append(sequence)
                     if not self._memory.is_partitioned:
                         break
-                if len(step.without_pages) >= SHORT_LIMIT:
+                if max(len(step.without_pages), len(step.without_place)) >= SHORT_LIMIT:
                     break
             is_short = bool(short or step.without_pages)
             self._prefetch.look_ahead(chain(passed, scan), is_short, now_s)
@@ -160,11 +162,14 @@ class Intake:
         passed by those behind it no further than the queue allows."""
         if not self._places.are_full:
             return self._try_start(sequence, step)
-        giver = None
+        holder, giver = holder_of(sequence), None
+        if holder in step.without_place:
+            return _Start.BLOCKED
         if all(self._queue.may_pass(sequence, other) for other in step.passed.values()):
             giver = self._places.giver(sequence, {chunk.sequence for chunk in step.planned})
         if giver is None:
             step.passed.setdefault(sequence.service_class, sequence)
+            step.without_place.add(holder)
             return _Start.BLOCKED
         outcome = self._try_start(sequence, step)
         if outcome is _Start.STARTED:

@@ -4,27 +4,21 @@ sequences by class and tenant; pages and tokens it does not know."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import Holder, holder_of
+from tenora_engine.scheduling.running import Demand, Holder, holder_of
 from tenora_engine.sequence import Sequence
 
 EXPRESS_PLACES = 8
 """By so many sequences express steps may exceed the places until a step of everybody's begins."""
 
+GIVERS_LIMIT = 16
+"""Of those beyond their shares, so many are looked at for one that wants a place."""
+
 _Key = TypeVar("_Key")
-
-
-@dataclass(frozen=True)
-class Demand:
-    """How many sequences someone has, running and waiting, and their weight."""
-
-    sequences: int
-    weight: float
 
 
 def fair_shares(capacity: float, demands: Mapping[Holder, Demand]) -> dict[Holder, float]:
@@ -63,9 +57,14 @@ class Places:
     A place changes hands where a holder (a tenant in a class) has more than its fair share, another
     that waits has less, and both come closer to theirs by it: their distances to it, squared and
     added, become less, so that while the same sequences ask for places only so many change hands
-    and none goes back. Who has no place at all because its share is less than one gets one in its
-    turn. A sequence that has given up a place before keeps the next until it has made up for what
-    had to be computed again (`Sequence.stays_until`).
+    and none goes back. Two places must be between them where that would be in vain, for places
+    that become free go by service: one suffices for a heavier class, for who has none of a share of
+    one or more, and from who has more than twice as many. From such a one also who has no place
+    because its share is less than one takes one in its turn.
+
+    A sequence that has given up a place before keeps the next until it has made up for what had to
+    be computed again (`Sequence.stays_until`), and a new one keeps its first for a block, unless
+    its tenant has more than twice as many as the taker would.
     """
 
     def __init__(self, book: RequestBook, capacity: int, block_tokens: int, caching: bool) -> None:
@@ -74,11 +73,14 @@ class Places:
         self._book = book
         self._queue = book.queue
         self._running = book.running
+        self._young_tokens = block_tokens
         self._lost_of = block_tokens if caching else None
         self._num_tenants = 1
-        self._seen = -1
+        self._seen = self._seen_demand = -1
+        self._demands: dict[Holder, Demand] = {}  # running and waiting
         self._shares: dict[Holder, float] = {}
         self._contested = False
+        self._beyond: list[tuple[float, Holder]] = []  # who holds more than its share, most first
 
     @property
     def are_full(self) -> bool:
@@ -87,18 +89,23 @@ class Places:
     @property
     def are_contested(self) -> bool:
         """Whether something that waits might take one that is another's."""
+        if not self.are_full:
+            return False
         self._refresh()
         return self._contested
 
     def giver(self, sequence: Sequence, planned: Collection[Sequence]) -> Sequence | None:
         """Which running sequence gives up its place to one that waits: the cheapest of who is
         furthest beyond its share and not behind in service; none of those `planned` already."""
+        self._refresh()
         taker = holder_of(sequence)
+        own = len(self._running.of(taker))
         for holder in self._givers(taker):
             held = self._running.of(holder)
             if not self._queue.may_pass(sequence, next(iter(held))):
                 continue
-            free = [s for s in held if len(s.token_ids) >= s.stays_until and s not in planned]
+            least_output = 0 if len(held) > 2 * (own + 1) else self._young_tokens
+            free = [s for s in held if _is_free(s, least_output) and s not in planned]
             if free:
                 return min(free, key=self._loss)
         return None
@@ -106,6 +113,7 @@ class Places:
     def can_lend(self, sequence: Sequence) -> bool:
         """Whether a sequence that waits may start in an express step though the places are taken:
         another's is given up before the next step of everybody's."""
+        self._refresh()
         exceeds = len(self._running) >= self.capacity + EXPRESS_PLACES
         return not exceeds and next(self._givers(holder_of(sequence)), None) is not None
 
@@ -114,9 +122,9 @@ class Places:
         stops each before it asks for the next."""
         while len(self._running) > self.capacity:
             self._refresh()
-            holder = max(self._running.holders(), key=self._excess)
+            holder = max(self._running.held, key=self._excess)
             held = self._running.of(holder)
-            free = [s for s in held if len(s.token_ids) >= s.stays_until]
+            free = [s for s in held if _is_free(s, 0)]
             yield min(free or held, key=self._loss)
 
     def observe_tenants(self, number: int) -> None:
@@ -131,19 +139,19 @@ class Places:
     @property
     def are_crowded(self) -> bool:
         """Whether somebody is crowding. O(holders)."""
-        return any(map(self.is_crowding, self._running.holders()))
+        return any(map(self.is_crowding, self._running.held))
 
     def _givers(self, taker: Holder) -> Iterator[Holder]:
         """Those who could give a place to the taker, furthest beyond its share first."""
-        self._refresh()
-        below, has_none = self._excess(taker), not self._running.of(taker)
+        below, own = self._excess(taker), len(self._running.of(taker))
         if below >= 0:
             return
-        for holder in sorted(self._running.holders(), key=self._excess, reverse=True):
-            beyond = self._excess(holder)
-            if beyond <= 0:
-                return
-            if beyond - below > 1 or (has_none and len(self._running.of(holder)) > 1):
+        is_due = own == 0 and self._shares[taker] >= 1
+        for beyond, holder in self._beyond[:GIVERS_LIMIT]:
+            has_many = len(self._running.of(holder)) > 2 * (own + 1)
+            is_heavier = CLASS_WEIGHTS[taker[0]] > CLASS_WEIGHTS[holder[0]]
+            least = 1 if is_due or has_many or is_heavier else 2
+            if beyond - below > least or (own == 0 and has_many):
                 yield holder
 
     def _excess(self, holder: Holder) -> float:
@@ -160,16 +168,27 @@ class Places:
         if self._seen == self._book.changes:
             return
         self._seen = self._book.changes
-        demands = {}
-        for holder in self._running.holders():
-            held = self._running.of(holder)
-            demands[holder] = Demand(len(held), next(iter(held)).request.tenant.weight)
-        takers = []
-        for waiting in self._queue.demands():
-            running = len(self._running.of(waiting.holder))
-            demands[waiting.holder] = Demand(running + waiting.sequences, waiting.weight)
-            takers.append(waiting.holder)
-        self._shares = fair_shares(self.capacity, demands)
-        self._contested = self.are_full and any(
-            next(self._givers(taker), None) is not None for taker in takers
-        )
+        if self._seen_demand != self._book.demand_changes:
+            self._seen_demand = self._book.demand_changes
+            self._demands = self._queue.demands()
+            for holder, (running, weight) in self._running.demands().items():
+                waiting = self._demands.get(holder)
+                more = 0 if waiting is None else waiting.sequences
+                self._demands[holder] = Demand(running + more, weight)
+            self._shares = fair_shares(self.capacity, self._demands)
+        shares = self._shares
+        excesses = [(len(s) - shares.get(h, 0.0), h) for h, s in self._running.held.items()]
+        self._beyond = sorted((each for each in excesses if each[0] > 0), reverse=True)
+        self._contested = any(map(self._asks, self._demands)) if self._beyond else False
+
+    def _asks(self, holder: Holder) -> bool:
+        """Whether it waits for a place that somebody might give up."""
+        running = len(self._running.of(holder))
+        if running == self._demands[holder].sequences:
+            return False
+        return next(self._givers(holder), None) is not None
+
+
+def _is_free(sequence: Sequence, least_output: int) -> bool:
+    """Whether it has had its place for long enough."""
+    return len(sequence.token_ids) >= sequence.stays_until and sequence.num_output >= least_output

@@ -5,27 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS, ClassQueue
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
 from tenora_engine.scheduling.line import TenantLine
-from tenora_engine.scheduling.running import Holder
+from tenora_engine.scheduling.running import Demand, Holder
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
 Turn = tuple[bool, float, int]
 """Of a class and of a tenant in it; the least goes first."""
-
-
-@dataclass(frozen=True)
-class WaitingDemand:
-    """How many sequences of one tenant wait in one class, and its weight."""
-
-    holder: Holder
-    sequences: int
-    weight: float
 
 
 class FairQueue:
@@ -150,11 +140,13 @@ class FairQueue:
             return True
         return self._shares.is_owed(name) or not self._shares.is_owed(others)
 
-    def demands(self) -> Iterator[WaitingDemand]:
+    def demands(self) -> dict[Holder, Demand]:
         """Of each tenant that waits in each class."""
-        for name, queue in self._classes.items():
-            for key, line in queue.waiting.items():
-                yield WaitingDemand((name, key), len(line), line.weight)
+        return {
+            (name, key): Demand(len(line), line.weight)
+            for name, queue in self._classes.items()
+            for key, line in queue.waiting.items()
+        }
 
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""

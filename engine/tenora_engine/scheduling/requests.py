@@ -74,6 +74,7 @@ class RequestBook:
         self.events: list[Event] = []
         self.counters = Counters()
         self.changes = 0  # of what waits and what has been loaded
+        self.demand_changes = 0  # of how many sequences each tenant has, in which class
 
     @property
     def has_several_tenants(self) -> bool:
@@ -98,6 +99,7 @@ class RequestBook:
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
         self.changes += 1
+        self.demand_changes += 1
         check_request(self._config, request)
         self._memory.register(request.tenant)
         check_share(self._config, request, self._memory)
@@ -219,6 +221,7 @@ class RequestBook:
     def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
         self.changes += 1
+        self.demand_changes += 1
         self.queue.remove(sequence)
         self.gate.relegate(sequence)
         self.queue.push(sequence, self._clock())
@@ -287,6 +290,7 @@ class RequestBook:
     def _leave(self, flight: Flight, sequence: Sequence) -> None:
         """Give back what keeps a sequence in flight that neither runs nor waits any more."""
         self.changes += 1
+        self.demand_changes += 1
         sequence.state = SequenceState.FINISHED
         self._memory.leave(sequence)
         flight.sequences.remove(sequence)
@@ -400,6 +404,7 @@ class RequestBook:
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
         self.changes += 1
+        self.demand_changes += 1
         now_s = self._clock()
         for sequence in reversed(flight.held):
             self.queue.push_front(sequence, now_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.scheduling.plan import ScheduledSequence
@@ -14,6 +14,14 @@ from tenora_engine.sequence import Sequence, SequenceState
 
 Holder = tuple[str, str]
 """Of places: a service class and the key of a tenant in it."""
+
+
+class Demand(NamedTuple):
+    """How many sequences someone has, and the weight of them all."""
+
+    sequences: int
+    weight: float
+
 
 _NOBODY: dict[Sequence, None] = {}
 
@@ -50,13 +58,21 @@ class Running(Collection[Sequence]):
         """As of the last `prefilling`."""
         return len(self._sequences) - len(self._prefilling)
 
-    def holders(self) -> list[Holder]:
-        """Who has any."""
-        return list(self._held)
+    @property
+    def held(self) -> Mapping[Holder, Collection[Sequence]]:
+        """Those of each tenant in each class."""
+        return self._held
 
     def of(self, holder: Holder) -> Collection[Sequence]:
         """Those of one tenant in one class. Its size may be asked for from any thread."""
         return self._held.get(holder, _NOBODY)
+
+    def demands(self) -> dict[Holder, Demand]:
+        """What each has."""
+        return {
+            holder: Demand(len(held), next(iter(held)).request.tenant.weight)
+            for holder, held in self._held.items()
+        }
 
     def start(self, sequence: Sequence) -> None:
         """It has been given its pages and its adapter slot, which it keeps."""

@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterator
 from typing import Protocol
 
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.queue import Turn, WaitingDemand
+from tenora_engine.scheduling.queue import Turn
+from tenora_engine.scheduling.running import Demand, Holder
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -36,7 +37,7 @@ class WaitingQueue(Protocol):
     def first_turn(self) -> Turn | None: ...
     def exceeds_share(self, sequence: Sequence) -> bool: ...
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool: ...
-    def demands(self) -> Iterator[WaitingDemand]: ...
+    def demands(self) -> dict[Holder, Demand]: ...
     def express(self) -> Generator[Sequence, None, None]: ...
     def keeps_share(self, tenant: Tenant, name: str) -> bool: ...
     def work(self) -> float: ...
@@ -119,9 +120,9 @@ class ArrivalQueue:
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
         return False
 
-    def demands(self) -> Iterator[WaitingDemand]:
+    def demands(self) -> dict[Holder, Demand]:
         """None: nobody takes another's place."""
-        yield from ()
+        return {}
 
     def express(self) -> Generator[Sequence, None, None]:
         """Nobody goes before those who came first."""
