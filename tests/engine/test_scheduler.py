@@ -57,10 +57,10 @@ def test_tenants_with_their_part_of_the_step_hide_nobody() -> None:
     config = make_config(max_step_tokens=16, max_prefill_chunk=2, max_running=16, max_waiting=1000)
     rig = Rig.build(config)
     for name in "abcde":
-        tenant = make_tenant(name, weight=1000.0)
+        tenant = make_tenant(name, weight=100.0)
         for number in range(64):
             rig.engine.submit(make_request(f"{name}{number}", [number % 40] * 4, tenant=tenant))
-    rig.engine.submit(make_request("z", [1] * 2, tenant=make_tenant("z", weight=0.001)))
+    rig.engine.submit(make_request("z", [1] * 2, tenant=make_tenant("z", weight=0.01)))
     rig.engine.step()
     assert ("z", 2) in step_shape(rig)
 
