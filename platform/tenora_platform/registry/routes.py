@@ -62,7 +62,12 @@ _PREFLIGHT_FORM = _form(
             **_BINARY,
             "description": "The first bytes of adapter_model.safetensors: 8, and its header",
         },
-        "weights_bytes": {"type": "integer", "description": "Size of the whole file"},
+        "weights_bytes": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 10**15 - 1,
+            "description": "Size of the whole file",
+        },
     },
 )
 _PART_FORM = _form(
