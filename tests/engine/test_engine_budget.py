@@ -128,3 +128,12 @@ def test_fp8_halves_the_pages() -> None:
     assert 2 * resolved.page_bytes == usual.page_bytes
     assert 2 * resolved.page_elements == resolved.kv_layout.page_elements
     assert resolved.num_pages >= 2 * usual.num_pages
+
+
+def test_host_memory_stands_beside_the_budget() -> None:
+    text = describe(plan_memory(CONFIG, MODEL))
+    assert "host tier       256.0 MiB  adapters; host memory, beside the budget" in text
+    assert "host KV" not in text
+    given = msgspec.structs.replace(CONFIG, host_kv_bytes=10 * 368_640 + 1, device="cuda")
+    text = describe(plan_memory(given, MODEL))
+    assert "host KV           3.5 MiB  10 pages; pinned host memory, beside the budget" in text

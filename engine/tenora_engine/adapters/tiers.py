@@ -24,6 +24,7 @@ from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency
+from tenora_engine.memory.pinned import pinned_bytes
 from tenora_engine.pace import Pace
 
 if TYPE_CHECKING:
@@ -44,8 +45,15 @@ def packed_bytes(packed: PackedAdapter) -> int:
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
+def host_bytes(packed: PackedAdapter) -> int:
+    """Host memory that a packed adapter takes, where its pages may be pinned."""
+    size, pages = packed_bytes(packed), packed.pages.nbytes
+    return size - pages + pinned_bytes(pages) if packed.pages.is_pinned() else size
+
+
 class HostTier:
-    """Packed adapters in host memory, least recently used out first. Safe in threads."""
+    """Packed adapters in host memory, least recently used out first; what counts is the memory that
+    they really take. Safe in threads."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -78,7 +86,7 @@ class HostTier:
 
     def put(self, packed: PackedAdapter) -> bool:
         """Keep it, dropping others as needed. False when it alone is larger than the tier."""
-        size = packed_bytes(packed)
+        size = host_bytes(packed)
         with self._lock:
             self._remove(packed.digest)
             if size > self._capacity_bytes:
@@ -93,7 +101,7 @@ class HostTier:
     def put_below(self, packed: PackedAdapter, limit_bytes: int) -> bool:
         """Keep one that nobody has asked for, as the least recently used, if all is no more than
         `limit_bytes` then and it is not there. Whether it now is."""
-        size = packed_bytes(packed)
+        size = host_bytes(packed)
         with self._lock:
             if packed.digest in self._entries or self._used_bytes + size > limit_bytes:
                 return False

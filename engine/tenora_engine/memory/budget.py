@@ -97,6 +97,12 @@ def describe(resolved: ResolvedConfig) -> str:
     used = sum(size for _, size, _ in parts)
     parts.append(("unused", max(config.memory_bytes - used, 0), ""))
     parts.append(("budget", config.memory_bytes, f"context up to {model.context_tokens} tokens"))
+    is_cuda = config.device == "cuda"
+    host_kv = 0 if config.strict_isolation else config.host_kv_bytes // resolved.page_bytes
+    note = f"{'pinned ' if is_cuda else ''}host memory, beside the budget"
+    parts.append(("host tier", config.host_adapter_bytes, f"adapters; {note}"))
+    if host_kv:
+        parts.append(("host KV", host_kv * resolved.page_bytes, f"{host_kv} pages; {note}"))
     return "\n".join(f"{name:<12} {_mib(size):>12}  {note}".rstrip() for name, size, note in parts)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.eviction_queue import EvictionQueue
+from tenora_engine.memory.pinned import allocate_pinned
 from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, MemoryState
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, num_blocks
@@ -68,12 +69,11 @@ class HostKV:
         engine = config.engine
         self.total = 0 if engine.strict_isolation else engine.host_kv_bytes // config.page_bytes
         shape = (self.total, device_pages.shape[1])
-        self.pages = torch.empty(  # the CPU's memory is taken page by page, when first written
-            shape,
-            dtype=device_pages.dtype,
-            device="meta" if device_pages.is_meta else "cpu",
-            pin_memory=device_pages.is_cuda and self.total > 0,
-        )
+        if device_pages.is_cuda:
+            self.pages = allocate_pinned(shape, device_pages.dtype)
+        else:  # the CPU's memory is taken page by page, when first written
+            device = "meta" if device_pages.is_meta else "cpu"
+            self.pages = torch.empty(shape, dtype=device_pages.dtype, device=device)
         self._device_pages = device_pages
         self._block_bytes = engine.block_tokens * TOKEN_BYTES
         self._page_bytes = config.page_bytes
