@@ -45,16 +45,22 @@ class Shield:
         return value
 
     def split(self, rendered: str) -> Iterator[tuple[str, bool]]:
-        """The rendered text in pieces: the template's control tokens (True), and what stands
-        between them, with what was hidden put back (False)."""
+        """The rendered text in pieces: those between two control tokens of the template's in which
+        something was hidden, with it put back (False), and all the rest (True)."""
         end = 0
+        for start, stop in self._between_controls(rendered):
+            if self._mark.search(rendered, start, stop):
+                yield rendered[end:start], True
+                yield self._put_back(rendered[start:stop]), False
+                end = stop
+        yield rendered[end:], True
+
+    def _between_controls(self, rendered: str) -> Iterator[tuple[int, int]]:
+        start = 0
         for match in self._pattern.finditer(rendered):
-            if match.start() > end:
-                yield self._put_back(rendered[end : match.start()]), False
-            yield match.group(), True
-            end = match.end()
-        if end < len(rendered):
-            yield self._put_back(rendered[end:]), False
+            yield start, match.start()
+            start = match.end()
+        yield start, len(rendered)
 
     def _put_by(self, match: re.Match[str]) -> str:
         self._hidden.append(match.group())

@@ -96,8 +96,8 @@ class TextProcessor:
         if shield is None:
             return self.encode(text, add_special_tokens=False)  # the template writes them itself
         token_ids: list[int] = []
-        for piece, is_control in shield.split(text):
-            tokenizer = self._tokenizer if is_control else self._plain
+        for piece, controls in shield.split(text):
+            tokenizer = self._tokenizer if controls else self._plain
             token_ids += _encoded(tokenizer, piece, add_special_tokens=False)
         return token_ids
 
