@@ -30,13 +30,13 @@ from tenora_bench.tenancy.traffic import quantile, ttfts_ms
 from tenora_bench.trace import random_tokens
 
 ROUNDS = 5
-REQUESTS = 20  # of the quiet tenant in a run: the P99 is the slowest
-EVERY_S = 0.25
+REQUESTS = 16  # of the quiet tenant in a run: the P99 is the slowest
+EVERY_S = 0.2
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 4
-HEAD_START_S = 2.0
+HEAD_START_S = 1.5
 """The flood's: all that it asks for runs or waits when the first of the others comes."""
 
-END_S = 1.0
+END_S = 0.5
 """Until what was given up has ended."""
 
 MOST = {"engine": 2.0, "http": 4.0}
