@@ -75,7 +75,7 @@ class Places:
         self._running = book.running
         self._young_tokens = block_tokens
         self._lost_of = block_tokens if caching else None
-        self._num_tenants = 1
+        self._num_tenants = 2
         self._seen = self._seen_demand = -1
         self._demands: dict[Holder, Demand] = {}  # running and waiting
         self._shares: dict[Holder, float] = {}
