@@ -18,6 +18,7 @@ from obstore.store import ObjectStore
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
+from starlette.middleware.cors import CORSMiddleware
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
@@ -26,11 +27,14 @@ from tenora_platform.audit import routes as audit_routes
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator
 from tenora_platform.billing import routes as billing_routes
+from tenora_platform.bodies import BodyLimit, KeyFirst
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
+from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
-from tenora_platform.http import BodyLimit, RequestEdge
+from tenora_platform.http import RequestEdge
 from tenora_platform.inference import routes as inference_routes
+from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.limits.service import Limits
@@ -53,7 +57,23 @@ from tenora_platform.usage.sink import UsageSink
 
 _log = structlog.get_logger(__name__)
 _RETRY_S = 5.0
-OUTAGES = ("leases", "usage")
+EXPOSED_HEADERS = (
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    "x-should-retry",
+    "x-tenora-adapter",
+    "x-tenora-adapter-digest",
+    "x-tenora-residency",
+    "x-tenora-tier",
+    *(
+        f"x-ratelimit-{what}-{of}"
+        for what in ("limit", "remaining", "reset")
+        for of in ("requests", "tokens")
+    ),
+)
+"""What a page of another origin may read of an answer."""
+OUTAGES = ("leases", "flights", "usage")
 """Background work without which requests must not be served; it shows in /readyz when it fails."""
 
 
@@ -84,14 +104,23 @@ def create_app(
     app.state.tenora = state
     portal = Portal(settings.portal_dir or portal_folder())
     app.router.default = portal.instead_of(app.router.default)
-    app.add_middleware(BodyLimit, json_bytes=settings.max_body, upload_bytes=settings.max_upload)
+    app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(KeyFirst)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
+        )
     app.add_middleware(RequestEdge, metrics=metrics)
     return app
 
 
 def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
     """Routes and error handlers, without any state: enough for the OpenAPI document."""
-    app = FastAPI(
+    app = DescribedApi(
         title="Tenora",
         version=version("tenora"),
         summary="Multi-tenant LoRA serving",
@@ -158,6 +187,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         metrics=metrics,
         unbilled=Unbilled(),
         long_texts=LongTexts(),
+        flights=Flights(redis),
         upload_waits=asyncio.Event(),
     )
 
@@ -198,6 +228,7 @@ def background_work(state: AppState) -> dict[str, Callable[[], Awaitable[None]]]
     sink = UsageSink(state.engine, state.db)
     return {
         "leases": state.limits.keep_leases,
+        "flights": state.flights.keep_watch,
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,

@@ -9,9 +9,11 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from tenora_engine.errors import (
     ContextLengthError,
@@ -217,6 +219,16 @@ def from_validation(error: RequestValidationError) -> BadRequestError:
     )
 
 
+def _allowed(request: Request) -> str:
+    """Every method that some route takes at this path; the router names the first route's only."""
+    methods: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        path = route.path
+        if path is not None and compile_path(path)[0].fullmatch(request.url.path):
+            methods |= set(route.methods or ())
+    return ", ".join(sorted(methods))
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Every failure leaves in the same shape. What nobody foresaw is caught by
     `http.ErrorBoundary`, which knows the request's id."""
@@ -242,6 +254,8 @@ def install_error_handlers(app: FastAPI) -> None:
             message = f"{request.method} is not allowed on {request.url.path}."
         kind = _OF_STATUS.get(error.status_code)
         headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["allow"] = _allowed(request)
         if kind is not None:
             return response_of(kind(message, headers=headers))
         client_error = error.status_code < 500

@@ -1,5 +1,5 @@
-"""Pure ASGI layers around the application: request ids, a limit on bodies, access metrics, and the
-last net for errors. They know HTTP, not what is served."""
+"""The pure ASGI layer around all others: request ids, access metrics, and the last net for errors.
+It knows HTTP, not what is served."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import time
 
 import structlog
-from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenora_platform.errors import ApiError, TooLargeError, response_of
+from tenora_platform.errors import ApiError, response_of
 from tenora_platform.ids import new_id
 from tenora_platform.operations.metrics import Metrics
 
@@ -49,6 +49,8 @@ class RequestEdge:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self.app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                status = 499  # nobody is there to be told
             except Exception:
                 _log.exception("unhandled error", path=scope["path"])
                 if status:
@@ -63,44 +65,6 @@ class RequestEdge:
                 path = getattr(route, "path", "unmatched")
                 elapsed_s = time.perf_counter() - started
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
-
-
-class BodyLimit:
-    """Refuses bodies beyond a size with 413, by their declared length or as they arrive."""
-
-    def __init__(self, app: ASGIApp, *, json_bytes: int, upload_bytes: int) -> None:
-        self.app = app
-        self.json_bytes = json_bytes
-        self.upload_bytes = upload_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        content_type = headers.get(b"content-type", b"").lower()
-        is_upload = content_type.startswith((b"multipart/", b"application/octet-stream"))
-        limit = self.upload_bytes if is_upload else self.json_bytes
-        declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > limit:
-            await response_of(_too_large(limit))(scope, receive, send)
-            return
-        received = 0
-
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                # Not an ApiError: FastAPI lets only this kind through while it reads a body.
-                raise HTTPException(413, _too_large(limit).message)
-            return message
-
-        await self.app(scope, counted, send)
-
-
-def _too_large(limit: int) -> TooLargeError:
-    return TooLargeError(f"The body is larger than this server accepts ({limit} bytes).")
 
 
 def _request_id(scope: Scope) -> str:

@@ -1,5 +1,5 @@
-"""Serves the built portal at `/`: its files, and its index for every other page of it. When it was
-not built, it says so. It knows which paths are the API's and leaves those alone."""
+"""Serves the built portal at `/`: its files, and its index for each of its pages. When it was not
+built, it says so. It knows its own pages; everything else is not found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_API = ("/v1/", "/admin/v1/")
+PAGES = frozenset(
+    {"/", "/adapters", "/playground", "/usage", "/operator/tenants", "/operator/engine"}
+)
+"""The routes of admin_ui/src/App.tsx, which a browser may ask for directly."""
 _NOT_BUILT = """The portal was not built, so there is nothing to show here; the API runs.
 
 To build it: run `make portal` in the checkout (it uses the Node of the virtual environment and
@@ -36,23 +39,24 @@ class Portal:
                 await not_found(scope, receive, send)
                 return
             path: str = scope["path"]
-            if scope["method"] not in ("GET", "HEAD") or f"{path}/".startswith(_API):
+            if scope["method"] not in ("GET", "HEAD"):
                 raise HTTPException(404)
             await self._response(path)(scope, receive, send)
 
         return app
 
     def _response(self, path: str) -> Response:
-        if not self.built:
-            return PlainTextResponse(_NOT_BUILT, status_code=503 if path == "/" else 404)
+        is_page = (path.rstrip("/") or "/") in PAGES
+        if is_page and not self.built:
+            return PlainTextResponse(_NOT_BUILT, status_code=503)
         file = self._file(path)
         if file is not None:
             kind, _ = mimetypes.guess_type(file.name)
             # Vite puts a content hash into the names of assets: they never change.
             age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
             return FileResponse(file, media_type=kind, headers={"cache-control": f"public, {age}"})
-        if "." in path.rsplit("/", 1)[-1]:
-            raise HTTPException(404)  # a missing file, not a page
+        if not is_page:
+            raise HTTPException(404)
         return FileResponse(self._folder / "index.html", headers={"cache-control": "no-cache"})
 
     def _file(self, path: str) -> Path | None:

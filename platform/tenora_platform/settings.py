@@ -48,14 +48,26 @@ class Settings(BaseSettings):
     """The first admin key; made and shown once when absent."""
     secret: SecretStr | None = None
     """Server secret, the same for all workers; kept in the data directory when absent."""
-    max_body: Size = 4 * 1024**2
-    """Largest JSON body."""
+    max_body: Size = 8 * 1024**2
+    """Largest JSON body of an inference request; others take 1 MiB at most."""
     max_upload: Size = 1024**3
     """Largest multipart upload."""
     allow_control_tokens: bool = False
     """Whether control tokens written out in messages and prompts count as such."""
     disk_reserve: Size = 256 * 1024**2
     """Uploads that would leave less free on the data directory's disk are answered 507."""
+    cors_origins: str = ""
+    """Origins whose pages may call the API, separated by commas, or *; none when empty."""
+    max_connections: int | None = Field(default=None, ge=1)
+    """Connections in all; what the limit of open files leaves when absent."""
+    max_address_connections: int = Field(default=1000, ge=1)
+    """Connections of one address; raise it behind a proxy, from which all of them come."""
+    head_timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds for a request's head, after which its connection is closed."""
+    min_body_rate: Size = 1000
+    """Least bytes a second of a body, over every ten seconds, else its connection is closed."""
+    drain_s: float = Field(default=10.0, ge=0)
+    """Seconds for requests in flight when the server stops; then they end with an error event."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much is logged."""
     lease_s: float = Field(default=30.0, gt=0)

@@ -17,6 +17,7 @@ from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator, CurrentAdmin, CurrentTenant
 from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
+from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
@@ -50,6 +51,7 @@ class AppState:
     metrics: Metrics
     unbilled: Unbilled
     long_texts: LongTexts
+    flights: Flights
     upload_waits: asyncio.Event  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 

@@ -7,11 +7,12 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import uvicorn
 from openai.types.chat import ChatCompletionMessageParam
 
 from api_harness import Api
 from fake_engine import FakeEngine, default_answer
+from tenora_platform.connections import ConnectionLimits
+from tenora_platform.serving import PlatformServer
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 
@@ -24,11 +25,15 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def served(api: Api) -> AsyncIterator[str]:
-    """The base URL for the `openai` client."""
+async def served(api: Api, limits: ConnectionLimits | None = None) -> AsyncIterator[str]:
+    """The base URL for the `openai` client, of the platform's own server."""
+    state = api.state
+    limits = limits or ConnectionLimits(total=2000, per_address=1000)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(api.app, lifespan="off", log_level="error"))
+        server = PlatformServer(
+            api.app, state.settings, limits=limits, end_all=state.flights.end_all, lifespan=False
+        )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started)
         try:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
-import uvicorn
 import uvloop
 from rich.console import Console
 
@@ -24,11 +23,10 @@ from tenora_platform.embedded.servers import running_servers
 from tenora_platform.logs import configure_logging
 from tenora_platform.portal import Portal
 from tenora_platform.secret import load_secret
+from tenora_platform.serving import PlatformServer, connection_limits
 from tenora_platform.settings import Settings
 
 WhenReady = Callable[[Settings], Awaitable[None]]
-
-_STOP_S = 10  # for requests in flight, after which they are cut off
 
 
 def run_platform(settings: Settings, when_ready: WhenReady) -> None:
@@ -77,17 +75,11 @@ async def _serve(settings: Settings, when_ready: WhenReady, console: Console) ->
         server.should_exit = True
 
     app = create_app(settings, on_engine_failure=on_engine_failure)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_STOP_S,
-            server_header=False,
-        )
+    server = PlatformServer(
+        app,
+        settings,
+        limits=connection_limits(settings),
+        end_all=app.state.tenora.flights.end_all,
     )
     announcing = asyncio.create_task(_announce(settings, when_ready, console))
     try:

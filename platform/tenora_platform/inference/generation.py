@@ -97,6 +97,7 @@ class Run:
         self.tokens_seen = 0
         self.begun = False  # the engine was asked and has not refused: it meters what it does
         self.tier = request.tenant.tier  # that serves it, as far as it is known
+        self._ended_by: ApiError | None = None
         self._client = client
         self._first_choice = first_choice
         self._sequences = [
@@ -117,6 +118,8 @@ class Run:
         sequence fails. Closing it early aborts what still runs."""
         events = self._client.submit(self.request)
         refused = False
+        if self._ended_by is not None:
+            raise self._ended_by
         self.begun = True
         try:
             async for event in events:
@@ -140,6 +143,8 @@ class Run:
         if isinstance(event, FinishEvent):
             self.usage.append(event.usage)
             self._note_tier(event.usage.tier)
+            if self._ended_by is not None and event.reason == "abort":
+                raise self._ended_by
             reason = _finish_reason(event, sequence)
             return sequence.piece(choice, sequence.finish(event.stop_token_id), reason)
         if event.tier is not None:
@@ -160,6 +165,11 @@ class Run:
         """Where one of its sequences was relegated, the request was."""
         if tier != self.request.tenant.tier:
             self.tier = tier
+
+    async def end(self, error: ApiError) -> None:
+        """End it from outside: the engine bills what it did, and `pieces` raises `error`."""
+        self._ended_by = error
+        await self._client.abort(self.request.request_id)
 
     def count_tokens(self) -> int:
         """Prompt and output tokens, as far as they are known; none if the engine refused. A client

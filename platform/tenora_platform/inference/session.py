@@ -109,7 +109,10 @@ class InferenceSession:
             adapter = self.resolved.adapter
             if adapter is not None:
                 self.headers["x-tenora-residency"] = await self.state.engine.residency(adapter.ref)
-            async with contextlib.aclosing(merged(self._runs)) as pieces:
+            async with (
+                self.state.flights.flight(self.tenant, tuple(self._runs)),
+                contextlib.aclosing(merged(self._runs)) as pieces,
+            ):
                 async for piece in pieces:
                     self._note_tier()
                     yield piece

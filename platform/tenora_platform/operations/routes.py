@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from importlib.metadata import version as package_version
 
 import structlog
 from fastapi import APIRouter, Response
@@ -14,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
 from tenora_platform.auth import AdminIfAny, CurrentAdmin
-from tenora_platform.operations.schemas import EngineView, Health, Readiness
+from tenora_platform.operations.schemas import EngineView, Health, Readiness, Version
 from tenora_platform.operations.service import engine_view
 from tenora_platform.outages import first_line
 from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
@@ -30,9 +31,16 @@ async def health() -> Health:
     return Health()
 
 
+@router.get("/version")
+async def version() -> Version:
+    """Which Tenora this is."""
+    return Version(version=package_version("tenora"))
+
+
+@router.get("/health", responses={503: {"model": Readiness}}, include_in_schema=False)
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readiness(state: State, response: Response) -> Readiness:
-    """200 once requests can be served, else 503 and why."""
+    """200 once requests can be served, else 503 and why. Other engines call it /health."""
     reason = await _not_ready(state)
     warnings = state.unbilled.warnings()
     if reason is None:

@@ -11,6 +11,10 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class Version(BaseModel):
+    version: str
+
+
 class Readiness(BaseModel):
     """`warnings` tell of what does not keep requests from being served and wants looking at."""
 

@@ -91,9 +91,12 @@ async def get_tenant(tenant_id: str, service: AdminTenants) -> Tenant:
 async def change_tenant(
     tenant_id: str, body: TenantChange, service: AdminTenants, session: AdminSession, state: State
 ) -> Tenant:
-    """Rename, change the plan, suspend or activate; in force for the next request."""
+    """Rename, change the plan, suspend or activate; in force for the next request. Suspending ends
+    requests in flight, billed to there."""
     tenant = Tenant.model_validate(await service.change_tenant(tenant_id, body))
     await _forget_keys(state, session)
+    if tenant.status == "suspended":
+        await state.flights.tenant_suspended(tenant_id)
     return tenant
 
 
@@ -125,6 +128,7 @@ async def revoke_tenant_key(
 ) -> Deleted:
     await service.revoke_key(tenant_id, key_id)
     await _forget_keys(state, session)
+    await state.flights.key_revoked(key_id)
     return Deleted(id=key_id, object="api_key")
 
 
@@ -149,9 +153,10 @@ async def list_keys(
 async def revoke_key(
     key_id: str, service: OwnKeys, tenant: KeysTenant, session: TenantSession, state: State
 ) -> Deleted:
-    """End a key, also the one that asks."""
+    """End a key, also the one that asks, and its requests in flight, billed to there."""
     await service.revoke_key(tenant.tenant_id, key_id)
     await _forget_keys(state, session)
+    await state.flights.key_revoked(key_id)
     return Deleted(id=key_id, object="api_key")
 
 

@@ -1,0 +1,227 @@
+"""What a connection may cost before it is a request: heads in time, bodies by a least rate, so many
+connections of one address and in all, with room kept for the probes. Knows HTTP as bytes; what is
+asked for, `http` and the application see to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tenora_platform.errors import ApiError, UnavailableError, response_of
+
+PROBES = (b"/healthz", b"/readyz", b"/health")
+PROBE_CONNECTIONS = 32
+"""Beyond the limits: connections that are taken all the same, for the probes alone."""
+FILES_KEPT = 512
+"""Open files that are not connections of clients: database, Redis, uploads, the engine."""
+OPEN_FILES_MAX = 65_536
+HEAD_BYTES_MAX = 65_536
+_SETTLED_S = 1.0  # a connection younger than this may have a head that was not read yet
+_SWEEP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """`body_rate` in bytes a second, over every `body_window_s` in which we read."""
+
+    total: int
+    per_address: int
+    head_s: float = 10.0
+    body_rate: int = 1000
+    body_window_s: float = 10.0
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files to the hard one, OPEN_FILES_MAX at most; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+class Connections:
+    """All connections of one process, oldest first, and whose they are."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._all: dict[GuardedProtocol, None] = {}
+        self._by_address: dict[str, dict[GuardedProtocol, None]] = {}
+        self._probes: dict[GuardedProtocol, None] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, connection: GuardedProtocol) -> None:
+        """Take a connection. Where its address or all have too many, the oldest of those that ask
+        for nothing makes room; where none does, the new one may only ask for the probes."""
+        same = self._by_address.setdefault(connection.address, {})
+        limits = self.limits
+        for group, most in ((same, limits.per_address), (self._all, limits.total)):
+            if len(group) >= most and not self._make_room(group):
+                connection.for_probes = True
+        if connection.for_probes:
+            if len(self._probes) >= PROBE_CONNECTIONS:
+                next(iter(self._probes)).cut(_TOO_MANY)
+            self._probes[connection] = None
+        else:
+            self._all[connection] = None
+            self._by_address.setdefault(connection.address, {})[connection] = None
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(_SWEEP_S, self._look)
+
+    def discard(self, connection: GuardedProtocol) -> None:
+        self._all.pop(connection, None)
+        self._probes.pop(connection, None)
+        same = self._by_address.get(connection.address)
+        if same is not None:
+            same.pop(connection, None)
+            if not same:
+                del self._by_address[connection.address]
+
+    def _make_room(self, group: dict[GuardedProtocol, None]) -> bool:
+        settled_s = time.monotonic() - _SETTLED_S
+        for connection in group:
+            if connection.asks_nothing_since(settled_s):
+                connection.cut(_TOO_MANY)
+                return True
+        return False
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for connection in [*self._all, *self._probes]:
+            connection.check(now)
+        left = self._all or self._probes
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(_SWEEP_S, self._look) if left else None
+
+
+def guarded(connections: Connections) -> type[asyncio.Protocol]:
+    """The class for `uvicorn.Config(http=...)`."""
+
+    class Guarded(GuardedProtocol):
+        guard = connections
+
+    return Guarded
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection: uvicorn's, with a clock. Made by `guarded`."""
+
+    guard: Connections
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._served = self.app
+        self.address = ""
+        self.for_probes = False
+        self._since_s: float | None = None  # when what is not a whole head yet began
+        self._head_bytes = 0
+        self._window_s = 0.0
+        self._window_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self._since_s = time.monotonic()
+        self.guard.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.guard.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._since_s is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._since_s is not None and self._head_bytes > HEAD_BYTES_MAX:
+            self.cut(_HEAD_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+            self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._since_s = None
+        self._window_s, self._window_bytes = time.monotonic(), 0
+        is_probe = httptools.parse_url(self.url).path in PROBES
+        self.app = _too_many if self.for_probes and not is_probe else self._served
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._window_bytes += len(body)
+        super().on_body(body)
+
+    def asks_nothing_since(self, settled_s: float) -> bool:
+        """Whether there is no request, or no whole head of one, since before `settled_s`."""
+        if self._since_s is not None and self._since_s > settled_s:
+            return False
+        return self._since_s is not None or self.cycle is None or self.cycle.response_complete
+
+    def check(self, now: float) -> None:
+        """Cut this connection if its head is late or its body too slow."""
+        limits = self.guard.limits
+        if self._since_s is not None:
+            if now - self._since_s > limits.head_s:
+                self.cut(_HEAD_LATE)
+            return
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body or cycle.response_complete:
+            return
+        if self.flow.read_paused or cycle.waiting_for_100_continue:
+            self._window_s, self._window_bytes = now, 0  # we do not read: not the client's fault
+        elif now - self._window_s > limits.body_window_s:
+            if self._window_bytes < limits.body_rate * (now - self._window_s):
+                self.cut(_BODY_SLOW)
+            self._window_s, self._window_bytes = now, 0
+
+    def cut(self, error: ApiError) -> None:
+        """Say why, where nothing has been said, and close. The place is free at once."""
+        self.guard.discard(self)
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
+            self.transport.abort()
+            return
+        self.transport.write(_plain_answer(error))
+        self.transport.close()
+
+
+def _plain_answer(error: ApiError) -> bytes:
+    body = json.dumps(error.body()).encode()
+    head = (
+        f"HTTP/1.1 {error.status} Closed\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
+    await response_of(_TOO_MANY)(scope, receive, send)
+
+
+def _refusal(status: int, message: str, code: str) -> ApiError:
+    return ApiError(message, status=status, type="invalid_request_error", code=code)
+
+
+_TOO_MANY = UnavailableError(
+    "This server has too many connections of yours, or in all.",
+    code="too_many_connections",
+    headers={"connection": "close"},
+)
+_HEAD_LATE = _refusal(408, "The request's head did not come in time.", "request_timeout")
+_BODY_SLOW = _refusal(408, "The request's body came too slowly.", "request_timeout")
+_HEAD_TOO_LARGE = _refusal(431, "The request's head is too large.", "headers_too_large")

@@ -1,0 +1,131 @@
+"""Requests in flight in this process, and how they are ended from outside: one tenant's or one
+key's, wherever it was suspended or revoked, and all of them when the server stops. Redis carries
+the word between processes; each reads it once a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tenora_platform.auth import TenantContext
+from tenora_platform.errors import ApiError, ForbiddenError, UnauthorizedError, UnavailableError
+
+POLL_S = 1.0
+_ENDED = "tenora:ended"  # sorted set: "tenant:<id>" or "key:<id>", by Redis' own time
+_KEPT_S = 600  # a process that has not asked for so long has ended its streams for other reasons
+_log = structlog.get_logger(__name__)
+
+# ARGV: since (microseconds; 0: only the time), kept microseconds. Returns {now, members...}
+_READ = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+local found = {}
+if tonumber(ARGV[1]) > 0 then
+  found = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf')
+end
+return {string.format('%.0f', now), found}
+"""
+_WRITE = """
+local clock = redis.call('TIME')
+redis.call('ZADD', KEYS[1], clock[1] * 1000000 + clock[2], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return 0
+"""
+
+
+class Endable(Protocol):
+    """Something that runs for a request."""
+
+    async def end(self, error: ApiError) -> None:
+        """Stop it; what it has used is billed, and the client is told `error`."""
+
+
+@dataclass(eq=False)
+class Flight:
+    tenant: TenantContext
+    runs: tuple[Endable, ...]
+
+
+class Flights:
+    """`keep_watch` must run beside it."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._flying: set[Flight] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._stopping: ApiError | None = None
+
+    @asynccontextmanager
+    async def flight(self, tenant: TenantContext, runs: tuple[Endable, ...]) -> AsyncIterator[None]:
+        """The request is in flight for as long as the block runs. Raises UnavailableError when the
+        server has begun to end all of them."""
+        if self._stopping is not None:
+            raise self._stopping
+        flight = Flight(tenant, runs)
+        self._flying.add(flight)
+        try:
+            yield
+        finally:
+            self._flying.discard(flight)
+
+    async def tenant_suspended(self, tenant_id: str) -> None:
+        await self._tell(f"tenant:{tenant_id}")
+
+    async def key_revoked(self, key_id: str) -> None:
+        await self._tell(f"key:{key_id}")
+
+    def end_all(self) -> None:
+        """The server stops: end what is in flight here, and let nothing new begin."""
+        self._stopping = UnavailableError(
+            "The server is stopping and cut this request short; send it again.",
+            code="server_stopping",
+        )
+        self._end(list(self._flying), self._stopping)
+
+    async def keep_watch(self) -> None:
+        """End what other processes were told of, for ever. While Redis is away it waits: what was
+        said meanwhile is read when it is back."""
+        since = "0"
+        while True:
+            try:
+                now, found = await self._redis.eval(_READ, 1, _ENDED, since, str(_KEPT_S * 10**6))
+                for said in found:
+                    self._end_of(said.decode())
+                since = now.decode()
+            except RedisError as error:
+                _log.warning("ended keys not read", reason=str(error))
+            await asyncio.sleep(POLL_S)
+
+    async def _tell(self, said: str) -> None:
+        """Here at once, elsewhere within POLL_S."""
+        self._end_of(said)
+        try:
+            await self._redis.eval(_WRITE, 1, _ENDED, said, str(_KEPT_S))
+        except RedisError as error:
+            _log.error("other processes were not told", ended=said, reason=str(error))
+
+    def _end_of(self, said: str) -> None:
+        kind, _, of = said.partition(":")
+        error: ApiError
+        if kind == "tenant":
+            error = ForbiddenError("This tenant was suspended.", code="tenant_suspended")
+            ended = [flight for flight in self._flying if flight.tenant.tenant_id == of]
+        else:
+            error = UnauthorizedError("This API key has been revoked.", code="key_revoked")
+            ended = [flight for flight in self._flying if flight.tenant.key_id == of]
+        self._end(ended, error)
+
+    def _end(self, flights: list[Flight], error: ApiError) -> None:
+        for flight in flights:
+            for run in flight.runs:
+                task = asyncio.create_task(run.end(error))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)

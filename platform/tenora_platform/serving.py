@@ -1,0 +1,73 @@
+"""The HTTP server of the platform: uvicorn with our clock on each connection, and an end that lets
+streams say why. Knows sockets and signals; the application is its caller's."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from tenora_platform.connections import (
+    FILES_KEPT,
+    ConnectionLimits,
+    Connections,
+    guarded,
+    raise_open_files,
+)
+from tenora_platform.settings import Settings
+
+_LAST_WORDS_S = 5  # for what was told to end, after which it is cut off
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """What the settings say, within what the process may open; raises its limit first."""
+    files = raise_open_files()
+    total = max(16, min(settings.max_connections or files, files - FILES_KEPT))
+    return ConnectionLimits(
+        total=total,
+        per_address=min(settings.max_address_connections, total),
+        head_s=settings.head_timeout_s,
+        body_rate=settings.min_body_rate,
+    )
+
+
+class PlatformServer(uvicorn.Server):
+    """Serves `app`. When it is told to stop, requests have `drain_s`; then `end_all` is called,
+    which ends them with words."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        *,
+        limits: ConnectionLimits,
+        end_all: Callable[[], None],
+        lifespan: bool = True,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                log_config=None,
+                access_log=False,
+                lifespan="on" if lifespan else "off",
+                http=guarded(Connections(limits)),
+                ws="none",
+                timeout_graceful_shutdown=math.ceil(settings.drain_s) + _LAST_WORDS_S,
+                server_header=False,
+            )
+        )
+        self._drain_s = settings.drain_s
+        self._end_all = end_all
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()

@@ -1,0 +1,100 @@
+"""What lies in front of the API: the portal's own pages and nothing else, /health and /version,
+every method of a path, and pages of other origins."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from api_harness import Api
+from platform_fixtures import MakeApi
+from tenora_platform.app import openapi_document
+from tenora_platform.portal import PAGES
+
+APP = Path(__file__).parents[2] / "admin_ui" / "src" / "App.tsx"
+ORIGIN = "https://app.example"
+
+
+def test_the_portals_pages_are_its_routes() -> None:
+    assert set(re.findall(r'path="(/[^"*]*)"', APP.read_text())) | {"/"} == PAGES
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    (tmp_path / "portal" / "assets").mkdir(parents=True)
+    (tmp_path / "portal" / "index.html").write_text("<html>portal</html>")
+    (tmp_path / "portal" / "assets" / "a.js").write_text("1")
+    return tmp_path / "portal"
+
+
+async def test_the_portal_answers_for_its_own_pages(make_api: MakeApi, built: Path) -> None:
+    async with make_api(portal_dir=built) as api:
+        for page in PAGES:
+            assert "portal" in (await api.http.get(page)).text, page
+        assert (await api.http.get("/assets/a.js")).text == "1"
+        for unknown in ("/healthx", "/v2/chat", "/adapters/x", "/index", "/a%00b", "/assets/b.js"):
+            answer = await api.http.get(unknown)
+            assert answer.status_code == 404, unknown
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_health_is_readiness_and_version_exists(make_api: MakeApi) -> None:
+    async with make_api() as api:
+        assert (await api.http.get("/health")).status_code == 200
+        await api.engine.stop()
+        assert (await api.http.get("/health")).status_code == 503
+        assert (await api.http.get("/version")).json() == {"version": version("tenora")}
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/api_keys", {"GET", "POST"}),
+        ("/admin/v1/tenants/t", {"GET", "PATCH"}),
+        ("/v1/adapters/a", {"GET", "DELETE"}),
+    ],
+)
+async def test_a_refused_method_names_all_that_are_allowed(
+    api: Api, path: str, allowed: set[str]
+) -> None:
+    answer = await api.http.put(path)
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) >= allowed
+    assert "PUT" not in answer.headers["allow"]
+
+
+async def test_pages_of_listed_origins_may_call(make_api: MakeApi) -> None:
+    asks = {"origin": ORIGIN, "access-control-request-method": "POST"}
+    asks["access-control-request-headers"] = "authorization,content-type"
+    async with make_api(cors_origins=f"{ORIGIN}, https://other.example") as api:
+        preflight = await api.http.options("/v1/chat/completions", headers=asks)
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == ORIGIN
+        refused = await api.http.post(
+            "/v1/chat/completions", headers={"origin": ORIGIN}, content=b"{}"
+        )
+        assert refused.status_code == 401  # without a key, and the page may read why
+        assert refused.headers["access-control-allow-origin"] == ORIGIN
+        assert "x-request-id" in refused.headers["access-control-expose-headers"]
+        stranger = await api.http.get("/healthz", headers={"origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in stranger.headers
+    async with make_api() as api:
+        answer = await api.http.get("/healthz", headers={"origin": ORIGIN})
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_description_says_which_key_a_route_takes() -> None:
+    document = openapi_document()
+    schemes = document["components"]["securitySchemes"]
+    assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v1/"):
+                assert operation["security"] == [{"tenantKey": []}]
+            elif path.startswith("/admin/"):
+                assert operation["security"] == [{"adminKey": []}]
+            else:
+                assert {} in operation["security"] or operation["security"] == []
