@@ -57,6 +57,7 @@ from tenora_platform.usage.sink import UsageSink
 
 _log = structlog.get_logger(__name__)
 _RETRY_S = 5.0
+_CANCEL_S = 0.5
 EXPOSED_HEADERS = (
     "retry-after",
     "retry-after-ms",
@@ -259,8 +260,9 @@ async def _beside(
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        while not task.done():
+            task.cancel()  # again: a cancellation while redis-py connects may come out as its error
+            await asyncio.wait([task], timeout=_CANCEL_S)
 
 
 @asynccontextmanager

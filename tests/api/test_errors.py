@@ -237,7 +237,7 @@ async def test_the_portal_or_why_there_is_none(make_api: MakeApi, tmp_path: Path
         (folder / "index.html").write_text("<h1>portal</h1>")
         (folder / "assets" / "a.js").write_text("1")
         (tmp_path / "outside.txt").write_text("secret")
-        for path in ("/", "/adapters", "/admin/tenants"):
+        for path in ("/", "/adapters", "/operator/tenants"):
             assert "portal" in (await api.http.get(path)).text, path
         script = await api.http.get("/assets/a.js")
         assert script.text == "1"

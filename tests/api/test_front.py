@@ -3,6 +3,7 @@ every method of a path, and pages of other origins."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from api_harness import Api
 from platform_fixtures import MakeApi
 from tenora_platform.app import openapi_document
+from tenora_platform.inference.flights import Flights
 from tenora_platform.portal import PAGES
 
 APP = Path(__file__).parents[2] / "admin_ui" / "src" / "App.tsx"
@@ -98,3 +100,23 @@ def test_the_description_says_which_key_a_route_takes() -> None:
                 assert operation["security"] == [{"adminKey": []}]
             else:
                 assert {} in operation["security"] or operation["security"] == []
+
+
+async def test_an_application_ends_though_its_work_swallows_a_cancellation(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As redis-py does when it is cancelled while it connects: the application once never ended."""
+    cancelled: list[None] = []
+
+    async def stubborn(self: Flights) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(None)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Flights, "keep_watch", stubborn)
+    async with asyncio.timeout(20):
+        async with make_api() as api:
+            assert (await api.http.get("/healthz")).status_code == 200
+    assert cancelled == [None]
