@@ -229,7 +229,8 @@ export interface paths {
         head?: never;
         /**
          * Change Tenant
-         * @description Rename, change the plan, suspend or activate; in force for the next request.
+         * @description Rename, change the plan, suspend or activate; in force for the next request. Suspending ends
+         *     requests in flight, billed to there.
          */
         patch: operations["admin_change_tenant"];
         trace?: never;
@@ -341,7 +342,7 @@ export interface paths {
         };
         /**
          * Readiness
-         * @description 200 once requests can be served, else 503 and why.
+         * @description 200 once requests can be served, else 503 and why. Other engines call it /health.
          */
         get: operations["operations_readiness"];
         put?: never;
@@ -490,7 +491,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke Key
-         * @description End a key, also the one that asks.
+         * @description End a key, also the one that asks, and its requests in flight, billed to there.
          */
         delete: operations["api_keys_revoke_key"];
         options?: never;
@@ -719,6 +720,26 @@ export interface paths {
          * @description Tokens of finished sequences by time bucket, cached and uncached prompt apart.
          */
         get: operations["usage_get_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/version": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Version
+         * @description Which Tenora this is.
+         */
+        get: operations["operations_version"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2542,6 +2563,11 @@ export interface components {
              */
             warnings: components["schemas"]["Problem"][];
         };
+        /** Version */
+        Version: {
+            /** Version */
+            version: string;
+        };
     };
     responses: never;
     parameters: never;
@@ -4050,6 +4076,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
+                };
+            };
+        };
+    };
+    operations_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
                 };
             };
         };
