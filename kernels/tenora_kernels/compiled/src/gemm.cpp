@@ -8,7 +8,6 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -38,7 +37,7 @@ struct Plain {
   using Input = T;
   using Element = T;
   using Sum = Lanes;
-  static constexpr int64_t STEP = sizeof(T) == 2 ? 2 : 1;  // inputs that one lane takes at once
+  static constexpr int64_t STEP = STEP_OF<T>;
 };
 
 // Of bfloat16 weights with inputs that were widened to float32.
@@ -47,7 +46,7 @@ struct Widened {
   using Input = float;
   using Element = bf16;
   using Sum = Lanes;
-  static constexpr int64_t STEP = 2;
+  static constexpr int64_t STEP = STEP_OF<bf16>;
 };
 
 // And of inputs of 8 bits with weights of 8 bits.
@@ -57,7 +56,7 @@ struct Quantised {
   using Input = int8_t;
   using Element = uint8_t;
   using Sum = Counts;
-  static constexpr int64_t STEP = 4;
+  static constexpr int64_t STEP = INT8_STEP;
 };
 
 // Two neighbours of a row, or of a lane's weights.
@@ -171,6 +170,13 @@ struct Ahead {
   const typename Kind::Element* half;    // of the next panel; null: nothing
 };
 
+// Asks for what a tile will write: with many rows it lies in no cache, and stores wait one by one.
+template <int ROWS, typename Kind>
+inline void prefetch_results(const Call<Kind>& call, int64_t row, int64_t panel) {
+  for (int i = 0; i < ROWS; ++i)
+    __builtin_prefetch(call.y + (row + i) * call.y_stride + panel * PANEL, 1);
+}
+
 // Adds the products of inputs `from`..`end` - 1.
 template <int ROWS, typename Kind>
 inline __attribute__((always_inline)) void add_products(
@@ -200,6 +206,7 @@ inline __attribute__((always_inline)) void add_products(
 template <int ROWS, typename Kind>
   requires std::is_same_v<typename Kind::Sum, Lanes>
 void tile(const Call<Kind>& call, int64_t row, int64_t panel, Ahead<Kind> ahead) {
+  prefetch_results<ROWS>(call, row, panel);
   Lanes sums[ROWS][HALVES];
 #pragma GCC unroll 12
   for (int i = 0; i < ROWS; ++i)
@@ -216,6 +223,7 @@ void tile(const Call<Kind>& call, int64_t row, int64_t panel, Ahead<Kind> ahead)
 template <int ROWS, typename Kind>
   requires std::is_same_v<typename Kind::Sum, Counts>
 void tile(const Call<Kind>& call, int64_t row, int64_t panel, Ahead<Kind> ahead) {
+  prefetch_results<ROWS>(call, row, panel);
   Lanes totals[ROWS][HALVES] = {};
   const int64_t in = call.weight.in, groups = groups_of(in);
   const float* scales = call.x_scales + row * groups;
@@ -293,59 +301,6 @@ void deal_product(Member& member, Call<Kind> call, int64_t rows, Enter&& enter) 
   }
 }
 
-// Panels of elements of which a lane takes `step` at once.
-template <typename Element>
-void pack(const Element* weight, int64_t out, int64_t in, int64_t step, Element* packed) {
-  std::memset(packed, 0, packed_elements(out, in) * sizeof(Element));
-  for (int64_t row = 0; row < out; ++row) {
-    Element* panel = packed + row / PANEL * PANEL * in + row % PANEL * step;
-    for (int64_t k = 0; k < in; k += step)
-      std::memcpy(panel + k * PANEL, weight + row * in + k, step * sizeof(Element));
-  }
-}
-
-template <typename Element>
-void unpack(const Element* packed, int64_t in, int64_t step, int64_t row, Element* weights) {
-  const Element* panel = packed + row / PANEL * PANEL * in + row % PANEL * step;
-  for (int64_t k = 0; k < in; k += step)
-    std::memcpy(weights + k, panel + k * PANEL, step * sizeof(Element));
-}
-
-template <typename T, typename Use>
-void by_lanes(const T* from, int64_t count, Use&& use) {
-  int64_t i = 0;
-  for (; i + LANES <= count; i += LANES) use(load(from + i), i, LANES);
-  if (i < count) use(load_part(from + i, count - i), i, count - i);
-}
-
-template <typename T>
-float largest(const T* values, int64_t count) {
-  Lanes most{};
-  by_lanes(values, count, [&](Lanes lanes, int64_t, int64_t) {
-    const Lanes size = (Lanes)((Bits)lanes & 0x7fffffffu);
-    most = size > most ? size : most;
-  });
-  float of_all = 0;
-  for (int i = 0; i < LANES; ++i) of_all = std::max(of_all, most[i]);
-  return of_all;
-}
-
-// Values as whole numbers of a scale, at most 127 from zero.
-template <typename T>
-float quantise(const T* values, int64_t count, int8_t* to) {
-  const float most = largest(values, count);
-  const float inverse = most > 0 ? 127 / most : 0;
-  by_lanes(values, count, [&](Lanes lanes, int64_t i, int64_t used) {
-    const Lanes scaled = lanes * inverse;
-    const Lanes half = scaled < 0 ? Lanes{} - 0.5f : Lanes{} + 0.5f;
-    const Counts whole = __builtin_convertvector(scaled + half, Counts);
-    typedef int8_t Few __attribute__((vector_size(LANES)));
-    const Few few = __builtin_convertvector(whole, Few);
-    std::memcpy(to + i, &few, used);
-  });
-  return most / 127;
-}
-
 void deal_widened(Member& member, const RowsOf<bf16>& x, Call<Widened> call) {
   thread_local std::vector<float> wide;
   deal_product(member, call, x.rows, [&](Call<Widened>& now, int64_t first, int64_t last) {
@@ -385,62 +340,9 @@ void multiply(Member& member, const RowsOf<T>& x, const PackedWeight<T>& weight,
                  {weight, packed, nullptr, in, 0, nullptr, nullptr, y, y_stride, add});
 }
 
-template <typename T>
-void quantise_rows(Member& member, const RowsOf<T>& x, int64_t in) {
-  const int64_t groups = groups_of(in);
-  member.deal(x.rows, [&](int64_t row) {
-    for (int64_t group = 0; group < groups; ++group) {
-      const int64_t first = group * GROUP, count = std::min(GROUP, in - first);
-      int8_t* to = x.quantised + row * in + first;
-      x.scales[row * groups + group] = quantise(x.data + row * x.stride + first, count, to);
-      int32_t sum = 0;
-      for (int64_t k = 0; k < count; ++k) sum += to[k];
-      x.offsets[row * groups + group] = 128 * sum;
-    }
-  });
-}
-
-template <typename T>
-void pack_weight(const T* weight, int64_t out, int64_t in, T* packed) {
-  pack(weight, out, in, Plain<T>::STEP, packed);
-}
-
-template <typename T>
-void quantise_weight(const T* weight, int64_t out, int64_t in, uint8_t* packed, float* scales) {
-  std::vector<uint8_t> moved(out * in);
-  std::vector<int8_t> whole(in);
-  std::fill_n(scales, panels_of(out) * PANEL, 0.0f);
-  for (int64_t row = 0; row < out; ++row) {
-    scales[row] = quantise(weight + row * in, in, whole.data());
-    for (int64_t k = 0; k < in; ++k) moved[row * in + k] = whole[k] + 128;
-  }
-  pack(moved.data(), out, in, Quantised<T>::STEP, packed);
-}
-
-template <typename T>
-void unpack_row(const PackedWeight<T>& weight, int64_t row, T* to) {
-  if (!weight.scales) {
-    unpack(static_cast<const T*>(weight.packed), weight.in, Plain<T>::STEP, row, to);
-    return;
-  }
-  thread_local std::vector<uint8_t> moved;
-  moved.resize(weight.in);
-  unpack(static_cast<const uint8_t*>(weight.packed), weight.in, Quantised<T>::STEP, row,
-         moved.data());
-  for (int64_t k = 0; k < weight.in; ++k) {
-    const Lanes value = Lanes{} + (moved[k] - 128) * weight.scales[row];
-    store_part(to + k, value, 1);
-  }
-}
-
-#define TENORA_GEMM(T)                                                                           \
-  template void multiply(Member&, const RowsOf<T>&, const PackedWeight<T>&, T*, int64_t, bool);  \
-  template void quantise_rows(Member&, const RowsOf<T>&, int64_t);                               \
-  template void pack_weight(const T*, int64_t, int64_t, T*);                                     \
-  template void quantise_weight(const T*, int64_t, int64_t, uint8_t*, float*);                   \
-  template void unpack_row(const PackedWeight<T>&, int64_t, T*);
-TENORA_GEMM(float)
-TENORA_GEMM(bf16)
-#undef TENORA_GEMM
+template void multiply(Member&, const RowsOf<float>&, const PackedWeight<float>&, float*, int64_t,
+                       bool);
+template void multiply(Member&, const RowsOf<bf16>&, const PackedWeight<bf16>&, bf16*, int64_t,
+                       bool);
 
 }  // namespace tenora

@@ -19,6 +19,9 @@
 namespace tenora {
 
 constexpr int64_t PANEL = 32;  // outputs of one panel
+template <typename T>
+constexpr int64_t STEP_OF = sizeof(T) == 2 ? 2 : 1;  // inputs that a lane takes at once
+constexpr int64_t INT8_STEP = 4;                     // likewise, of 8 bits
 
 inline int64_t panels_of(int64_t out) { return (out + PANEL - 1) / PANEL; }
 

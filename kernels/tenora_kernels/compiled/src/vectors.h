@@ -232,6 +232,14 @@ inline void by_vectors(int64_t first, int64_t end, Step&& step) {
   if (c < end) step(c, end - c);
 }
 
+// Calls use(lanes, place, count) for 16 elements at a time, and for those that are left.
+template <typename T, typename Use>
+inline void by_lanes(const T* from, int64_t count, Use&& use) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) use(load(from + i), i, LANES);
+  if (i < count) use(load_part(from + i, count - i), i, count - i);
+}
+
 // Always inlined: GCC drops a call that it finds to have no effect.
 __attribute__((always_inline)) inline void prefetch(const void* line) {
   __builtin_prefetch(line, 0, 3);
