@@ -258,7 +258,7 @@ def test_every_metric_is_documented() -> None:
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families(metrics).values()
     }
-    assert shown - counters == documented
+    assert shown - counters == documented - counters  # of those a page may speak, or not
 
 
 @pytest.mark.parametrize("bound", [0, 3])
