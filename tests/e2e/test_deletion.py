@@ -12,7 +12,7 @@ import pytest
 from running_platform import Running, make_tenant
 from tenora_bench.adapters import AdapterSpec, write_adapter
 
-TOKENS = 150
+TOKENS = 60
 
 
 async def test_deleted_while_it_answers(running: Running, tmp_path: Path) -> None:
