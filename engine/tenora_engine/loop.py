@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 INBOX_LIMIT = 65_536
 """Commands that may wait between two steps; more are refused with QueueFullError."""
 
+COMMANDS_BETWEEN_STEPS = 256
+"""Commands carried out before the next step: a flood of them is not to hold up what runs."""
+
 
 class EngineLoop:
     """Runs one Engine. Commands may come from any thread and are carried out between steps, in
@@ -149,7 +152,7 @@ class EngineLoop:
             return not self._stopping
 
     def _carry_out_commands(self) -> None:
-        while self._inbox:
+        for _ in range(min(len(self._inbox), COMMANDS_BETWEEN_STEPS)):
             command, future = self._inbox.popleft()
             if not future.set_running_or_notify_cancel():
                 continue

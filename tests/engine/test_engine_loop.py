@@ -14,7 +14,7 @@ from engine_fakes import Rig, make_config, make_ref, make_request
 from tenora_engine.engine import FAILED_STEPS_MAX
 from tenora_engine.errors import EngineFailedError, EngineUnavailableError, InvalidRequestError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
-from tenora_engine.loop import EngineLoop
+from tenora_engine.loop import COMMANDS_BETWEEN_STEPS, EngineLoop
 
 PATIENCE_S = 20.0  # only a hang takes as long
 
@@ -251,3 +251,19 @@ def test_a_refused_request_leaves_nothing_to_the_garbage_collector() -> None:
     finally:
         gc.enable()
         loop.stop()
+
+
+def test_a_flood_of_commands_does_not_hold_up_what_runs() -> None:
+    """All are in the inbox before the thread starts, in order."""
+    rig = Rig.build(make_config())
+    sink = Sink()
+    loop = EngineLoop(rig.engine, sink.take, sink.stopped)
+    loop.submit(make_request("a", [1, 2], max_tokens=3))
+    seen = [loop.call(lambda _: len(sink.events)) for _ in range(3 * COMMANDS_BETWEEN_STEPS)]
+    loop.start()
+    sink.wait_for_finishes(1)
+    counts = [future.result(PATIENCE_S) for future in seen]
+    loop.stop()
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] > 0, "every command came before the first step"
