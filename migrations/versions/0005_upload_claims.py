@@ -17,6 +17,9 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("uploads", sa.Column("part_ids", sa.ARRAY(sa.Text)))
+    # The owner is bound by row-level security too, and sees no tenant's rows.
+    for table in ("uploads", "upload_parts"):
+        op.execute(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
     op.execute(
         """
         UPDATE uploads SET part_ids = ordered.ids FROM (
@@ -26,6 +29,8 @@ def upgrade() -> None:
         WHERE ordered.upload_id = uploads.id
         """
     )
+    for table in ("uploads", "upload_parts"):
+        op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
     op.drop_column("upload_parts", "position")
     op.add_column("adapter_versions", sa.Column("upload_id", sa.Text))
     op.create_foreign_key(

@@ -17,7 +17,7 @@ from fake_step_engine import usage_record
 from tenora_engine.errors import EngineUnavailableError
 from tenora_engine.events import UsageRecord
 from tenora_engine.transport.outbox import UsageOutbox
-from tenora_engine.transport.segment_log import RECORD, Position, SegmentLog
+from tenora_engine.transport.segment_log import ACK, RECORD, Position, SegmentLog
 
 
 def records(*numbers: int) -> list[UsageRecord]:
@@ -31,6 +31,29 @@ def ids(found: list[UsageRecord]) -> list[str]:
 def reopened(outbox: UsageOutbox, folder: Path) -> UsageOutbox:
     outbox.close()
     return UsageOutbox(folder)
+
+
+def test_a_record_that_cannot_be_read_stops_no_other_and_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As another version may have written it: the frame is whole, its content is not ours."""
+    outbox = UsageOutbox(tmp_path)
+    outbox.append(records(1))
+    outbox.close()
+    log = SegmentLog(tmp_path)
+    log.append([(RECORD, b"\x81\xa1x\x01"), (RECORD, b"\xff\xff"), (ACK, b"\xc1")], sync=True)
+    log.close()
+    outbox = UsageOutbox(tmp_path)
+    assert caplog.text.count("cannot be read") == 2
+    outbox.append(records(2))
+    assert outbox.oldest() == records(1, 2)
+    outbox.acknowledge(["r1:0", "r2:0"])
+    assert outbox.oldest() == []
+    assert outbox.pending == 2
+    outbox = reopened(outbox, tmp_path)
+    assert outbox.oldest() == []
+    assert outbox.pending == 2, "somebody has to see to them"
+    outbox.close()
 
 
 @pytest.mark.parametrize("on_disk", [True, False])

@@ -13,7 +13,7 @@ import msgspec
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import Event, FinishEvent, UsageRecord
-from tenora_engine.transport.segment_log import ACK, RECORD, Position, SegmentLog
+from tenora_engine.transport.segment_log import ACK, RECORD, Frame, Position, SegmentLog
 
 GIVEN_MAX = 256
 _WINDOW = 4096  # records held in memory; the rest waits in its segments
@@ -140,17 +140,28 @@ class UsageOutbox:
         for segment in segments:
             for frame in log.read(Position(segment, 0)):
                 if frame.kind == ACK:
-                    self._acknowledged.update(_decode_ids(frame.payload))
+                    self._acknowledged.update(_ids_in(frame))
         for segment in segments:
             for frame in log.read(Position(segment, 0)):
-                if frame.kind == RECORD and self._wanted(frame.payload):
+                if frame.kind == RECORD and self._wanted(frame, segment):
                     self._live[segment] += 1
         self._delete_finished(log)
         if self.pending:
             self._beyond = Position(log.segments()[0], 0)
 
-    def _wanted(self, payload: bytes) -> bool:
-        return _decode_record(payload).event_id not in self._acknowledged
+    def _wanted(self, frame: Frame, segment: int) -> bool:
+        """Whether the record is still to be given, or cannot be read: then it is never given and
+        its segment stays, for whoever can read it."""
+        record = _record_in(frame)
+        if record is None:
+            _log.error(
+                "a usage record in segment %d of the outbox, at byte %d, cannot be read and is "
+                "kept there unbilled; was it written by another version?",
+                segment,
+                frame.offset,
+            )
+            return True
+        return record.event_id not in self._acknowledged
 
     def _read_on(self) -> None:
         """Fill the window with the records that follow on the disk."""
@@ -167,8 +178,23 @@ class UsageOutbox:
                 if len(self._window) >= self._window_max:
                     self._beyond = Position(segment, frame.offset)
                     return
-                record = _decode_record(frame.payload)
-                if record.event_id not in self._acknowledged:
+                record = _record_in(frame)
+                if record is not None and record.event_id not in self._acknowledged:
                     self._window[record.event_id] = _Held(record, segment)
         self._beyond = None
         self._acknowledged.clear()
+
+
+def _record_in(frame: Frame) -> UsageRecord | None:
+    try:
+        return _decode_record(frame.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _ids_in(frame: Frame) -> list[str]:
+    """None of one that cannot be read: its records are given once more, and known by their ids."""
+    try:
+        return _decode_ids(frame.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
