@@ -4,8 +4,11 @@ import type { Schemas } from "./client";
 import { ApiError, errorFrom } from "./errors";
 import { readSse } from "./sse";
 
+/** The fields that the document names; it lets others pass, of which any name is one. */
+type Named<T> = { [Name in keyof T as string extends Name ? never : Name]: T[Name] };
+
 export type ChatRequest = Omit<
-  Partial<Schemas["ChatCompletionRequest"]>,
+  Partial<Named<Schemas["ChatCompletionRequest"]>>,
   "messages" | "stream" | "stream_options"
 > & { model: string; messages: Array<{ role: "system" | "user" | "assistant"; content: string }> };
 
