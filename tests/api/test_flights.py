@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.exceptions import ConnectionError
 from sqlalchemy import select
 
 from api_harness import Api, TestTenant
@@ -118,6 +119,32 @@ async def test_streams_of_another_process_end_too(api: Api, make_api: MakeApi) -
             ending = streamed(http, mine.key)
             await begin(second, ending)
             await suspend(api, mine)
+            async with asyncio.timeout(10):
+                while not second.engine.aborted:  # noqa: ASYNC110 - set on the other side
+                    await asyncio.sleep(0.02)
+            assert (await last_of(second, ending))["error"]["code"] == "tenant_suspended"
+
+
+async def test_what_redis_did_not_take_is_said_again(
+    api: Api, make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = await api.new_tenant("mine")
+
+    async def away(*_: object) -> None:
+        raise ConnectionError("away")
+
+    async with make_api() as second:
+        endless(second)
+        async with (
+            served(second) as url,
+            httpx.AsyncClient(base_url=url.removesuffix("/v1")) as http,
+        ):
+            ending = streamed(http, mine.key)
+            await begin(second, ending)
+            with monkeypatch.context() as patch:
+                patch.setattr(api.state.redis, "eval", away)
+                await api.state.flights.tenant_suspended(mine.id)
+            assert not second.engine.aborted
             async with asyncio.timeout(10):
                 while not second.engine.aborted:  # noqa: ASYNC110 - set on the other side
                     await asyncio.sleep(0.02)

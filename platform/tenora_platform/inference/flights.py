@@ -61,6 +61,7 @@ class Flights:
         self._redis = redis
         self._flying: set[Flight] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        self._unsaid: dict[str, None] = {}  # what Redis has not taken yet, in order
         self._stopping: ApiError | None = None
 
     @asynccontextmanager
@@ -92,7 +93,7 @@ class Flights:
 
     async def keep_watch(self) -> None:
         """End what other processes were told of, for ever. While Redis is away it waits: what was
-        said meanwhile is read when it is back."""
+        to be said meanwhile is said, and read, when it is back."""
         since = "0"
         while True:
             try:
@@ -100,17 +101,24 @@ class Flights:
                 for said in found:
                     self._end_of(said.decode())
                 since = now.decode()
+                await self._say()
             except RedisError as error:
-                _log.warning("ended keys not read", reason=str(error))
+                _log.warning("ended keys not read", reason=str(error), unsaid=len(self._unsaid))
             await asyncio.sleep(POLL_S)
 
     async def _tell(self, said: str) -> None:
         """Here at once, elsewhere within POLL_S."""
         self._end_of(said)
+        self._unsaid[said] = None
         try:
-            await self._redis.eval(_WRITE, 1, _ENDED, said, str(_KEPT_S))
+            await self._say()
         except RedisError as error:
-            _log.error("other processes were not told", ended=said, reason=str(error))
+            _log.error("other processes are not told yet", ended=said, reason=str(error))
+
+    async def _say(self) -> None:
+        for said in list(self._unsaid):
+            await self._redis.eval(_WRITE, 1, _ENDED, said, str(_KEPT_S))
+            self._unsaid.pop(said, None)
 
     def _end_of(self, said: str) -> None:
         kind, _, of = said.partition(":")
