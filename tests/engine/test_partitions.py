@@ -269,6 +269,14 @@ def test_a_minimum_that_was_promised_already_is_cut() -> None:
     assert [p.min_pages for p in partitions] == [0, 2, 6]
 
 
+@pytest.mark.parametrize("shares", [[1.0], [0.5, 0.5], [0.999, 0.001]])
+def test_shares_that_add_up_to_the_arena_leave_room_for_those_without(shares: list[float]) -> None:
+    rig = build(num_pages=40)
+    for number, share in enumerate(shares):
+        serve(rig, tenant(f"t{number}", share), f"r{number}", [1] * 12)
+    serve(rig, tenant("plain"), "p", [2] * 38)  # a quarter of the arena is ten pages of four
+
+
 def test_a_minimum_leaves_what_others_have_in_flight() -> None:
     partitions: Partitions[Item] = Partitions("tenant", PagePool(10), 4)
     partitions.register(tenant("a", 0.2), lambda: False)

@@ -16,6 +16,9 @@ from tenora_engine.memory.prefix import BASE, PrefixNode
 
 Item = PrefixNode | ResidentAdapter
 
+KEPT_SHARE = 0.25
+"""Of the arena at most: what tenants' shares leave for a sequence of whoever has none."""
+
 
 class Evictor:
     """`describe` makes a candidate of an item; the clock gives seconds."""
@@ -40,7 +43,10 @@ class Evictor:
         self._num_adapters = 0
         self.demand = AdapterDemand()
         self.partitions: Partitions[Item] = Partitions(
-            "strict" if strict else policy.partitioning, pool, config.engine.max_adapters
+            "strict" if strict else policy.partitioning,
+            pool,
+            config.engine.max_adapters,
+            kept=_kept_pages(config),
         )
 
     @property
@@ -210,6 +216,12 @@ class Evictor:
         self._leaves[key] -= 1
         if not self._leaves[key]:
             del self._leaves[key]
+
+
+def _kept_pages(config: ResolvedConfig) -> int:
+    """Pages of one sequence as long as the context, if that is not too much of the arena."""
+    whole = -(-config.model.context_tokens // config.engine.block_tokens)
+    return min(whole, int(config.num_pages * KEPT_SHARE))
 
 
 def _by_value(head: tuple[float, Item]) -> float:

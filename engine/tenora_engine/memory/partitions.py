@@ -95,13 +95,17 @@ class Partitions(Generic[ItemT]):
     """The partitions of one arena. Tenants without shares have the common one together.
 
     An item taken from a partition above its minimum may be an adapter of several pages, so a
-    minimum holds up to the pages of one adapter less one.
+    minimum holds up to the pages of one adapter less one. `kept` pages are promised to nobody:
+    whoever has no share, or a small one, is served whatever others have been promised.
     """
 
-    def __init__(self, partitioning: Partitioning, pool: PagePool, max_slots: int) -> None:
+    def __init__(
+        self, partitioning: Partitioning, pool: PagePool, max_slots: int, kept: int = 0
+    ) -> None:
         self.partitioning = partitioning
         self._pool = pool
         self._max_slots = max_slots
+        self._kept = kept
         self._tenants: dict[str, Partition[ItemT]] = {}
         self._kinds: dict[Kind, Partition[ItemT]] = {}
         self._promised = 0  # pages, as minimum
@@ -151,7 +155,7 @@ class Partitions(Generic[ItemT]):
 
         A tenant with shares gets its own, unless it `is_in_common` with pages or requests: then
         once it has none. A minimum is cut to what is left of what others have been promised: their
-        minimum, and pages for all they have in flight.
+        minimum, and pages for all they have in flight, at least those that are kept for everybody.
         In strict mode the partition is the minimum share, fixed while it is in use; raises
         InvalidRequestError when there is none or not enough is left.
         """
@@ -179,8 +183,8 @@ class Partitions(Generic[ItemT]):
             self._tenants[tenant.namespace] = self._hard(wanted, slots)
             return
         partition = known or Partition(0, total, self._max_slots, hard=False)
-        beyond = max(max(other.most_needed - other.min_pages, 0) for other in others)
-        partition.min_pages = min(wanted, left - beyond)
+        beyond = max(other.most_needed - other.min_pages for other in others)
+        partition.min_pages = min(wanted, left - max(beyond, self._kept))
         partition.max_pages = partition.bounded_max(most)
         self._tenants[tenant.namespace] = partition
         self._promised = total - left + partition.min_pages
