@@ -71,7 +71,7 @@ class Platform:
         """The process that serves as `part` now; None between two."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if part == "engine":
-                return next(iter(_engines(self.pid)), None)
+                return next(iter(engine_processes(self.pid)), None)
             file = {"postgres": "postgres/data/postmaster.pid", "valkey": "valkey/valkey.pid"}[part]
             return int((self.data_dir / file).read_text().split()[0])
         return None
@@ -333,7 +333,7 @@ def _lift_limits(url: str, admin_key: str, tenants: dict[str, Any]) -> None:
             http.patch(path, json={"plan": "kills"}).raise_for_status()
 
 
-def _engines(pid: int) -> list[int]:
+def engine_processes(pid: int) -> list[int]:
     """The engine processes among the children of `pid` (Linux)."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
