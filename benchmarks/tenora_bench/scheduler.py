@@ -163,8 +163,7 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
     schedule_ms: list[float] = []
     commit_ms: list[float] = []
     while len(schedule_ms) < steps:
-        while scheduler.book.num_waiting < waiting:
-            scheduler.submit(load.request(now_s, len(scheduler.book.running) < running))
+        _fill(scheduler, load, running, waiting, now_s)
         started = time.thread_time()
         plan = scheduler.schedule()
         scheduled = time.thread_time()
@@ -180,6 +179,16 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
         "commit_p50_ms": statistics.median(commit_ms),
         "commit_p99_ms": statistics.quantiles(commit_ms, n=100)[98],
     }
+
+
+def _fill(scheduler: Scheduler, load: Load, running: int, waiting: int, now_s: float) -> None:
+    """The queue as long as it is to be, and something in it for each place that is free: all that
+    waits may be waiting for adapters."""
+    book = scheduler.book
+    while book.num_waiting < waiting:
+        scheduler.submit(load.request(now_s, len(book.running) < running))
+    for _ in range(min(running - len(book.running), 2 * waiting - book.num_waiting)):
+        scheduler.submit(load.request(now_s, True))
 
 
 def _config(running: int, waiting: int) -> ResolvedConfig:

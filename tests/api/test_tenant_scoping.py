@@ -16,9 +16,11 @@ from tenora_platform.registry.worker import IntakeWorker
 
 NAME = "secret-adapter"
 PUBLIC = {
+    ("GET", "/health"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/metrics"),
+    ("GET", "/version"),
 }
 CHAT = [{"role": "user", "content": "x"}]
 _ROUTES = sorted(
