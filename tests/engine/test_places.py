@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,10 +28,10 @@ from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
-from tenora_engine.scheduling.places import EXPRESS_PLACES, fair_shares
+from tenora_engine.scheduling.places import EXPRESS_PLACES
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.requests import ROUNDS_A_STEP
-from tenora_engine.scheduling.running import Demand, Holder, holder_of
+from tenora_engine.scheduling.standings import Holder, fair_shares, holder_of
 
 CONFIG = make_config(
     num_pages=2048,
@@ -147,6 +149,13 @@ def filled(capacity: float, demands: Mapping[str, tuple[int, float]]) -> dict[st
     return {key: min(d, high * w) for key, (d, w) in demands.items()}
 
 
+class Demand(NamedTuple):
+    """How many sequences someone has, and the weight of them all."""
+
+    sequences: int
+    weight: float
+
+
 def reference_shares(capacity: float, demands: Mapping[Holder, Demand]) -> dict[Holder, float]:
     classes: dict[str, tuple[int, float]] = {}
     for (name, _), demand in demands.items():
@@ -171,7 +180,13 @@ def reference_shares(capacity: float, demands: Mapping[Holder, Demand]) -> dict[
     ),
 )
 def test_shares_are_max_min_fair(capacity: float, demands: dict[Holder, Demand]) -> None:
-    shares = fair_shares(capacity, demands)
+    names = list(CLASS_WEIGHTS)
+    vectors = (
+        np.array([demand.sequences for demand in demands.values()], np.int64),
+        np.array([demand.weight for demand in demands.values()], np.float64),
+        np.array([names.index(name) for name, _ in demands], np.int64),
+    )
+    shares = dict(zip(demands, fair_shares(capacity, *vectors).tolist(), strict=True))
     expected = reference_shares(capacity, demands)
     assert shares == pytest.approx(expected, rel=1e-6, abs=1e-6)  # bisection of floats
     total = sum(demand.sequences for demand in demands.values())

@@ -12,7 +12,7 @@ from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan
 from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import holder_of
+from tenora_engine.scheduling.standings import holder_of
 from tenora_engine.sequence import Sequence
 
 MAX_STEPS = 8

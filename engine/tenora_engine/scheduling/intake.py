@@ -19,7 +19,7 @@ from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.prefetch import Prefetch
 from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import Holder, holder_of
+from tenora_engine.scheduling.standings import Holder, holder_of
 from tenora_engine.sequence import Sequence
 
 if TYPE_CHECKING:

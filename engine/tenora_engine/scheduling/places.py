@@ -3,13 +3,19 @@ sequences by class and tenant; pages and tokens it does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from itertools import accumulate
-from typing import TypeVar
+from collections.abc import Collection, Iterator
+
+import numpy as np
 
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import Demand, Holder, holder_of
+from tenora_engine.scheduling.standings import (
+    Float64s,
+    Holder,
+    Int64s,
+    fair_shares,
+    holder_of,
+)
 from tenora_engine.sequence import Sequence
 
 EXPRESS_PLACES = 8
@@ -17,38 +23,6 @@ EXPRESS_PLACES = 8
 
 GIVERS_LIMIT = 16
 """Of those beyond their shares, so many are looked at for one that wants a place."""
-
-_Key = TypeVar("_Key")
-
-
-def fair_shares(capacity: float, demands: Mapping[Holder, Demand]) -> dict[Holder, float]:
-    """Max-min fair parts of `capacity`: of the classes by their weights, of the tenants in a class
-    by theirs. Nobody has more than it asks for, and what one leaves the others have. O(n log n)."""
-    by_class: dict[str, dict[Holder, Demand]] = {}
-    for holder, demand in demands.items():
-        by_class.setdefault(holder[0], {})[holder] = demand
-    classes = {
-        name: Demand(sum(d.sequences for d in members.values()), CLASS_WEIGHTS[name])
-        for name, members in by_class.items()
-    }
-    parts = _fill(capacity, classes)
-    return {
-        holder: share
-        for name, members in by_class.items()
-        for holder, share in _fill(parts[name], members).items()
-    }
-
-
-def _fill(capacity: float, demands: Mapping[_Key, Demand]) -> dict[_Key, float]:
-    """Progressive filling: who asks for the most over its weight is served last."""
-    order = sorted(demands, key=lambda key: -demands[key].sequences / demands[key].weight)
-    weights = list(accumulate(demands[key].weight for key in order))  # of each and those after it
-    shares: dict[_Key, float] = {}
-    for key, weight in zip(reversed(order), reversed(weights), strict=True):
-        demand = demands[key]
-        shares[key] = min(float(demand.sequences), capacity * demand.weight / weight)
-        capacity -= shares[key]
-    return shares
 
 
 class Places:
@@ -73,14 +47,17 @@ class Places:
         self._book = book
         self._queue = book.queue
         self._running = book.running
+        self._standings = book.standings
         self._young_tokens = block_tokens
         self._lost_of = block_tokens if caching else None
         self._num_tenants = 2
-        self._seen = self._seen_demand = -1
-        self._demands: dict[Holder, Demand] = {}  # running and waiting
-        self._shares: dict[Holder, float] = {}
+        self._seen = self._seen_entries = -1
+        self._demand: Int64s = np.zeros(0, np.int64)  # running and waiting, by row of the standings
+        self._weights: Float64s = np.zeros(0)
+        self._shares: Float64s = np.zeros(0)
         self._contested = False
-        self._beyond: list[tuple[float, Holder]] = []  # who holds more than its share, most first
+        self._beyond: list[tuple[float, int, Holder]] = []
+        """Who is furthest beyond its share, by how much, and how many it holds."""
 
     @property
     def are_full(self) -> bool:
@@ -146,16 +123,23 @@ class Places:
         below, own = self._excess(taker), len(self._running.of(taker))
         if below >= 0:
             return
-        is_due = own == 0 and self._shares[taker] >= 1
-        for beyond, holder in self._beyond[:GIVERS_LIMIT]:
-            has_many = len(self._running.of(holder)) > 2 * (own + 1)
-            is_heavier = CLASS_WEIGHTS[taker[0]] > CLASS_WEIGHTS[holder[0]]
-            least = 1 if is_due or has_many or is_heavier else 2
-            if beyond - below > least or (own == 0 and has_many):
+        is_due = own == 0 and self._share(taker) >= 1
+        weight = CLASS_WEIGHTS[taker[0]]
+        for beyond, held, holder in self._beyond:
+            between = beyond - below
+            if between <= 1 and own:
+                return
+            has_many = held > 2 * (own + 1)
+            is_enough = is_due or has_many or weight > CLASS_WEIGHTS[holder[0]]
+            if between > (1 if is_enough else 2) or (own == 0 and has_many):
                 yield holder
 
     def _excess(self, holder: Holder) -> float:
-        return len(self._running.of(holder)) - self._shares.get(holder, 0.0)
+        return len(self._running.of(holder)) - self._share(holder)
+
+    def _share(self, holder: Holder) -> float:
+        row = self._standings.row(holder)
+        return 0.0 if row is None else float(self._shares[row])
 
     def _loss(self, sequence: Sequence) -> tuple[int, int]:
         """Tokens to be computed again; of equal ones who came last goes first."""
@@ -165,28 +149,38 @@ class Places:
         return lost, -sequence.number
 
     def _refresh(self) -> None:
-        if self._seen == self._book.changes:
+        """Take in what has changed. O(holders), by vectors: this is done in each step."""
+        standings = self._standings
+        if self._seen == standings.changes:
             return
-        self._seen = self._book.changes
-        if self._seen_demand != self._book.demand_changes:
-            self._seen_demand = self._book.demand_changes
-            self._demands = self._queue.demands()
-            for holder, (running, weight) in self._running.demands().items():
-                waiting = self._demands.get(holder)
-                more = 0 if waiting is None else waiting.sequences
-                self._demands[holder] = Demand(running + more, weight)
-            self._shares = fair_shares(self.capacity, self._demands)
-        shares = self._shares
-        excesses = [(len(s) - shares.get(h, 0.0), h) for h, s in self._running.held.items()]
-        self._beyond = sorted((each for each in excesses if each[0] > 0), reverse=True)
-        self._contested = any(map(self._asks, self._demands)) if self._beyond else False
+        self._seen = standings.changes
+        demand, weights = standings.waiting + standings.running, standings.weights
+        is_same = self._seen_entries == standings.entries and np.array_equal(demand, self._demand)
+        if not is_same or not np.array_equal(weights, self._weights):
+            self._seen_entries = standings.entries
+            self._demand, self._weights = demand, weights.copy()
+            self._shares = fair_shares(self.capacity, demand, weights, standings.classes)
+        excess = standings.running - self._shares
+        furthest = np.argsort(-excess, kind="stable")[:GIVERS_LIMIT]
+        self._beyond = [
+            (float(excess[row]), int(standings.running[row]), standings.holder(row))
+            for row in furthest.tolist()
+            if excess[row] > 0
+        ]
+        self._contested = self._is_contested(excess)
 
-    def _asks(self, holder: Holder) -> bool:
-        """Whether it waits for a place that somebody might give up."""
-        running = len(self._running.of(holder))
-        if running == self._demands[holder].sequences:
+    def _is_contested(self, excess: Float64s) -> bool:
+        if not self._beyond:
             return False
-        return next(self._givers(holder), None) is not None
+        standings = self._standings
+        most = max(held for _, held, _ in self._beyond)
+        # Who could possibly take one, so that few are looked at one by one (`_givers`).
+        is_far = self._beyond[0][0] - excess > 1
+        if most > 2:
+            is_far |= standings.running == 0
+        rows = np.flatnonzero((standings.waiting > 0) & (excess < 0) & is_far).tolist()
+        takers = map(standings.holder, rows)
+        return any(next(self._givers(taker), None) is not None for taker in takers)
 
 
 def _is_free(sequence: Sequence, least_output: int) -> bool:

@@ -10,7 +10,7 @@ from tenora_engine.request import Tenant
 from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS, ClassQueue
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS, ClassShares, service_class
 from tenora_engine.scheduling.line import TenantLine
-from tenora_engine.scheduling.running import Demand, Holder
+from tenora_engine.scheduling.standings import Standings
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -27,7 +27,9 @@ class FairQueue:
 
     lets_pass = True
 
-    def __init__(self, quantum: float) -> None:
+    def __init__(self, quantum: float, standings: Standings | None = None) -> None:
+        """`standings`: where it is counted who waits."""
+        self._standings = standings or Standings()
         self._shares = ClassShares()
         self._backlogs: Counter[str] = Counter()
         self._classes = {name: ClassQueue(quantum, self._backlogs) for name in CLASS_WEIGHTS}
@@ -70,6 +72,7 @@ class FairQueue:
         """Take out a waiting sequence that does not run."""
         self._classes[sequence.service_class].remove(sequence)
         self._size -= 1
+        self._standings.wait(sequence, -1)
 
     def start(self, sequence: Sequence, is_express: bool = False) -> None:
         """Take out a waiting sequence to run it, of `candidates` or of `express`."""
@@ -139,14 +142,6 @@ class FairQueue:
         if CLASS_WEIGHTS[name] > CLASS_WEIGHTS[others]:
             return True
         return self._shares.is_owed(name) or not self._shares.is_owed(others)
-
-    def demands(self) -> dict[Holder, Demand]:
-        """Of each tenant that waits in each class."""
-        return {
-            (name, key): Demand(len(line), line.weight)
-            for name, queue in self._classes.items()
-            for key, line in queue.waiting.items()
-        }
 
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""
@@ -223,6 +218,7 @@ class FairQueue:
         if not queue.waiting:
             self._shares.enter(sequence.service_class)
         self._size += 1
+        self._standings.wait(sequence, 1)
         return queue, queue.enter(sequence)
 
     def _next_class(self) -> ClassQueue | None:

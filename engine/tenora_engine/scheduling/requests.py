@@ -27,6 +27,7 @@ from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters, meter_end, meter_start
 from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.scheduling.running import Running
+from tenora_engine.scheduling.standings import Standings
 from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.telemetry import Telemetry, TelemetryStats
@@ -36,11 +37,11 @@ ROUNDS_A_STEP = 8
 that, however much of it is overdue."""
 
 
-def make_queue(config: ResolvedConfig) -> WaitingQueue:
+def make_queue(config: ResolvedConfig, standings: Standings) -> WaitingQueue:
     engine = config.engine
     if engine.scheduling_policy == "fcfs":
         return ArrivalQueue()
-    return FairQueue(quantum=max(engine.max_step_tokens / ROUNDS_A_STEP, 1.0))
+    return FairQueue(max(engine.max_step_tokens / ROUNDS_A_STEP, 1.0), standings)
 
 
 class RequestBook:
@@ -67,14 +68,14 @@ class RequestBook:
         self.telemetry = Telemetry(config.engine.metrics_tenants)
         self.loads = AdapterLoads(loader, memory.adapters, memory.costs, self.telemetry, clock)
         self.charges = Charges(config, memory.costs)
-        self.queue = make_queue(config)
+        self.standings = Standings()
+        self.queue = make_queue(config, self.standings)
         self.gate = Gate(config, memory, self.queue, self.charges)
         self.deadlines = Deadlines(memory.costs)
-        self.running = Running(config.engine.block_tokens)
+        self.running = Running(config.engine.block_tokens, self.standings)
         self.events: list[Event] = []
         self.counters = Counters()
         self.changes = 0  # of what waits and what has been loaded
-        self.demand_changes = 0  # of how many sequences each tenant has, in which class
 
     @property
     def has_several_tenants(self) -> bool:
@@ -99,7 +100,6 @@ class RequestBook:
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
         self.changes += 1
-        self.demand_changes += 1
         check_request(self._config, request)
         self._memory.register(request.tenant)
         check_share(self._config, request, self._memory)
@@ -221,7 +221,6 @@ class RequestBook:
     def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
         self.changes += 1
-        self.demand_changes += 1
         self.queue.remove(sequence)
         self.gate.relegate(sequence)
         self.queue.push(sequence, self._clock())
@@ -290,7 +289,6 @@ class RequestBook:
     def _leave(self, flight: Flight, sequence: Sequence) -> None:
         """Give back what keeps a sequence in flight that neither runs nor waits any more."""
         self.changes += 1
-        self.demand_changes += 1
         sequence.state = SequenceState.FINISHED
         self._memory.leave(sequence)
         flight.sequences.remove(sequence)
@@ -404,7 +402,6 @@ class RequestBook:
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
         self.changes += 1
-        self.demand_changes += 1
         now_s = self._clock()
         for sequence in reversed(flight.held):
             self.queue.push_front(sequence, now_s)

@@ -6,36 +6,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.scheduling.standings import Holder, Standings, holder_of
 from tenora_engine.sequence import Sequence, SequenceState
 
-Holder = tuple[str, str]
-"""Of places: a service class and the key of a tenant in it."""
-
-
-class Demand(NamedTuple):
-    """How many sequences someone has, and the weight of them all."""
-
-    sequences: int
-    weight: float
-
-
 _NOBODY: dict[Sequence, None] = {}
-
-
-def holder_of(sequence: Sequence) -> Holder:
-    return sequence.service_class, sequence.request.tenant.key
 
 
 class Running(Collection[Sequence]):
     """In order of admission. A sequence *decodes* when only its last token is not computed, and has
     the same row in every step then; else it prefills."""
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, standings: Standings) -> None:
         self._block_tokens = block_tokens
+        self._standings = standings
         self._sequences: dict[Sequence, None] = {}
         self._prefilling: dict[Sequence, None] = {}
         self._held: dict[Holder, dict[Sequence, None]] = {}
@@ -67,23 +54,18 @@ class Running(Collection[Sequence]):
         """Those of one tenant in one class. Its size may be asked for from any thread."""
         return self._held.get(holder, _NOBODY)
 
-    def demands(self) -> dict[Holder, Demand]:
-        """What each has."""
-        return {
-            holder: Demand(len(held), next(iter(held)).request.tenant.weight)
-            for holder, held in self._held.items()
-        }
-
     def start(self, sequence: Sequence) -> None:
         """It has been given its pages and its adapter slot, which it keeps."""
         self._sequences[sequence] = None
         self._prefilling[sequence] = None
         self._held.setdefault(holder_of(sequence), {})[sequence] = None
+        self._standings.run(sequence, 1)
 
     def stop(self, sequence: Sequence) -> None:
         """It is to give them back."""
         del self._sequences[sequence]
         _take_out(self._held, holder_of(sequence), sequence)
+        self._standings.run(sequence, -1)
         if sequence in self._prefilling:
             del self._prefilling[sequence]
         else:
@@ -157,7 +139,8 @@ class Running(Collection[Sequence]):
         if promised != {s for s in rows if s.tpot_s < math.inf}:
             raise IntegrityError("those who were promised a TPOT are not those that are noted")
         held = {s for holder in self._held for s in self._held[holder] if holder_of(s) == holder}
-        if held != self._sequences.keys():
+        counts = {holder: len(sequences) for holder, sequences in self._held.items()}
+        if held != self._sequences.keys() or counts != self._standings.running_by_holder():
             raise IntegrityError("a running sequence is not counted for its tenant and class")
         size = self._block_tokens
         short = {s for s in self._sequences if len(s.block_table) * size < len(s.token_ids)}

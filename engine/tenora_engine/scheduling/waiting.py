@@ -9,7 +9,6 @@ from typing import Protocol
 
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.queue import Turn
-from tenora_engine.scheduling.running import Demand, Holder
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -37,7 +36,6 @@ class WaitingQueue(Protocol):
     def first_turn(self) -> Turn | None: ...
     def exceeds_share(self, sequence: Sequence) -> bool: ...
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool: ...
-    def demands(self) -> dict[Holder, Demand]: ...
     def express(self) -> Generator[Sequence, None, None]: ...
     def keeps_share(self, tenant: Tenant, name: str) -> bool: ...
     def work(self) -> float: ...
@@ -119,10 +117,6 @@ class ArrivalQueue:
 
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
         return False
-
-    def demands(self) -> dict[Holder, Demand]:
-        """None: nobody takes another's place."""
-        return {}
 
     def express(self) -> Generator[Sequence, None, None]:
         """Nobody goes before those who came first."""
