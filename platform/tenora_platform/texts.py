@@ -41,11 +41,18 @@ def _member(path: str, key: str) -> str:
     return f"{path}.{shown}" if path else shown
 
 
+def _is_suspect(body: bytes) -> bool:
+    # Single needles first: 4 MB of spaces take 0.3 ms by them and 20 by the pattern.
+    if b"\\u" not in body and b"\xed" not in body and b"\x00" not in body:
+        return False
+    return _SUSPECT.search(body) is not None
+
+
 async def refuse_lone_surrogates(request: Request) -> None:
     """A dependency of every route. Raises BadRequestError that names the field of a JSON body."""
     if not hasattr(request, "_json"):  # what Starlette has parsed; other bodies are not texts
         return
-    if _SUSPECT.search(await request.body()) is None:
+    if not _is_suspect(await request.body()):
         return
     where = lone_surrogate(await request.json())
     if where is not None:
