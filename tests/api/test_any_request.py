@@ -78,7 +78,7 @@ async def check_other(api: Api, other: TestTenant) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 @settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -35,6 +35,10 @@ OF_COMPILED = (
 )
 
 
+IN_SHORT = ("test_sgmv.py", "test_packed_linear.py", "test_compiled_decoder.py")
+"""Products and whole steps, of which all ops are a part: for what is far from the one that serves,
+since all of them would take minutes without its vectors."""
+
 # Not the richest: it is the code of the variant that serves, which all other tests run.
 OTHERS = runnable()[:-1]
 AT_ONCE = 2  # neither compiling nor these tests use two cores all the time
@@ -44,11 +48,12 @@ Run = subprocess.CompletedProcess[str]
 
 def run_tests(variant: Variant) -> Run:
     build_extension(variant=variant)
+    files = OF_COMPILED if variant is OTHERS[-1] else IN_SHORT
     return subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("-k", "compiled or packed or decoder"),
-            *(str(TESTS / name) for name in OF_COMPILED),
+            *(str(TESTS / name) for name in files),
         ],
         env={**os.environ, "TENORA_KERNELS": variant.name},
         cwd=TESTS.parents[1],
