@@ -45,7 +45,7 @@ for _, dead in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
 end
 
 local function sequences_of(lease_id)
-  return tonumber(string.match(lease_id, ':(%d+)$'))
+  return tonumber(string.match(lease_id, ':(%d+)$') or 1)  -- a version before wrote no number
 end
 
 local parallel = 0
