@@ -28,14 +28,27 @@ from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 Scope = Literal["inference", "adapters", "usage", "keys"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 Tier = Literal["priority", "default", "flex"]
+BudgetAction = Literal["refuse", "degrade"]
 
 _EPOCH = "tenora:auth:epoch"
 _LAST_USED_EVERY = timedelta(seconds=60)
 _log = structlog.get_logger(__name__)
 
 
-class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's plan as requests need it. None means not limited."""
+class Caps(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan, or one key within it, allows. None means not limited."""
+
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    parallel_requests: int | None = None
+    budget: Decimal | None = None  # per month, in the currency of the price list
+    budget_day: Decimal | None = None
+    budget_soft: float | None = None  # 0 to 1: the part of a budget from which on it tells
+    budget_action: BudgetAction = "refuse"  # degrade: what comes then is served as flex
+
+
+class PlanTerms(Caps, frozen=True, kw_only=True):
+    """A tenant's plan as requests need it."""
 
     name: str
     sla_class: str
@@ -45,12 +58,8 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     late: LateAction = "best_effort"
     weight: float
     memory_share: float | None
-    requests_per_min: int | None
-    tokens_per_min: int | None
-    parallel_requests: int | None
     adapters: int | None
     adapter_bytes: int | None
-    budget: Decimal | None  # per month, in the currency of the price list
 
 
 class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +70,8 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanTerms
     key_id: str
     scopes: tuple[str, ...]
+    key_caps: Caps = Caps()  # of this key alone, within the plan's
+    key_models: tuple[str, ...] | None = None  # None: all of the tenant's
     namespace: str  # of cached KV: HMAC of the tenant, or of its trust group
 
     def to_engine(self, tier: str | None = None) -> Tenant:
@@ -196,6 +207,8 @@ class Authenticator:
             plan=plan_terms(plan),
             key_id=key.id,
             scopes=tuple(key.scopes),
+            key_caps=Caps(**key.limits),
+            key_models=None if key.models is None else tuple(key.models),
             namespace=tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         )
         return context, key.expires_at
@@ -238,12 +251,9 @@ def plan_terms(plan: PlanRow) -> PlanTerms:
         late=plan.late,
         weight=plan.weight,
         memory_share=plan.memory_share,
-        requests_per_min=plan.requests_per_min,
-        tokens_per_min=plan.tokens_per_min,
-        parallel_requests=plan.parallel_requests,
         adapters=plan.adapters,
         adapter_bytes=plan.adapter_bytes,
-        budget=plan.budget,
+        **plan.limits,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tenora_engine.request import LateAction
-from tenora_platform.auth import PlanTerms, Scope, Tier
+from tenora_platform.auth import BudgetAction, PlanTerms, Scope, Tier
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 from tenora_platform.times import BodyTime
 
@@ -26,18 +26,28 @@ TtftMs = Annotated[float, Field(ge=1, le=86_400_000)]  # at most a day
 TpotMs = Annotated[float, Field(ge=0.01, le=86_400_000)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, Field(ge=0, lt=2**53)]  # exact in JSON and in Redis's Lua
+KeyModels = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=200)]],
+    Field(min_length=1, max_length=100),
+]
 Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
 
 
-class PlanLimits(Body):
+class KeyLimits(Body):
     """Null or absent: not limited."""
 
     requests_per_min: Count | None = None
     tokens_per_min: LargeCount | None = None
     parallel_requests: Count | None = None
+    budget: Money | None = None  # per month, in the currency of the price list
+    budget_day: Money | None = None
+    budget_soft: Annotated[float, Field(ge=0, le=1)] | None = None  # of either budget
+    budget_action: BudgetAction = "refuse"  # degrade: beyond budget_soft, requests are flex
+
+
+class PlanLimits(KeyLimits):
     adapters: Count | None = None
     adapter_bytes: LargeCount | None = None
-    budget: Money | None = None  # per month, in the currency of the price list
 
 
 class PlanBody(Body):
@@ -83,14 +93,7 @@ class Plan(PlanBody):
                 "late": terms.late,
                 "weight": terms.weight,
                 "memory_share": terms.memory_share,
-                "limits": {
-                    "requests_per_min": terms.requests_per_min,
-                    "tokens_per_min": terms.tokens_per_min,
-                    "parallel_requests": terms.parallel_requests,
-                    "adapters": terms.adapters,
-                    "adapter_bytes": terms.adapter_bytes,
-                    "budget": terms.budget,
-                },
+                "limits": {name: getattr(terms, name) for name in PlanLimits.model_fields},
             }
         )
 
@@ -133,6 +136,8 @@ class ApiKeyCreate(Body):
     name: Name = "key"
     scopes: Annotated[list[Scope], Field(min_length=1)] | None = None  # null: all it may have
     expires_at: BodyTime | None = None
+    models: KeyModels | None = None  # null: every model of the tenant
+    limits: KeyLimits = KeyLimits()  # within the plan's, which hold as well
 
 
 class ApiKey(IdItem):
@@ -140,6 +145,8 @@ class ApiKey(IdItem):
     name: str
     prefix: str
     scopes: list[str]
+    models: list[str] | None
+    limits: KeyLimits
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

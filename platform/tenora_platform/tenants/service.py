@@ -133,6 +133,8 @@ class TenantService:
             prefix=new.prefix,
             hash=hash_key(new.text, self._secret),
             scopes=scopes,
+            models=body.models,
+            **body.limits.model_dump(),
             expires_at=body.expires_at,
         )
         self._session.add(row)

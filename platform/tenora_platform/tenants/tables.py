@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Numeric, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
@@ -15,7 +16,23 @@ from tenora_platform.db import Base
 _Time = DateTime(timezone=True)
 
 
-class PlanRow(Base):
+class _Capped:
+    """The columns of `auth.Caps`: NULL limits are not limited."""
+
+    requests_per_min: Mapped[int | None]
+    tokens_per_min: Mapped[int | None] = mapped_column(BigInteger)
+    parallel_requests: Mapped[int | None]
+    budget: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))  # per month
+    budget_day: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))
+    budget_soft: Mapped[float | None]
+    budget_action: Mapped[str] = mapped_column(Text, server_default="refuse")
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _Capped.__annotations__}
+
+
+class PlanRow(_Capped, Base):
     """What a tenant of this plan is promised and allowed. NULL limits are not limited."""
 
     __tablename__ = "plans"
@@ -28,12 +45,8 @@ class PlanRow(Base):
     late: Mapped[LateAction] = mapped_column(Text)  # of what cannot be within ttft_ms
     weight: Mapped[float]
     memory_share: Mapped[float | None]
-    requests_per_min: Mapped[int | None]
-    tokens_per_min: Mapped[int | None] = mapped_column(BigInteger)
-    parallel_requests: Mapped[int | None]
     adapters: Mapped[int | None]
     adapter_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    budget: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))  # per month
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
@@ -52,7 +65,7 @@ class TenantRow(Base):
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
-class ApiKeyRow(Base):
+class ApiKeyRow(_Capped, Base):
     """One API key: never the secret, only its HMAC under the server's pepper."""
 
     __tablename__ = "api_keys"
@@ -63,6 +76,7 @@ class ApiKeyRow(Base):
     prefix: Mapped[str] = mapped_column(Text)
     hash: Mapped[str] = mapped_column(Text)
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    models: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # NULL: all
     expires_at: Mapped[datetime | None] = mapped_column(_Time)
     revoked_at: Mapped[datetime | None] = mapped_column(_Time)
     last_used_at: Mapped[datetime | None] = mapped_column(_Time)
