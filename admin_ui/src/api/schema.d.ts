@@ -907,6 +907,9 @@ export interface components {
             id: string;
             /** Last Used At */
             last_used_at: string | null;
+            limits: components["schemas"]["KeyLimits-Output"];
+            /** Models */
+            models: string[] | null;
             /** Name */
             name: string;
             /**
@@ -926,6 +929,14 @@ export interface components {
         ApiKeyCreate: {
             /** Expires At */
             expires_at?: string | null;
+            /**
+             * @default {
+             *       "budget_action": "refuse"
+             *     }
+             */
+            limits: components["schemas"]["KeyLimits-Input"];
+            /** Models */
+            models?: string[] | null;
             /**
              * Name
              * @default key
@@ -1602,6 +1613,54 @@ export interface components {
             status: "ok";
         };
         /**
+         * KeyLimits
+         * @description Null or absent: not limited.
+         */
+        "KeyLimits-Input": {
+            /** Budget */
+            budget?: number | string | null;
+            /**
+             * Budget Action
+             * @default refuse
+             * @enum {string}
+             */
+            budget_action: "refuse" | "degrade";
+            /** Budget Day */
+            budget_day?: number | string | null;
+            /** Budget Soft */
+            budget_soft?: number | null;
+            /** Parallel Requests */
+            parallel_requests?: number | null;
+            /** Requests Per Min */
+            requests_per_min?: number | null;
+            /** Tokens Per Min */
+            tokens_per_min?: number | null;
+        };
+        /**
+         * KeyLimits
+         * @description Null or absent: not limited.
+         */
+        "KeyLimits-Output": {
+            /** Budget */
+            budget?: string | null;
+            /**
+             * Budget Action
+             * @default refuse
+             * @enum {string}
+             */
+            budget_action: "refuse" | "degrade";
+            /** Budget Day */
+            budget_day?: string | null;
+            /** Budget Soft */
+            budget_soft?: number | null;
+            /** Parallel Requests */
+            parallel_requests?: number | null;
+            /** Requests Per Min */
+            requests_per_min?: number | null;
+            /** Tokens Per Min */
+            tokens_per_min?: number | null;
+        };
+        /**
          * LimitsView
          * @description A tenant's plan, what it limits, and what is used now.
          */
@@ -1763,6 +1822,9 @@ export interface components {
             key: string;
             /** Last Used At */
             last_used_at: string | null;
+            limits: components["schemas"]["KeyLimits-Output"];
+            /** Models */
+            models: string[] | null;
             /** Name */
             name: string;
             /**
@@ -1796,7 +1858,11 @@ export interface components {
              * @enum {string}
              */
             late: "refuse" | "relegate" | "best_effort";
-            /** @default {} */
+            /**
+             * @default {
+             *       "budget_action": "refuse"
+             *     }
+             */
             limits: components["schemas"]["PlanLimits-Output"];
             /** Memory Share */
             memory_share?: number | null;
@@ -1837,7 +1903,11 @@ export interface components {
              * @enum {string}
              */
             late: "refuse" | "relegate" | "best_effort";
-            /** @default {} */
+            /**
+             * @default {
+             *       "budget_action": "refuse"
+             *     }
+             */
             limits: components["schemas"]["PlanLimits-Input"];
             /** Memory Share */
             memory_share?: number | null;
@@ -1859,10 +1929,7 @@ export interface components {
              */
             weight: number;
         };
-        /**
-         * PlanLimits
-         * @description Null or absent: not limited.
-         */
+        /** PlanLimits */
         "PlanLimits-Input": {
             /** Adapter Bytes */
             adapter_bytes?: number | null;
@@ -1870,6 +1937,16 @@ export interface components {
             adapters?: number | null;
             /** Budget */
             budget?: number | string | null;
+            /**
+             * Budget Action
+             * @default refuse
+             * @enum {string}
+             */
+            budget_action: "refuse" | "degrade";
+            /** Budget Day */
+            budget_day?: number | string | null;
+            /** Budget Soft */
+            budget_soft?: number | null;
             /** Parallel Requests */
             parallel_requests?: number | null;
             /** Requests Per Min */
@@ -1877,10 +1954,7 @@ export interface components {
             /** Tokens Per Min */
             tokens_per_min?: number | null;
         };
-        /**
-         * PlanLimits
-         * @description Null or absent: not limited.
-         */
+        /** PlanLimits */
         "PlanLimits-Output": {
             /** Adapter Bytes */
             adapter_bytes?: number | null;
@@ -1888,6 +1962,16 @@ export interface components {
             adapters?: number | null;
             /** Budget */
             budget?: string | null;
+            /**
+             * Budget Action
+             * @default refuse
+             * @enum {string}
+             */
+            budget_action: "refuse" | "degrade";
+            /** Budget Day */
+            budget_day?: string | null;
+            /** Budget Soft */
+            budget_soft?: number | null;
             /** Parallel Requests */
             parallel_requests?: number | null;
             /** Requests Per Min */
