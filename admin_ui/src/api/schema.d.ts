@@ -929,12 +929,7 @@ export interface components {
         ApiKeyCreate: {
             /** Expires At */
             expires_at?: string | null;
-            /**
-             * @default {
-             *       "budget_action": "refuse"
-             *     }
-             */
-            limits: components["schemas"]["KeyLimits-Input"];
+            limits?: components["schemas"]["KeyLimits-Input"] | null;
             /** Models */
             models?: string[] | null;
             /**

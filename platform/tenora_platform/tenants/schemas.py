@@ -137,7 +137,7 @@ class ApiKeyCreate(Body):
     scopes: Annotated[list[Scope], Field(min_length=1)] | None = None  # null: all it may have
     expires_at: BodyTime | None = None
     models: KeyModels | None = None  # null: every model of the tenant
-    limits: KeyLimits = KeyLimits()  # within the plan's, which hold as well
+    limits: KeyLimits | None = None  # within the plan's, which hold as well
 
 
 class ApiKey(IdItem):

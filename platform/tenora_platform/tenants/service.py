@@ -18,6 +18,7 @@ from tenora_platform.tenants import repository
 from tenora_platform.tenants.schemas import (
     ApiKey,
     ApiKeyCreate,
+    KeyLimits,
     NewApiKey,
     PlanBody,
     TenantChange,
@@ -134,7 +135,7 @@ class TenantService:
             hash=hash_key(new.text, self._secret),
             scopes=scopes,
             models=body.models,
-            **body.limits.model_dump(),
+            **(body.limits or KeyLimits()).model_dump(),
             expires_at=body.expires_at,
         )
         self._session.add(row)
