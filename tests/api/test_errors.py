@@ -197,7 +197,7 @@ async def test_work_that_fails_beside_requests_shows_in_readyz(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins again by itself; until then the operator sees why."""
-    monkeypatch.setattr("tenora_platform.app._RETRY_S", 0.2)
+    monkeypatch.setattr("tenora_platform.background._RETRY_S", 0.2)
     calls = itertools.count()
 
     async def fails_once(self: Limits) -> None:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from api_harness import ADMIN_KEY, SECRET, Api, running_api
-from tenora_platform.app import open_redis
+from tenora_platform.assembly import open_redis
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.db import Database
 from tenora_platform.embedded.postgres import EmbeddedPostgres

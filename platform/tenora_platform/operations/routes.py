@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
 from tenora_platform.auth import AdminIfAny, CurrentAdmin
+from tenora_platform.background import NEEDED
 from tenora_platform.operations.schemas import EngineView, Health, Readiness, Version
 from tenora_platform.operations.service import engine_view
 from tenora_platform.outages import first_line
@@ -82,6 +83,8 @@ async def _not_ready(state: AppState) -> str | None:
     if not state.engine.ready:
         return not_ready_reason(state)
     for work, why in state.outages.items():
+        if work not in NEEDED:
+            continue
         return f"The work '{work}' beside requests has failed and begins anew: {why}"
     answers = await asyncio.gather(
         _away("The database", state.db.ping()), _away("Redis", state.redis.ping())

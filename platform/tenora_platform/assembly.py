@@ -1,0 +1,122 @@
+"""Makes an AppState out of settings: the clients of database, Redis, object store and engine, and
+what is built on them. Connects to nothing yet; knows no route."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import obstore.store
+import structlog
+from obstore.store import ObjectStore
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+
+from tenora_engine.client import EngineClient
+from tenora_engine.errors import EngineError
+from tenora_platform.admin_key import admin_key_hashes
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.auth import Authenticator
+from tenora_platform.bootstrap import database_urls
+from tenora_platform.db import Database
+from tenora_platform.inference.flights import Flights
+from tenora_platform.inference.tokenising import LongTexts
+from tenora_platform.limits.service import Limits
+from tenora_platform.operations.metrics import Metrics
+from tenora_platform.secret import load_secret
+from tenora_platform.settings import Settings
+from tenora_platform.state import AppState, EngineLife
+from tenora_platform.usage.leftovers import Unbilled
+
+_log = structlog.get_logger(__name__)
+
+
+def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> AppState:
+    """Everything that routes reach, connected lazily. Raises ValueError without server URLs."""
+    if settings.database_url is None or settings.redis_url is None:
+        raise ValueError("create_app needs database_url and redis_url; start the servers first")
+    secret = load_secret(
+        settings.data_dir, settings.secret.get_secret_value() if settings.secret else None
+    )
+    db = Database(database_urls(settings.database_url, secret))
+    redis = open_redis(settings.redis_url)
+    return AppState(
+        settings=settings,
+        secret=secret,
+        db=db,
+        redis=redis,
+        objects=open_object_store(settings.object_store_url),
+        engine=engine,
+        engine_life=EngineLife(),
+        auth=Authenticator(
+            db=db,
+            redis=redis,
+            secret=secret,
+            admin_key_hashes=admin_key_hashes(settings, secret),
+            cache_s=settings.auth_cache_s,
+        ),
+        limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
+        audit=AuditLog(secret),
+        metrics=metrics,
+        unbilled=Unbilled(),
+        long_texts=LongTexts(),
+        flights=Flights(redis),
+        upload_waits=asyncio.Event(),
+    )
+
+
+def process_engine(settings: Settings) -> EngineClient:
+    """The engine as a local process; it is started by the application's lifespan."""
+    from tenora_engine.transport.process import ProcessEngineClient
+
+    return ProcessEngineClient(
+        settings.to_engine_config(), socket_dir=settings.data_dir.resolve() / "engine"
+    )
+
+
+def open_redis(url: str) -> Redis:
+    """A client that gives up within seconds: a request must not hang on a cache."""
+    return Redis.from_url(
+        url,
+        socket_connect_timeout=2,
+        socket_timeout=5,
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2),
+    )
+
+
+def open_object_store(location: str) -> ObjectStore:
+    """A folder (made if missing) or anything obstore has a URL for (s3://, gs://, az://)."""
+    if "://" in location:
+        return obstore.store.from_url(location)
+    return obstore.store.LocalStore(prefix=Path(location), mkdir=True)
+
+
+@asynccontextmanager
+async def running_engine(
+    state: AppState, on_failure: Callable[[Exception], None] | None
+) -> AsyncIterator[None]:
+    async def start() -> None:
+        try:
+            await state.engine.start()
+            if not state.settings.allow_control_tokens:
+                state.engine.text.prepare_plain()
+        except (EngineError, OSError) as error:
+            state.engine_life.error = str(error)
+            _log.error("engine could not start", reason=str(error))
+            if on_failure is not None:
+                on_failure(error)
+        else:
+            state.engine_life.started = True
+            state.upload_waits.set()
+            _log.info("engine ready", model=state.engine.model.id)
+
+    starting = asyncio.create_task(start())
+    try:
+        yield
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await state.engine.stop()

@@ -1,0 +1,91 @@
+"""The work beside requests, in two tables: what each API process does for itself, and what a worker
+does for all of them. New work goes into one of the two; who runs them is its caller's affair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+
+from tenora_platform.outages import first_line, log_failure
+from tenora_platform.state import AppState
+
+Work = Mapping[str, Callable[[], Awaitable[None]]]
+"""By name; each would run for ever, and is begun again should it end."""
+
+NEEDED = ("leases", "flights", "usage")
+"""Without these, requests must not be served by the process that does them itself: it shows in its
+/readyz when one fails. What fails in a worker is a warning there."""
+
+_RETRY_S = 5.0
+_CANCEL_S = 0.5
+_log = structlog.get_logger(__name__)
+
+
+def api_work(state: AppState) -> Work:
+    """Of each process that answers requests: about what is in flight in it."""
+    return {
+        "leases": state.limits.keep_leases,
+        "flights": state.flights.keep_watch,
+    }
+
+
+def worker_work(state: AppState) -> Work:
+    """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
+    from tenora_platform.registry.collector import Collector
+    from tenora_platform.registry.forgetting import Forgetter
+    from tenora_platform.registry.worker import IntakeWorker
+    from tenora_platform.usage.leftovers import Leftovers
+    from tenora_platform.usage.sink import UsageSink
+
+    sink = UsageSink(state.engine, state.db)
+    return {
+        "intake": IntakeWorker(state).run,
+        "collector": Collector(state).run,
+        "forgetter": Forgetter(state).run,
+        "usage": sink.run,
+        "leftovers": Leftovers(state.db, sink, state.unbilled, state.metrics).run,
+    }
+
+
+def all_work(state: AppState) -> Work:
+    """Both, of a process that is alone."""
+    return {**api_work(state), **worker_work(state)}
+
+
+@asynccontextmanager
+async def doing(work: Work, outages: dict[str, str]) -> AsyncIterator[None]:
+    """All of `work` runs for as long as the block does; what fails is named in `outages`."""
+    async with AsyncExitStack() as stack:
+        for name, each in work.items():
+            await stack.enter_async_context(_beside(name, each, outages))
+        yield
+
+
+@asynccontextmanager
+async def _beside(
+    name: str, work: Callable[[], Awaitable[None]], outages: dict[str, str]
+) -> AsyncIterator[None]:
+    """Run `work` for as long as the block does. Should it end, say so (in `outages` too, until it
+    works again) and begin it again."""
+
+    async def keep_working() -> None:
+        while True:
+            try:
+                await work()
+                outages[name] = "it has ended"
+            except Exception as error:
+                outages[name] = f"{type(error).__name__}: {first_line(error)}"
+                log_failure(_log, "background work failed", error, work=name, again_in_s=_RETRY_S)
+            await asyncio.sleep(_RETRY_S)
+            outages.pop(name, None)
+
+    task = asyncio.create_task(keep_working(), name=name)
+    try:
+        yield
+    finally:
+        while not task.done():
+            task.cancel()  # again: a cancellation while redis-py connects may come out as its error
+            await asyncio.wait([task], timeout=_CANCEL_S)
