@@ -8,12 +8,14 @@ Forms: in this process (`transport.inprocess`, for tests), in a local process
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.events import EngineStats, Residency, SequenceEvent, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.text.processor import TextProcessor
+
+if TYPE_CHECKING:  # who holds an engine up must not pay for the tokenizer
+    from tenora_engine.text.processor import TextProcessor
 
 AbortReason = Literal["client_gone", "stop"]
 

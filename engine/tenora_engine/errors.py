@@ -75,3 +75,7 @@ class EngineUnavailableError(EngineError):
 
 class EngineFailedError(EngineError):
     """The engine cannot run steps any more; its process must end and another be started."""
+
+
+class InsecureEndpointError(EngineError):
+    """Strangers could listen or speak at an engine's address."""

@@ -8,13 +8,15 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenora_engine.client import AbortReason
-from tenora_engine.engine import Engine
 from tenora_engine.errors import EngineUnavailableError, QueueFullError
 from tenora_engine.events import EngineStats, Event, Residency
 from tenora_engine.request import AdapterRef, GenerationRequest
+
+if TYPE_CHECKING:  # it brings torch
+    from tenora_engine.engine import Engine
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

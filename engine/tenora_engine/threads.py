@@ -12,8 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import torch
-
 T = TypeVar("T")
 
 _default_threads = threading.Lock()
@@ -27,6 +25,8 @@ def call_in_ending_thread(call: Callable[[], T]) -> T:
 
 def compute_alone() -> None:
     """From now on the calling thread runs torch ops by itself, without a team."""
+    import torch  # here: an engine's transport runs without it
+
     with _default_threads:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

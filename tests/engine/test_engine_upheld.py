@@ -20,9 +20,9 @@ from engine_clients import FOREVER, config, everything, exhaust, first_of, proce
 from fake_step_engine import request
 from tenora_engine.backoff import Backoff
 from tenora_engine.errors import EngineError, EngineUnavailableError
+from tenora_engine.transport.engine_process import EngineProcess
 from tenora_engine.transport.messages import Hello, Ping
 from tenora_engine.transport.outbox import UsageOutbox
-from tenora_engine.transport.process import ProcessEngineClient
 from tenora_engine.transport.serving import EngineServer
 from tenora_engine.transport.wire import encode
 
@@ -122,14 +122,14 @@ async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
     """Whatever `_launch` raises, the next attempt comes: nobody else starts an engine."""
     client = process_client(tmp_path)
     await client.start()
-    launch, failures = client._launch, [OSError("no more files"), EngineError("no memory")]
+    launch, failures = client._process._launch, [OSError("no more files"), EngineError("no memory")]
 
-    async def sometimes(self: ProcessEngineClient) -> None:
+    async def sometimes(self: EngineProcess) -> None:
         if failures:
             raise failures.pop()
         await launch()
 
-    monkeypatch.setattr(ProcessEngineClient, "_launch", sometimes)
+    monkeypatch.setattr(EngineProcess, "_launch", sometimes)
     try:
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)

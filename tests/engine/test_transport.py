@@ -38,6 +38,7 @@ from tenora_engine.errors import (
 )
 from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
+from tenora_engine.transport.address import EngineAddress
 from tenora_engine.transport.inprocess import InProcessEngineClient
 from tenora_engine.transport.messages import Hello, Ping, Submit
 from tenora_engine.transport.outbox import UsageOutbox
@@ -66,7 +67,7 @@ async def client(
         return
     made: InProcessEngineClient | RemoteEngineClient
     if request.param == "remote":
-        made = RemoteEngineClient(owner.endpoint, owner.token, "fake", no_text)
+        made = RemoteEngineClient(owner.address, "fake", no_text)
     else:
         made = in_process_client(tmp_path)
     await made.start()
@@ -113,10 +114,11 @@ async def test_what_waited_in_vain_is_refused_and_not_metered(client: EngineClie
 
 
 async def test_an_id_in_flight_is_refused(client: EngineClient) -> None:
-    events = client.submit(request("twice", max_tokens=FOREVER))
+    twice = f"twice-{id(client)}"  # the one before may still be on its way to the disk
+    events = client.submit(request(twice, max_tokens=FOREVER))
     await first_of(events)
     with pytest.raises(InvalidRequestError, match="in flight"):
-        await first_of(client.submit(request("twice")))
+        await first_of(client.submit(request(twice)))
     await first_of(events)  # the first is not harmed
     await close(events)
     await until_running(client, 0)
@@ -205,7 +207,7 @@ async def test_a_connection_whose_work_fails_begins_anew(
 ) -> None:
     """Whatever ends the task that reads or writes: all who wait are told, the engine drops what
     ran, and soon it is ready again."""
-    client = RemoteEngineClient(owner.endpoint, owner.token, "fake", no_text)
+    client = RemoteEngineClient(owner.address, "fake", no_text)
     await client.start()
     events = client.submit(request(f"cut-{method}", max_tokens=FOREVER))
     await first_of(events)
@@ -232,7 +234,7 @@ async def test_a_connection_whose_work_fails_begins_anew(
 
 
 async def test_a_client_that_leaves_frees_what_it_ran(owner: ProcessEngineClient) -> None:
-    other = RemoteEngineClient(owner.endpoint, owner.token, "fake", no_text)
+    other = RemoteEngineClient(owner.address, "fake", no_text)
     await other.start()
     events = other.submit(request("left", max_tokens=FOREVER))
     await first_of(events)
@@ -244,7 +246,9 @@ async def test_a_client_that_leaves_frees_what_it_ran(owner: ProcessEngineClient
 
 
 async def test_a_wrong_token_gets_nothing(owner: ProcessEngineClient) -> None:
-    stranger = RemoteEngineClient(owner.endpoint, "guess", "fake", no_text, start_timeout_s=0.5)
+    stranger = RemoteEngineClient(
+        EngineAddress(owner.address.endpoint, "guess"), "fake", no_text, start_timeout_s=0.5
+    )
     with pytest.raises(EngineUnavailableError, match="no engine answered"):
         await stranger.start()
     assert owner.ready
@@ -253,13 +257,13 @@ async def test_a_wrong_token_gets_nothing(owner: ProcessEngineClient) -> None:
 async def test_a_client_the_engine_does_not_know_is_told(owner: ProcessEngineClient) -> None:
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.setsockopt(zmq.LINGER, 0)
-        raw.connect(owner.endpoint)
+        raw.connect(owner.address.endpoint)
         await raw.send(encode(Submit(request("unknown"))))
         async with asyncio.timeout(20):
             assert msgspec.msgpack.decode(await raw.recv()) == {"type": "unknown"}
         await raw.send(b"\xffnot a message")
         await raw.send_multipart([b"three", b"parts", b"here"])
-        await raw.send(encode(Hello(owner.token)))
+        await raw.send(encode(Hello(owner.address.token)))
         async with asyncio.timeout(20):
             assert msgspec.msgpack.decode(await raw.recv())["type"] == "ready"
 

@@ -17,6 +17,7 @@ from fake_step_engine import request, usage_record
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineUnavailableError
 from tenora_engine.events import FinishEvent, TokenEvent
+from tenora_engine.transport.address import EngineAddress
 from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.remote import RemoteEngineClient
@@ -70,7 +71,7 @@ async def client(
         server = EngineServer(router, "token", UsageOutbox(tmp_path / "outbox"))
         engine = fake_step_engine.build(config())
         serving = asyncio.create_task(asyncio.to_thread(server.serve, engine))
-        remote = RemoteEngineClient(endpoint, "token", "fake", no_text)
+        remote = RemoteEngineClient(EngineAddress(endpoint, "token"), "fake", no_text)
         await remote.start()
         yield remote
         disk.may_end.set()

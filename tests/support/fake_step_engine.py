@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import cast
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo, ResolvedConfig
-from tenora_engine.engine import Engine
 from tenora_engine.errors import ContextLengthError, MemoryBudgetError, ModelLoadError
 from tenora_engine.events import (
     EngineStats,
@@ -24,6 +24,9 @@ from tenora_engine.events import (
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+
+if TYPE_CHECKING:  # it brings torch
+    from tenora_engine.engine import Engine
 
 TOO_LONG, EXITS, RAISES, LATE = 901, 902, 903, 904  # first prompt tokens with a meaning
 
@@ -190,4 +193,11 @@ def build(config: EngineConfig) -> Engine:
         raise RuntimeError("a defect while loading")
     if config.model == "exits":
         os._exit(5)
-    return cast(Engine, FakeStepEngine(config))
+    return cast("Engine", FakeStepEngine(config))
+
+
+def build_unless_forbidden(config: EngineConfig) -> Engine:
+    """Raises MemoryBudgetError while there is a file `forbidden` in the outbox's folder."""
+    if config.outbox_dir is not None and Path(config.outbox_dir, "forbidden").exists():
+        raise MemoryBudgetError("it is forbidden")
+    return build(config)

@@ -10,6 +10,7 @@ from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.events import EngineStats, Residency, SequenceEvent, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.transport.address import EngineAddress
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,6 +34,7 @@ _KINDS: dict[str, type[errors.EngineError]] = {
         errors.ModelLoadError,
         errors.MemoryBudgetError,
         errors.EngineUnavailableError,
+        errors.InsecureEndpointError,
     )
 }
 
@@ -192,8 +194,7 @@ class Boot(msgspec.Struct, frozen=True):
     """What the owner writes on the engine process's standard input: one line of JSON."""
 
     config: EngineConfig
-    endpoint: str
-    token: str
+    address: EngineAddress
     factory: str  # "module:function", makes the Engine from the EngineConfig
 
 

@@ -22,11 +22,11 @@ from tenora_engine.events import EngineStats, Residency, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
+from tenora_engine.transport.address import QUEUED_MESSAGES_MAX, EngineAddress
 from tenora_engine.transport.routing import RoutedClient, stopped_error
 from tenora_engine.transport.wire import (
     ANSWER_MAX_S,
     PING_S,
-    QUEUED_MESSAGES_MAX,
     decode_from_engine,
     encode,
 )
@@ -44,15 +44,13 @@ class RemoteEngineClient(RoutedClient):
 
     def __init__(
         self,
-        endpoint: str,
-        token: str,
+        address: EngineAddress,
         model_folder: str,
         text_factory: Callable[[str], TextProcessor] = TextProcessor,
         start_timeout_s: float = 600.0,
     ) -> None:
         super().__init__()
-        self._endpoint = endpoint
-        self._token = token
+        self._address = address
         self._model_folder = model_folder
         self._text_factory = text_factory
         self._start_timeout_s = start_timeout_s
@@ -71,13 +69,9 @@ class RemoteEngineClient(RoutedClient):
         self._said_goodbye = asyncio.Event()
 
     @property
-    def endpoint(self) -> str:
-        """Where the engine listens; with `token`, what another process needs to share it."""
-        return self._endpoint
-
-    @property
-    def token(self) -> str:
-        return self._token
+    def address(self) -> EngineAddress:
+        """What another process needs to share the engine."""
+        return self._address
 
     @property
     def model(self) -> ModelInfo:
@@ -96,17 +90,24 @@ class RemoteEngineClient(RoutedClient):
         return self._is_ready.is_set() and not self._silent
 
     async def start(self) -> None:
-        self._connect(self._endpoint)
+        """Wait until the engine serves; it may be started after this. Raises ModelLoadError when
+        the model folder has no tokenizer, EngineUnavailableError when none answers in time."""
         try:
-            self._text = await asyncio.to_thread(self._text_factory, self._model_folder)
-            async with asyncio.timeout(self._start_timeout_s):
-                await self._is_ready.wait()
-        except TimeoutError:
-            await self.stop()
-            raise EngineUnavailableError(f"no engine answered at {self._endpoint}") from None
+            await self._open()
         except BaseException:
             await self.stop()
             raise
+
+    async def _open(self) -> None:
+        self._connect()
+        text = asyncio.to_thread(self._text_factory, self._model_folder)
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                self._text = await text
+                await self._is_ready.wait()
+        except TimeoutError:
+            where = self._address.endpoint
+            raise EngineUnavailableError(f"no engine answered at {where}") from None
 
     async def stop(self) -> None:
         """Leave the engine; what this client still runs there is aborted."""
@@ -213,12 +214,12 @@ class RemoteEngineClient(RoutedClient):
         except asyncio.QueueFull:
             self._lost(EngineUnavailableError("the engine does not take messages any more"))
 
-    def _connect(self, endpoint: str) -> None:
+    def _connect(self) -> None:
         self._context = zmq.asyncio.Context()
         socket = self._context.socket(zmq.DEALER)
         socket.set_hwm(QUEUED_MESSAGES_MAX)
         socket.setsockopt(zmq.LINGER, 200)
-        socket.connect(endpoint)
+        self._address.connect(socket)
         self._said_goodbye.clear()
         self._socket = socket
         self._outgoing = asyncio.Queue(QUEUED_MESSAGES_MAX)
@@ -241,7 +242,7 @@ class RemoteEngineClient(RoutedClient):
             await asyncio.sleep(_AGAIN_S)
             with contextlib.suppress(zmq.ZMQError):  # _ping says Hello again too
                 await socket.send(encode(m.Bye()))
-                await socket.send(encode(m.Hello(self._token)))
+                await socket.send(encode(m.Hello(self._address.token)))
 
     async def _disconnect(self, error: EngineError) -> None:
         self._lost(error)
@@ -265,7 +266,7 @@ class RemoteEngineClient(RoutedClient):
             self._take(message)
 
     async def _write(self, socket: zmq.asyncio.Socket) -> None:
-        await socket.send(encode(m.Hello(self._token)))
+        await socket.send(encode(m.Hello(self._address.token)))
         while True:
             await socket.send(await self._outgoing.get())
 
@@ -280,7 +281,7 @@ class RemoteEngineClient(RoutedClient):
                 self._heard_s = now  # it was us who stood still: what came meanwhile is not read
             self._judge_silence(now - self._heard_s)
             known = self._is_ready.is_set()
-            await socket.send(encode(m.Ping() if known else m.Hello(self._token)))
+            await socket.send(encode(m.Ping() if known else m.Hello(self._address.token)))
 
     def _judge_silence(self, silent_s: float) -> None:
         """Nothing has come for so long. What runs is not given up: the engine may go on."""

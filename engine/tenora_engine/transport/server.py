@@ -1,5 +1,5 @@
-"""The engine process: builds the engine its owner asks for and lets `serving` serve it. Run as
-`python -m tenora_engine.transport.server` by `process`; ends when its owner does."""
+"""The engine process: builds an engine and lets `serving` serve it. Run as `python -m
+tenora_engine.transport.server` by `engine_process`, whose end ends it; or alone, by a call."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import zmq
 
 from tenora_engine.config import EngineConfig
-from tenora_engine.engine import Engine
 from tenora_engine.errors import EngineError, ModelLoadError
 from tenora_engine.garbage import seldom_collect
 from tenora_engine.threads import call_in_ending_thread
 from tenora_engine.transport import messages as m
+from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.engine_process import BUILD_ENGINE
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.serving import EngineServer
-from tenora_engine.transport.wire import QUEUED_MESSAGES_MAX
+
+if TYPE_CHECKING:  # it brings torch
+    from tenora_engine.engine import Engine
 
 _EXIT_S = 10.0  # after which a process whose owner is gone ends, whatever it is doing
 
@@ -50,47 +53,81 @@ class _OwnerWatch:
         os._exit(1)
 
 
+def serve_engine(
+    config: EngineConfig,
+    address: EngineAddress,
+    factory: str = BUILD_ENGINE,
+    report: Callable[[m.Listening | m.Loaded], None] = lambda report: None,
+) -> BaseException | None:
+    """Run an engine that nobody owns, on the main thread, until SIGTERM or SIGINT: then what runs
+    is aborted and metered. `report` is told when it listens and when it serves.
+
+    Returns what the engine failed with; its threads may then hang, so that the process should
+    leave by `os._exit`. Raises ModelLoadError, MemoryBudgetError, InsecureEndpointError,
+    EngineUnavailableError (its outbox is another engine's), zmq.ZMQError (it cannot listen).
+    """
+
+    def until_signalled(server: EngineServer) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: server.stop())
+
+    return _serve(m.Boot(config, address, factory), report, until_signalled)
+
+
 def main() -> int:
-    """Exit status 0 after a clean stop, 1 when the engine could not be built or has failed."""
+    """The engine as a child. Exit status 0 after a clean stop, 1 when it could not be built or has
+    failed."""
     report_fd = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get between the report's lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's affair
     logging.basicConfig(level=logging.INFO, format="tenora-engine %(levelname)s %(message)s")
+    boot = msgspec.json.decode(_read_line(0), type=m.Boot)
+    watch = _OwnerWatch()
+
+    def until_told(server: EngineServer) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: server.stop())
+        watch.serving(server)
+
+    try:
+        failure = _serve(boot, lambda report: _report(report_fd, report), until_told)
+    except Exception as error:
+        if not isinstance(error, EngineError):
+            _log.exception("the engine could not be built")
+        _report(report_fd, m.LoadFailed(m.error_info(error)))
+        return 1
+    return 0 if failure is None else 1
+
+
+def _serve(
+    boot: m.Boot,
+    report: Callable[[m.Listening | m.Loaded], None],
+    begins: Callable[[EngineServer], None],
+) -> BaseException | None:
+    """Raises what keeps the engine from serving; returns what ended it, None after `stop`."""
     comm = Path("/proc/self/comm")
     if comm.exists():
         comm.write_text("tenora-engine")
-    boot = msgspec.json.decode(_read_line(0), type=m.Boot)
-    watch = _OwnerWatch()
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        socket.set_hwm(QUEUED_MESSAGES_MAX)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.LINGER, 1000)
-        try:
-            socket.bind(boot.endpoint)
-            _report(report_fd, m.Listening(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
-            engine = _build(boot)
-            directory = boot.config.outbox_dir
-            outbox = UsageOutbox(Path(directory) if directory is not None else None)
-        except Exception as error:
-            if not isinstance(error, EngineError):
-                _log.exception("the engine could not be built")
-            _report(report_fd, m.LoadFailed(m.error_info(error)))
-            return 1
-        server = EngineServer(socket, boot.token, outbox)
-        signal.signal(signal.SIGTERM, lambda *_: server.stop())
-        watch.serving(server)
+    with boot.address.listening() as socket:
+        report(m.Listening(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
+        engine = _build(boot)
+        directory = boot.config.outbox_dir
+        outbox = UsageOutbox(Path(directory) if directory is not None else None)
+        server = EngineServer(socket, boot.address.token, outbox)
+        begins(server)
         seldom_collect()
-        _report(report_fd, m.Loaded())
+        report(m.Loaded())
         failure = server.serve(engine)
     if failure is not None:
         _log.error("the engine failed and its process ends: %s", failure, exc_info=failure)
-    return 0 if failure is None else 1
+    return failure
 
 
 def _build(boot: m.Boot) -> Engine:
     """Raises what the factory raises: ModelLoadError, MemoryBudgetError."""
     module, _, name = boot.factory.partition(":")
-    factory = cast(Callable[[EngineConfig], Engine], getattr(importlib.import_module(module), name))
+    factory = cast(
+        "Callable[[EngineConfig], Engine]", getattr(importlib.import_module(module), name)
+    )
     if boot.config.threads is not None:
         import torch
 

@@ -11,12 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
 
-from tenora_engine.engine import Engine
 from tenora_engine.errors import (
     DeadlineError,
     EngineError,
@@ -37,6 +36,9 @@ from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests
 from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
+
+if TYPE_CHECKING:  # it brings torch
+    from tenora_engine.engine import Engine
 
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
 _POLL_MS = 1000
