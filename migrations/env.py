@@ -12,6 +12,7 @@ assert isinstance(connection, Connection)
 context.configure(
     connection=connection,
     target_metadata=context.config.attributes["metadata"],
+    version_table_schema=context.config.attributes["installation"].schema,
     compare_type=True,
     transaction_per_migration=True,
 )

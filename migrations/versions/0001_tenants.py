@@ -8,11 +8,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from tenora_platform.db import ADMIN_ROLE, APP_ROLE
 from tenora_platform.isolation import (
     CURRENT_TENANT,
     enable_tenant_isolation,
     grant_shared,
+    roles,
 )
 
 revision = "0001"
@@ -131,15 +131,13 @@ def _create_tenants() -> None:
     # A tenant reads its own row; only the operator writes any.
     op.execute("ALTER TABLE tenants ENABLE ROW LEVEL SECURITY")
     op.execute("ALTER TABLE tenants FORCE ROW LEVEL SECURITY")
+    app, admin = roles().app_role, roles().admin_role
     op.execute(
-        f"CREATE POLICY tenant_rows ON tenants FOR SELECT TO {APP_ROLE} "
-        f"USING (id = {CURRENT_TENANT})"
+        f"CREATE POLICY tenant_rows ON tenants FOR SELECT TO {app} USING (id = {CURRENT_TENANT})"
     )
-    op.execute(
-        f"CREATE POLICY operator_rows ON tenants TO {ADMIN_ROLE} USING (true) WITH CHECK (true)"
-    )
-    op.execute(f"GRANT SELECT ON tenants TO {APP_ROLE}")
-    op.execute(f"GRANT SELECT, INSERT, UPDATE ON tenants TO {ADMIN_ROLE}")
+    op.execute(f"CREATE POLICY operator_rows ON tenants TO {admin} USING (true) WITH CHECK (true)")
+    op.execute(f"GRANT SELECT ON tenants TO {app}")
+    op.execute(f"GRANT SELECT, INSERT, UPDATE ON tenants TO {admin}")
 
 
 def _create_api_keys() -> None:
@@ -160,7 +158,7 @@ def _create_api_keys() -> None:
     enable_tenant_isolation("api_keys")
     # Authentication asks before it knows the tenant: then a session sees one prefix, and only that.
     op.execute(
-        f"CREATE POLICY key_lookup ON api_keys FOR SELECT TO {APP_ROLE} "
+        f"CREATE POLICY key_lookup ON api_keys FOR SELECT TO {roles().app_role} "
         "USING (prefix = NULLIF(current_setting('app.key_prefix', true), ''))"
     )
 

@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-from tenora_platform.db import ADMIN_ROLE
-from tenora_platform.isolation import enable_tenant_isolation, grant_shared, refuse_changes
+from tenora_platform.isolation import enable_tenant_isolation, grant_shared, refuse_changes, roles
 
 revision = "0003"
 down_revision = "0002"
@@ -81,7 +80,7 @@ def _create_dead_letters() -> None:
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("received_at", _TIME, nullable=False, server_default=sa.func.now()),
     )
-    op.execute(f"GRANT SELECT, INSERT ON usage_dead_letters TO {ADMIN_ROLE}")
+    op.execute(f"GRANT SELECT, INSERT ON usage_dead_letters TO {roles().admin_role}")
     refuse_changes("usage_dead_letters")
 
 

@@ -24,6 +24,7 @@ from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
+from tenora_platform.installation import Installation
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.secret import load_secret
@@ -41,7 +42,8 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
     secret = load_secret(
         settings.data_dir, settings.secret.get_secret_value() if settings.secret else None
     )
-    db = Database(database_urls(settings.database_url, secret))
+    installation = Installation(settings.installation)
+    db = Database(database_urls(settings.database_url, secret, installation))
     redis = open_redis(settings.redis_url)
     return AppState(
         settings=settings,

@@ -1,9 +1,10 @@
-"""Brings a database to the state the platform needs: its two login roles, and the schema by
+"""Brings a database to the state that an installation needs: its two login roles, and its schema by
 migrations under an advisory lock. Runs as the database's owner, before anything else connects."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 from alembic import command
 from alembic.config import Config
@@ -15,7 +16,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from tenora_platform.db import ADMIN_ROLE, APP_ROLE, Base, DatabaseUrls, psycopg_url
+from tenora_platform.db import Base, DatabaseUrls, psycopg_url
+from tenora_platform.installation import DEFAULT, Installation
 from tenora_platform.secret import ServerSecret
 
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
@@ -26,14 +28,24 @@ class DatabaseSetupError(Exception):
     """The database is unreachable, or its user may not do what is needed; says what to do."""
 
 
-def database_urls(database_url: str, secret: ServerSecret) -> DatabaseUrls:
+def database_urls(
+    database_url: str, secret: ServerSecret, installation: Installation
+) -> DatabaseUrls:
     """The three ways in. The roles' passwords follow from the server secret, so that every worker
     knows them and nobody has to store them."""
-    owner = psycopg_url(database_url)
+    url = psycopg_url(database_url)
+    # Said as the connection opens, so that no statement can be run in another schema.
+    options = [*url.normalized_query.get("options", ()), f"-csearch_path={installation.schema}"]
+    owner = url.update_query_dict({"options": " ".join(options)})
+
+    def login(role: str) -> URL:
+        return owner.set(username=role, password=secret.mac("database-role", role))
+
     return DatabaseUrls(
+        installation=installation,
         owner=owner,
-        app=owner.set(username=APP_ROLE, password=_password(secret, APP_ROLE)),
-        admin=owner.set(username=ADMIN_ROLE, password=_password(secret, ADMIN_ROLE)),
+        app=login(installation.app_role),
+        admin=login(installation.admin_role),
     )
 
 
@@ -45,16 +57,18 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
             f"The migrations are not at {MIGRATIONS}. Run Tenora from a checkout (make setup)."
         )
     engine = _owner_engine(urls.owner)
+    key = {"key": _lock_key(urls.installation)}
     try:
         with engine.connect() as connection:
-            connection.execute(text("select pg_advisory_lock(:key)"), {"key": _LOCK})
+            connection.execute(text("select pg_advisory_lock(:key)"), key)
             connection.commit()
             try:
+                _make_schema(connection, urls)
                 _make_roles(connection, urls)
-                command.upgrade(_alembic(connection), revision)
+                command.upgrade(_alembic(connection, urls.installation), revision)
             finally:
                 connection.rollback()
-                connection.execute(text("select pg_advisory_unlock(:key)"), {"key": _LOCK})
+                connection.execute(text("select pg_advisory_unlock(:key)"), key)
                 connection.commit()
     except OperationalError as error:
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
@@ -62,16 +76,17 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
         engine.dispose()
 
 
-def migration_state(owner: URL) -> tuple[str | None, str | None]:
-    """(the database's revision, the newest one known here). Raises DatabaseSetupError."""
-    engine = _owner_engine(owner)
+def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
+    """(the schema's revision, the newest one known here). Raises DatabaseSetupError."""
+    engine = _owner_engine(urls.owner)
     try:
         with engine.connect() as connection:
-            current = MigrationContext.configure(connection).get_current_revision()
-            head = ScriptDirectory.from_config(_alembic(connection)).get_current_head()
-            return current, head
+            opts = {"version_table_schema": urls.installation.schema}
+            current = MigrationContext.configure(connection, opts=opts).get_current_revision()
+            config = _alembic(connection, urls.installation)
+            return current, ScriptDirectory.from_config(config).get_current_head()
     except OperationalError as error:
-        raise DatabaseSetupError(_unreachable(owner, error)) from error
+        raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
     finally:
         engine.dispose()
 
@@ -80,16 +95,46 @@ def _owner_engine(owner: URL) -> Engine:
     return create_engine(owner, poolclass=NullPool, connect_args={"connect_timeout": 10})
 
 
-def _alembic(connection: Connection) -> Config:
+def _lock_key(installation: Installation) -> int:
+    """Advisory locks are the database's: installations in two schemas of one do not wait for each
+    other."""
+    return _LOCK if installation == DEFAULT else _LOCK | crc32(installation.name.encode()) << 31
+
+
+def _alembic(connection: Connection, installation: Installation) -> Config:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["metadata"] = Base.metadata
+    config.attributes["installation"] = installation
     return config
 
 
-def _password(secret: ServerSecret, role: str) -> str:
-    return secret.mac("database-role", role)
+def _make_schema(connection: Connection, urls: DatabaseUrls) -> None:
+    """The installation's schema, made if it is not there. `public` is every database's."""
+    schema, owner = urls.installation.schema, urls.owner.username
+    query = text(
+        "select has_schema_privilege(oid, 'CREATE') from pg_namespace where nspname = :schema"
+    )
+    may_create = connection.scalar(query, {"schema": schema})
+    if may_create is False:
+        raise DatabaseSetupError(
+            f"The database user {owner!r} may not create tables in the schema {schema!r}. Is it "
+            "another's? Choose another TENORA_INSTALLATION, or as the schema's owner run: "
+            f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {owner}"
+        )
+    try:
+        if may_create is None:
+            make = sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema))
+            connection.exec_driver_sql(make.as_string(None))
+        connection.commit()
+    except ProgrammingError as error:
+        connection.rollback()
+        raise DatabaseSetupError(
+            f"The database user {owner!r} may not create the schema {schema!r} of this "
+            f"installation ({_first_line(error)}). As the database's owner run: "
+            f"GRANT CREATE ON DATABASE {urls.owner.database} TO {owner}"
+        ) from error
 
 
 def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:
@@ -97,7 +142,7 @@ def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:
         assert url.username is not None
         assert isinstance(url.password, str)
         try:
-            _make_role(connection, url, url.username, url.password)
+            _make_role(connection, urls.installation, url, url.username, url.password)
             connection.commit()
         except ProgrammingError as error:
             connection.rollback()
@@ -108,7 +153,9 @@ def _make_roles(connection: Connection, urls: DatabaseUrls) -> None:
             ) from error
 
 
-def _make_role(connection: Connection, url: URL, role: str, password: str) -> None:
+def _make_role(
+    connection: Connection, installation: Installation, url: URL, role: str, password: str
+) -> None:
     name = sql.Identifier(role)
     query = text("select rolsuper or rolbypassrls from pg_roles where rolname = :role")
     unsafe = connection.scalar(query, {"role": role})
@@ -118,14 +165,37 @@ def _make_role(connection: Connection, url: URL, role: str, password: str) -> No
             f"would let tenants see each other. Run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
         )
     if unsafe is None or not _can_log_in(url):
+        _refuse_role_of_others(connection, installation, role)
         # NOSUPERUSER and NOBYPASSRLS are the default of a new role; only a superuser may say them.
         verb = sql.SQL("CREATE ROLE" if unsafe is None else "ALTER ROLE")
         statement = sql.SQL("{} {} LOGIN PASSWORD {}").format(verb, name, sql.Literal(password))
         connection.exec_driver_sql(statement.as_string(None))
     database = sql.Identifier(url.database or "postgres")
-    for grant in ("GRANT CONNECT ON DATABASE {database}", "GRANT USAGE ON SCHEMA public"):
-        statement = sql.SQL(grant + " TO {role}").format(database=database, role=name)
+    schema = sql.Identifier(installation.schema)
+    for grant in ("GRANT CONNECT ON DATABASE {database}", "GRANT USAGE ON SCHEMA {schema}"):
+        statement = sql.SQL(grant + " TO {role}").format(
+            database=database, schema=schema, role=name
+        )
         connection.exec_driver_sql(statement.as_string(None))
+
+
+def _refuse_role_of_others(connection: Connection, installation: Installation, role: str) -> None:
+    """Roles are the whole server's. One that our secret does not open and that has rights in
+    another database is another installation's, which a new password would lock out."""
+    query = text(
+        "select string_agg(distinct datname, ', ') from pg_shdepend "
+        "join pg_database on pg_database.oid = dbid join pg_roles on pg_roles.oid = refobjid "
+        "where rolname = :role and refclassid = 'pg_authid'::regclass "
+        "and datname <> current_database()"
+    )
+    others = connection.scalar(query, {"role": role})
+    if others is not None:
+        raise DatabaseSetupError(
+            f"The login role {role!r} exists with another password and serves the database "
+            f"{others}: another installation on this server is called {installation.name!r} too. "
+            "Give this one a name of its own in TENORA_INSTALLATION, or, if both are one "
+            "installation, the same TENORA_SECRET."
+        )
 
 
 def _can_log_in(url: URL) -> bool:
@@ -141,7 +211,7 @@ def _can_log_in(url: URL) -> bool:
 
 
 def _unreachable(url: URL, error: Exception) -> str:
-    where = url.render_as_string(hide_password=True)
+    where = url.difference_update_query(["options"]).render_as_string(hide_password=True)
     return (
         f"The database at {where} cannot be used: {_first_line(error)}. Is the server running, and "
         "are user, password and database name in TENORA_DATABASE_URL right?"

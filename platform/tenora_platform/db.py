@@ -12,8 +12,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
 
-APP_ROLE = "tenora_app"
-ADMIN_ROLE = "tenora_admin"
+from tenora_platform.installation import Installation
 
 
 class Base(DeclarativeBase):
@@ -32,8 +31,10 @@ class Base(DeclarativeBase):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseUrls:
-    """The same database as its owner and as the two roles of the platform."""
+    """The same database as its owner and as the two roles of the platform. Each leads into the
+    installation's schema."""
 
+    installation: Installation
     owner: URL
     app: URL
     admin: URL
@@ -46,7 +47,7 @@ def psycopg_url(url: str) -> URL:
 
 
 class Database:
-    """Opens sessions as `tenora_app` (one tenant's rows) or `tenora_admin` (operator's work)."""
+    """Opens sessions as the app role (one tenant's rows) or the admin role (operator's work)."""
 
     def __init__(self, urls: DatabaseUrls, *, pool_size: int = 8) -> None:
         self._app = _engine(urls.app, pool_size)

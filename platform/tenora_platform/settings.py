@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tenora_engine.config import EngineConfig, PolicyName, SchedulingPolicy
+from tenora_platform.installation import InstallationName
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
@@ -78,6 +79,8 @@ class Settings(BaseSettings):
     """Seconds for which a key may be believed without asking the database; 0 is never."""
 
     # Where state lives
+    installation: InstallationName = "tenora"
+    """What names roles and schema where several installations share a PostgreSQL server."""
     data_dir: Path = Path(".data")
     """Everything that Tenora writes."""
     database_url: str | None = None

@@ -19,6 +19,7 @@ from tenora_platform.audit import repository
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.ids import new_id
+from tenora_platform.installation import DEFAULT
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -94,7 +95,7 @@ async def test_nobody_changes_an_entry(
     api: Api, servers: Servers, database_url: str, role: str
 ) -> None:
     tenant = await api.new_tenant()
-    url = getattr(database_urls(database_url, servers.secret), role)
+    url = getattr(database_urls(database_url, servers.secret, DEFAULT), role)
     text = url.render_as_string(hide_password=False)
     with psycopg.connect(plain_url(text), autocommit=True) as connection:
         connection.execute("select set_config('app.tenant', %s, false)", [tenant.id])

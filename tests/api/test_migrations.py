@@ -8,6 +8,7 @@ from sqlalchemy import make_url
 
 from platform_fixtures import Servers, plain_url, with_database
 from tenora_platform.bootstrap import database_urls, prepare_database
+from tenora_platform.installation import DEFAULT
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def owned_url(servers: Servers) -> str:
 
 
 def test_the_order_of_completed_uploads_is_kept(servers: Servers, owned_url: str) -> None:
-    urls = database_urls(owned_url, servers.secret)
+    urls = database_urls(owned_url, servers.secret, DEFAULT)
     prepare_database(urls, "0004")
     as_superuser = plain_url(with_database(servers.postgres_url, "owned"))
     with psycopg.connect(as_superuser, autocommit=True) as superuser:

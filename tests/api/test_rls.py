@@ -1,5 +1,6 @@
 """Row-level security, asked of the catalog and of the server itself: whatever a query forgets, a
-tenant's session sees and writes the tenant's rows only."""
+tenant's session sees and writes the tenant's rows only. Once in the schema `public`, and once in
+that of a second installation beside it."""
 
 from __future__ import annotations
 
@@ -14,15 +15,30 @@ from sqlalchemy.engine import URL
 
 from api_harness import Api
 from platform_fixtures import Servers, plain_url
-from tenora_platform.bootstrap import database_urls
-from tenora_platform.db import ADMIN_ROLE, APP_ROLE, Base, DatabaseUrls
+from tenora_platform.bootstrap import database_urls, prepare_database
+from tenora_platform.db import Base, DatabaseUrls
+from tenora_platform.installation import DEFAULT, Installation
+from tenora_platform.settings import Settings
 
 TABLES_WITHOUT_TENANT = {"alembic_version", "plans", "tenants"}
 
 
+@pytest.fixture(scope="module", params=[DEFAULT, Installation("second")], ids=str)
+def installation(request: pytest.FixtureRequest) -> Installation:
+    assert isinstance(request.param, Installation)
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def urls(servers: Servers, database_url: str) -> DatabaseUrls:
-    return database_urls(database_url, servers.secret)
+def urls(servers: Servers, database_url: str, installation: Installation) -> DatabaseUrls:
+    urls = database_urls(database_url, servers.secret, installation)
+    prepare_database(urls)
+    return urls
+
+
+@pytest.fixture(scope="module")
+def settings(settings: Settings, urls: DatabaseUrls) -> Settings:
+    return settings.model_copy(update={"installation": urls.installation.name})
 
 
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
@@ -45,15 +61,16 @@ def tenant_tables(owner: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     """Every table with a column tenant_id, from the catalog: none can be forgotten."""
     found = owner.execute(
         "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid"
-        " where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')"
+        " where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')"
         " and a.attname = 'tenant_id' and not a.attisdropped order by 1"
     )
     return [str(row[0]) for row in found]
 
 
 def test_every_tenant_table_is_forced_and_has_policies(
-    owner: psycopg.Connection[tuple[object, ...]],
+    owner: psycopg.Connection[tuple[object, ...]], installation: Installation
 ) -> None:
+    app_role = installation.app_role
     tables = [*tenant_tables(owner), "tenants"]
     assert {"api_keys", "audit_logs"} <= set(tables)
     for table in tables:
@@ -63,38 +80,43 @@ def test_every_tenant_table_is_forced_and_has_policies(
         ).fetchone()
         assert flags == (True, True), f"{table} is not under forced row-level security"
         policies = owner.execute(
-            "select roles::text[], cmd, qual, with_check from pg_policies where tablename = %s",
+            "select roles::text[], cmd, qual, with_check from pg_policies"
+            " where schemaname = current_schema() and tablename = %s",
             [table],
         ).fetchall()
-        for_app = [policy for policy in policies if APP_ROLE in str(policy[0])]
-        assert for_app, f"{table} has no policy for {APP_ROLE}"
+        for_app = [policy for policy in policies if app_role in str(policy[0])]
+        assert for_app, f"{table} has no policy for {app_role}"
         for roles, _, condition, check in policies:
             assert "public" not in str(roles), f"{table} has a policy for everybody"
-            if APP_ROLE in str(roles):
+            if app_role in str(roles):
                 for expression in filter(None, (condition, check)):
                     assert "current_setting" in str(expression), (table, expression)
                     assert "NULLIF" in str(expression), (table, expression)
 
 
-def test_no_table_is_outside_the_rule(owner: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_no_table_is_outside_the_rule(
+    owner: psycopg.Connection[tuple[object, ...]], installation: Installation
+) -> None:
     """A table that tenants can read either has a tenant, and the rule above, or is known not to."""
     readable = owner.execute(
         "select table_name from information_schema.role_table_grants"
-        " where grantee = %s and privilege_type = 'SELECT' and table_schema = 'public'",
-        [APP_ROLE],
+        " where grantee = %s and privilege_type = 'SELECT' and table_schema = current_schema()",
+        [installation.app_role],
     ).fetchall()
     without = {str(row[0]) for row in readable} - set(tenant_tables(owner))
     writable = owner.execute(
         "select table_name from information_schema.role_table_grants"
-        " where grantee = %s and privilege_type <> 'SELECT' and table_schema = 'public'",
-        [APP_ROLE],
+        " where grantee = %s and privilege_type <> 'SELECT' and table_schema = current_schema()",
+        [installation.app_role],
     ).fetchall()
     assert {"plans", "tenants"} <= without
     assert not {str(row[0]) for row in writable} & without, "tenants write operators' tables"
 
 
-def test_the_roles_are_ordinary(owner: psycopg.Connection[tuple[object, ...]]) -> None:
-    for role in (APP_ROLE, ADMIN_ROLE):
+def test_the_roles_are_ordinary(
+    owner: psycopg.Connection[tuple[object, ...]], installation: Installation
+) -> None:
+    for role in (installation.app_role, installation.admin_role):
         row = owner.execute(
             "select rolsuper, rolbypassrls, rolcreaterole, rolcreatedb from pg_roles"
             " where rolname = %s",
@@ -109,7 +131,7 @@ def test_uniqueness_does_not_leak(owner: psycopg.Connection[tuple[object, ...]])
     """A unique index over what tenants choose would tell one tenant what another has. Allowed are
     those with the tenant in them, and ids, which the server makes."""
     found = owner.execute(
-        "select tablename, indexdef from pg_indexes where schemaname = 'public'"
+        "select tablename, indexdef from pg_indexes where schemaname = current_schema()"
         " and indexdef like 'CREATE UNIQUE%'"
     ).fetchall()
     tables = set(tenant_tables(owner))
@@ -198,7 +220,7 @@ def test_rows_and_migrations_agree(owner: psycopg.Connection[tuple[object, ...]]
     for table in Base.metadata.sorted_tables:
         found = owner.execute(
             "select column_name, is_nullable from information_schema.columns"
-            " where table_schema = 'public' and table_name = %s",
+            " where table_schema = current_schema() and table_name = %s",
             [table.name],
         ).fetchall()
         columns = {str(name): nullable == "YES" for name, nullable in found}

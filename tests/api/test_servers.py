@@ -27,11 +27,11 @@ from tenora_platform.bootstrap import (
     migration_state,
     prepare_database,
 )
-from tenora_platform.db import APP_ROLE
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.process import EmbeddedServerError, free_port, is_alive
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.embedded.valkey import EmbeddedValkey
+from tenora_platform.installation import DEFAULT
 from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
@@ -128,17 +128,17 @@ def test_a_broken_cluster_says_so(tmp_path: Path) -> None:
 
 def test_preparing_twice_and_at_once_is_harmless(servers: Servers) -> None:
     url = servers.new_database()
-    urls = database_urls(url, servers.secret)
+    urls = database_urls(url, servers.secret, DEFAULT)
     for _ in range(2):
         prepare_database(urls)
-    current, head = migration_state(urls.owner)
+    current, head = migration_state(urls)
     assert current == head is not None
 
 
 def test_an_unreachable_database_says_what_to_check() -> None:
     url = f"postgresql://someone:hidden@127.0.0.1:{free_port()}/none"
     with pytest.raises(DatabaseSetupError, match="TENORA_DATABASE_URL") as caught:
-        prepare_database(database_urls(url, KEY))
+        prepare_database(database_urls(url, KEY, DEFAULT))
     assert "hidden" not in str(caught.value)
 
 
@@ -153,15 +153,15 @@ def test_a_user_who_may_not_create_roles_is_told_how(tmp_path: Path) -> None:
             connection.execute("CREATE DATABASE theirs OWNER modest")
         modest = with_user(with_database(url, "theirs"), "modest", "pw")
         with pytest.raises(DatabaseSetupError, match="ALTER ROLE modest CREATEROLE"):
-            prepare_database(database_urls(modest, KEY))
+            prepare_database(database_urls(modest, KEY, DEFAULT))
         with psycopg.connect(plain_url(url), autocommit=True) as connection:
             connection.execute("ALTER ROLE modest CREATEROLE")
-        prepare_database(database_urls(modest, KEY))
+        prepare_database(database_urls(modest, KEY, DEFAULT))
         assert select(modest, "select rolsuper from pg_roles where rolname = 'tenora_app'") is False
         with psycopg.connect(plain_url(url), autocommit=True) as connection:
-            connection.execute(f"ALTER ROLE {APP_ROLE} BYPASSRLS")
+            connection.execute(f"ALTER ROLE {DEFAULT.app_role} BYPASSRLS")
         with pytest.raises(DatabaseSetupError, match="NOBYPASSRLS"):
-            prepare_database(database_urls(modest, KEY))
+            prepare_database(database_urls(modest, KEY, DEFAULT))
     finally:
         postgres.stop()
 
@@ -239,8 +239,8 @@ async def test_the_operators_own_servers(tmp_path: Path) -> None:
     with ExitStack() as stack:
         database_url = stack.enter_context(debian_postgres(tmp_path / "postgres"))
         redis_url = stack.enter_context(debian_redis(tmp_path / "redis"))
-        prepare_database(database_urls(database_url, KEY))
-        prepare_database(database_urls(database_url, KEY))
+        prepare_database(database_urls(database_url, KEY, DEFAULT))
+        prepare_database(database_urls(database_url, KEY, DEFAULT))
         settings = Settings(
             data_dir=tmp_path / "data",
             database_url=database_url,

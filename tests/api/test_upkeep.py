@@ -25,6 +25,7 @@ from tenora_platform.embedded.process import EmbeddedServerError, is_alive
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.embedded.upkeep import upheld
 from tenora_platform.embedded.valkey import EmbeddedValkey
+from tenora_platform.installation import DEFAULT
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -62,7 +63,7 @@ async def test_killed_servers_are_back_for_those_who_used_them(reach: str, tmp_p
     with running_servers(Settings(data_dir=data), KEY) as ready:
         assert ready.database_url is not None
         assert ready.redis_url is not None
-        urls = database_urls(ready.database_url, KEY)
+        urls = database_urls(ready.database_url, KEY, DEFAULT)
         prepare_database(urls)
         db, redis = Database(urls), open_redis(ready.redis_url)
         # After SIGTERM PostgreSQL would wait for its clients, of whom our pool keeps one.
@@ -159,7 +160,7 @@ async def test_while_a_server_is_away_it_is_503_with_its_name(
     away_servers: tuple[EmbeddedPostgres, EmbeddedValkey], tmp_path: Path
 ) -> None:
     postgres, valkey = away_servers
-    prepare_database(database_urls(postgres.url, KEY))
+    prepare_database(database_urls(postgres.url, KEY, DEFAULT))
     settings = Settings(
         data_dir=tmp_path,
         database_url=postgres.url,
@@ -217,7 +218,7 @@ async def test_a_server_that_hangs_shows_in_readyz(
         secret=SecretStr(SECRET),
         log_level="error",
     )
-    prepare_database(database_urls(postgres.url, KEY))
+    prepare_database(database_urls(postgres.url, KEY, DEFAULT))
     async with running_api(settings, tmp_path / "api") as api:
         pid = int((valkey.folder / "valkey.pid").read_text())
         os.kill(pid, signal.SIGSTOP)

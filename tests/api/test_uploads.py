@@ -18,7 +18,7 @@ import pytest
 from adapter_files import adapter_config, adapter_form, adapter_tensors, form, safetensors
 from api_harness import Api, TestTenant
 from tenora_engine.adapters.identity import config_key, weights_key
-from tenora_platform.registry import repository
+from tenora_platform.locks import try_lock
 from tenora_platform.registry.collector import Collector
 from tenora_platform.registry.storage import AdapterStorage
 from tenora_platform.registry.worker import IntakeWorker
@@ -293,7 +293,7 @@ async def _a_crash_at_cancelling(
 async def test_one_process_sweeps_at_a_time(api: Api, crashed: set[str]) -> None:
     collector = Collector(api.state, grace=timedelta(0))
     async with api.state.db.admin_session() as session:
-        assert await repository.try_lock(session, "object-store:collector")
+        assert await try_lock(session, "object-store:collector")
         assert await collector.sweep() == 0
     assert crashed <= stored(api)
     assert await collector.sweep() >= len(crashed)

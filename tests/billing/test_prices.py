@@ -15,6 +15,7 @@ from api_harness import Api, TestTenant
 from platform_fixtures import Servers, plain_url, with_database
 from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.bootstrap import database_urls, prepare_database
+from tenora_platform.installation import DEFAULT
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
@@ -186,7 +187,7 @@ def test_stored_extremes_are_mended(servers: Servers) -> None:
     """A database from before there were bounds, with the dates, keys and plans that stopped it."""
     url = with_database(servers.postgres_url, "extremes")
     servers.execute("CREATE DATABASE {}", "extremes")
-    prepare_database(database_urls(url, servers.secret), "0005")
+    prepare_database(database_urls(url, servers.secret, DEFAULT), "0005")
     with psycopg.connect(plain_url(url), autocommit=True) as owner:
         owner.execute(
             """
@@ -205,7 +206,7 @@ def test_stored_extremes_are_mended(servers: Servers) -> None:
             UPDATE plans SET weight = 'NaN' WHERE name = 'premium';
             """
         )
-        prepare_database(database_urls(url, servers.secret))
+        prepare_database(database_urls(url, servers.secret, DEFAULT))
         rows = owner.execute(
             "SELECT id, effective_from, effective_to FROM price_versions "
             "WHERE withdrawn_at IS NULL ORDER BY id"

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = (".py", ".ts", ".tsx", ".sh", ".md", ".toml", ".json", ".yml")
@@ -90,3 +92,27 @@ print(len(names))
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     assert int(run.stdout) > 5
+
+
+def test_what_belongs_to_one_installation_is_said_in_one_place() -> None:
+    """Role names, the schema and advisory locks follow from TENORA_INSTALLATION; one written out
+    would be every installation's."""
+    rooms = {
+        r"pg_(?:try_)?advisory": {"locks.py", "bootstrap.py"},
+        r"\b\w+_(?:app|admin)\b['\"]|\bTO (?:tenora|public)\w*": {"installation.py"},
+        r"['\"]public['\"]|\bpublic\.": {"installation.py", "locks.py"},
+    }
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in tracked("platform/*.py", "migrations/*.py")
+        for line in path.read_text().splitlines()
+        for pattern, allowed in rooms.items()
+        if path.name not in allowed and re.search(pattern, line)
+    ]
+    assert not found, found
+
+
+def test_migrations_can_be_read_and_have_one_head() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(ROOT / "migrations"))
+    assert len(ScriptDirectory.from_config(config).get_heads()) == 1

@@ -22,6 +22,7 @@ from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.db import psycopg_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.embedded.valkey import EmbeddedValkey
+from tenora_platform.installation import DEFAULT
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -88,7 +89,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         stack.callback(valkey.stop)
         made = Servers(postgres.url, valkey.url, secret, itertools.count(1))
         made.execute("CREATE DATABASE {}", _TEMPLATE)
-        prepare_database(database_urls(with_database(postgres.url, _TEMPLATE), secret))
+        prepare_database(database_urls(with_database(postgres.url, _TEMPLATE), secret, DEFAULT))
         yield made
 
 

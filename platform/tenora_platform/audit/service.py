@@ -11,12 +11,12 @@ from decimal import Decimal
 from hashlib import sha256
 
 import structlog
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit import repository
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.ids import new_id
+from tenora_platform.locks import lock
 from tenora_platform.secret import ServerSecret
 
 OPERATOR = "operator"
@@ -50,10 +50,7 @@ class AuditLog:
         `before` (None: nothing) and is `after` it. `tenant_id` is whose chain it belongs to; None
         is the operator's and needs an admin session."""
         chain = tenant_id or OPERATOR
-        await session.execute(
-            text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"),
-            {"name": f"audit:{chain}"},
-        )
+        await lock(session, f"audit:{chain}")
         last = await repository.last_of(session, chain)
         request_id = structlog.contextvars.get_contextvars().get("request_id")
         row = AuditRow(

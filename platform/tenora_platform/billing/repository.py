@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, exists, func, or_, select, text
+from sqlalchemy import delete, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,6 +16,7 @@ from tenora_platform.billing.tables import (
     RatedLineRow,
     UnratedEventRow,
 )
+from tenora_platform.locks import lock, lock_shared
 from tenora_platform.usage.tables import UsageEventRow
 
 _LOCK = "tenora:prices"
@@ -24,9 +25,7 @@ _LOCK = "tenora:prices"
 async def lock_prices(session: AsyncSession, *, to_change: bool) -> None:
     """Until the transaction ends: many may rate, or one may change prices. So no event is left
     unrated beside a price list that was being added."""
-    function = "pg_advisory_xact_lock" if to_change else "pg_advisory_xact_lock_shared"
-    statement = text(f"select {function}(hashtextextended(:name, 0))")
-    await session.execute(statement, {"name": _LOCK})
+    await (lock if to_change else lock_shared)(session, _LOCK)
 
 
 async def price_lists(

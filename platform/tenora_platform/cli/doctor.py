@@ -18,6 +18,7 @@ from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.postgres import find_binaries
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.valkey import find_binary
+from tenora_platform.installation import Installation
 from tenora_platform.portal import Portal
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
@@ -149,9 +150,10 @@ def check_database(settings: Settings) -> Finding:
             return Finding("database", "wrong", str(error))
         return Finding("database", "ok", f"embedded PostgreSQL ({binaries})")
     configured = settings.secret.get_secret_value() if settings.secret else None
-    urls = database_urls(settings.database_url, load_secret(settings.data_dir, configured))
+    secret = load_secret(settings.data_dir, configured)
+    urls = database_urls(settings.database_url, secret, Installation(settings.installation))
     try:
-        current, head = migration_state(urls.owner)
+        current, head = migration_state(urls)
     except DatabaseSetupError as error:
         return Finding("database", "wrong", str(error))
     if current == head:

@@ -20,6 +20,7 @@ from tenora_platform.app import create_app, portal_folder
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
+from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
 from tenora_platform.portal import Portal
 from tenora_platform.secret import load_secret
@@ -57,7 +58,8 @@ def _run(settings: Settings, when_ready: WhenReady, console: Console) -> None:
         console.print(f"tenora: admin key (shown once, keep it): {key}")
     with running_servers(settings, secret) as ready:
         assert ready.database_url is not None
-        prepare_database(database_urls(ready.database_url, secret))
+        installation = Installation(ready.installation)
+        prepare_database(database_urls(ready.database_url, secret, installation))
         if ready.model is None:
             folder = ensure_default_model(ready.data_dir)
             ready = ready.model_copy(update={"model": str(folder)})

@@ -16,6 +16,7 @@ import structlog
 from obstore.store import LocalStore
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.locks import lock, try_lock
 from tenora_platform.registry import repository
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import AdapterStorage
@@ -52,7 +53,7 @@ class Collector:
         """Remove what nobody owns and is older than the grace time; how many objects that was. 0
         while another process sweeps."""
         async with self._state.db.admin_session() as session:
-            if not await repository.try_lock(session, "object-store:collector"):
+            if not await try_lock(session, "object-store:collector"):
                 return 0
             before = datetime.now(UTC) - self._grace
             removed = await self._sweep_uploads(session, before)
@@ -86,7 +87,7 @@ class Collector:
     async def _withdraw(self, digest: str) -> bool:
         async with self._state.db.admin_session() as session:
             # The same lock as a version takes that becomes active with this content.
-            await repository.lock(session, f"content:{digest}")
+            await lock(session, f"content:{digest}")
             if await repository.kept_digests(session, [digest]):
                 return False
             await self._storage.withdraw(digest)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, func, or_, select, text, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -22,17 +22,6 @@ from tenora_platform.tenants.tables import TenantRow
 SERVABLE = ("active", "deprecated")
 PENDING = ("quarantined", "validating")
 OPEN = ("pending", "completed")  # of uploads
-
-
-async def lock(session: AsyncSession, name: str) -> None:
-    """Serialise what names the same thing until the transaction ends."""
-    statement = text("select pg_advisory_xact_lock(hashtextextended(:name, 0))")
-    await session.execute(statement, {"name": name})
-
-
-async def try_lock(session: AsyncSession, name: str) -> bool:
-    statement = text("select pg_try_advisory_xact_lock(hashtextextended(:name, 0))")
-    return bool(await session.scalar(statement, {"name": name}))
 
 
 async def adapter_by_name(

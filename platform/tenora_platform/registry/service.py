@@ -20,6 +20,7 @@ from tenora_platform.errors import (
     NotFoundError,
 )
 from tenora_platform.ids import new_id
+from tenora_platform.locks import lock
 from tenora_platform.registry import repository
 from tenora_platform.registry.forgetting import forget_content
 from tenora_platform.registry.quota import check_names, check_storage
@@ -107,7 +108,7 @@ class Registry:
         """The adapter of that name, made if it is the first version, and the upload claimed, if it
         was one. Serialised per tenant, so that two uploads cannot both take the last place."""
         tenant_id = self._tenant.tenant_id
-        await repository.lock(session, f"registry:{tenant_id}")
+        await lock(session, f"registry:{tenant_id}")
         await self._check_quota(session, name, weights)
         if weights.upload_id and not await repository.claim_upload(session, weights.upload_id):
             raise ConflictError(

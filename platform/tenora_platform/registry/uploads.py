@@ -22,6 +22,7 @@ from tenora_platform.errors import (
     TooLargeError,
 )
 from tenora_platform.ids import new_id
+from tenora_platform.locks import lock
 from tenora_platform.registry import repository
 from tenora_platform.registry.quota import check_storage
 from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
@@ -65,7 +66,7 @@ class Uploads:
         self._storage.require_room(body.bytes)
         tenant_id, now = self._tenant.tenant_id, datetime.now(UTC)
         async with self._session() as session:
-            await repository.lock(session, f"registry:{tenant_id}")
+            await lock(session, f"registry:{tenant_id}")
             if await repository.open_uploads(session, tenant_id, now) >= OPEN_UPLOADS_MAX:
                 raise QuotaExceededError(
                     f"{OPEN_UPLOADS_MAX} uploads are open; complete or cancel one first.",

@@ -14,6 +14,7 @@ import structlog
 
 from tenora_platform.intake.check import CheckedAdapter, check_adapter
 from tenora_platform.intake.report import Problem, ValidationReport
+from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import PENDING
@@ -99,7 +100,7 @@ class IntakeWorker:
         """Whether this worker may have the version. The lock goes with the connection, so that a
         crashed worker's versions are free at once."""
         async with self._state.db.admin_session() as session:
-            yield await repository.try_lock(session, f"intake:{version_id}")
+            yield await try_lock(session, f"intake:{version_id}")
 
     async def _examine(self, row: AdapterVersionRow) -> None:
         assert row.staging_key is not None  # pending versions have one
@@ -142,7 +143,7 @@ class IntakeWorker:
     ) -> None:
         async with self._state.db.admin_session() as session:
             # The same lock as in `_release`: content cannot be withdrawn between look and commit.
-            await repository.lock(session, f"content:{digest}")
+            await lock(session, f"content:{digest}")
             if not await self._storage.published(digest):
                 raise OSError(f"the content {digest} was withdrawn while it was being activated")
             moved = await repository.move_state(
@@ -229,7 +230,7 @@ class IntakeWorker:
         """Delete the content unless a version of any tenant refers to it."""
         async with self._state.db.admin_session() as session:
             if row.digest is not None:
-                await repository.lock(session, f"content:{row.digest}")
+                await lock(session, f"content:{row.digest}")
                 if not await repository.digest_in_use(session, row.digest):
                     await self._storage.withdraw(row.digest)
             now = datetime.now(UTC)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.locks import lock
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
 
@@ -15,8 +16,7 @@ async def list_plans(session: AsyncSession) -> list[PlanRow]:
 
 async def lock_plan(session: AsyncSession, name: str) -> None:
     """Until the transaction ends: one changes the plan, whether or not it exists."""
-    statement = text("select pg_advisory_xact_lock(hashtextextended(:name, 0))")
-    await session.execute(statement, {"name": f"plan:{name}"})
+    await lock(session, f"plan:{name}")
 
 
 async def get_plan(session: AsyncSession, name: str) -> PlanRow | None:

@@ -1,0 +1,29 @@
+"""Advisory locks of one installation, held until the transaction ends. PostgreSQL keeps them by
+database, so the schema is part of what they are called. It does not know what they guard."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+# In `public` as before there were installations: two versions exclude each other during an upgrade.
+_KEY = """hashtextextended(
+  case current_schema() when 'public' then '' else current_schema() || '/' end || :name, 0)"""
+_LOCK = text(f"select pg_advisory_xact_lock({_KEY})")
+_LOCK_SHARED = text(f"select pg_advisory_xact_lock_shared({_KEY})")
+_TRY_LOCK = text(f"select pg_try_advisory_xact_lock({_KEY})")
+
+
+async def lock(session: AsyncSession, name: str) -> None:
+    """Serialise what names the same thing."""
+    await session.execute(_LOCK, {"name": name})
+
+
+async def lock_shared(session: AsyncSession, name: str) -> None:
+    """Many may hold it at once, beside nobody who has it by `lock`."""
+    await session.execute(_LOCK_SHARED, {"name": name})
+
+
+async def try_lock(session: AsyncSession, name: str) -> bool:
+    """Whether it was free, and is ours now."""
+    return bool(await session.scalar(_TRY_LOCK, {"name": name}))
