@@ -163,10 +163,17 @@ async def count_unrated(session: AsyncSession) -> int:
     return await session.scalar(select(func.count()).select_from(UnratedEventRow)) or 0
 
 
-async def last_unrated(session: AsyncSession, limit: int) -> list[UnratedEventRow]:
-    """The newest that wait."""
-    query = select(UnratedEventRow).order_by(UnratedEventRow.since.desc()).limit(limit)
-    return list(await session.scalars(query))
+async def last_unrated(
+    session: AsyncSession, limit: int
+) -> list[tuple[UnratedEventRow, UsageEventRow]]:
+    """The newest that wait, with the events themselves."""
+    query = (
+        select(UnratedEventRow, UsageEventRow)
+        .join(UsageEventRow, UsageEventRow.event_id == UnratedEventRow.event_id)
+        .order_by(UnratedEventRow.since.desc())
+        .limit(limit)
+    )
+    return [(waiting, event) for waiting, event in await session.execute(query)]
 
 
 async def drop_unrated(session: AsyncSession, event_ids: Sequence[str]) -> None:

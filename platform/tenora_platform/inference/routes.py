@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.errors import NotFoundError
 from tenora_platform.inference.chat import chat_prompt, chat_stream, chat_whole
 from tenora_platform.inference.completions import (
     completion_stream,
@@ -40,7 +42,8 @@ from tenora_platform.inference.tokenising import (
 from tenora_platform.registry import repository
 from tenora_platform.registry.resolver import Resolver, model_not_found
 from tenora_platform.registry.tables import AdapterVersionRow
-from tenora_platform.state import AppState, State
+from tenora_platform.state import AppState, State, get_state
+from tenora_platform.tenants.key_terms import covers, require_model
 
 router = APIRouter(tags=["inference"])
 InferenceTenant = Annotated[TenantContext, Depends(require_scope("inference"))]
@@ -52,7 +55,8 @@ _STREAMS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/v1/models")
 async def list_models(state: State, tenant: InferenceTenant) -> ModelList:
-    """The base model, then every adapter of the tenant that can be used, by name."""
+    """The base model, then every adapter of the tenant that can be used, by name; of a key that may
+    use some models only, those."""
     return ModelList(data=await _models(state, tenant))
 
 
@@ -61,6 +65,12 @@ async def get_model(model: str, state: State, tenant: InferenceTenant) -> ModelC
     """Whatever `model` of a request may be: the base model, `name`, `name@3` or `name@alias` (of
     several targets, one)."""
     require_engine(state)
+    require_model(tenant, model)
+    return await _card_of(state, tenant, model)
+
+
+async def _card_of(state: AppState, tenant: TenantContext, model: str) -> ModelCard:
+    """Raises NotFoundError."""
     base = state.engine.model.id
     resolved = await Resolver(state.db, state.redis).resolve(
         tenant.tenant_id, model, base, sticky=tenant.tenant_id
@@ -79,7 +89,19 @@ async def _models(state: AppState, tenant: TenantContext) -> list[ModelCard]:
     base = state.engine.model.id
     async with state.db.tenant_session(tenant.tenant_id) as session:
         versions = await repository.servable_versions(session, tenant.tenant_id)
-    return [_base_card(base), *(_card(name, row, base, tenant) for name, row in versions)]
+    cards = [_base_card(base), *(_card(name, row, base, tenant) for name, row in versions)]
+    return [
+        *(card for card in cards if covers(tenant.key_models, card.id)),
+        *[card async for card in _single_cards(state, tenant)],
+    ]
+
+
+async def _single_cards(state: AppState, tenant: TenantContext) -> AsyncIterator[ModelCard]:
+    """The versions and aliases that the key names one by one, as far as there are any."""
+    for model in tenant.key_models or ():
+        if "@" in model:
+            with contextlib.suppress(NotFoundError):
+                yield await _card_of(state, tenant, model)
 
 
 def _base_card(base: str) -> ModelCard:
@@ -104,12 +126,15 @@ async def create_chat_completion(
     """OpenAI's chat completions, with the additions of `SamplingFields`."""
     require_engine(state)
     open_ended = body.max_tokens is None and body.max_completion_tokens is None
+    require_model(tenant, body.model)
     await state.limits.admit(tenant)
     length = count_characters([body.messages, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     work = partial(chat_prompt, state, body)
     prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)
-    session = await _session(state, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended)
+    session = await _session(
+        request, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended
+    )
     if body.stream:
         return _streamed(session, chat_stream(session, body))
     return await _whole(session, request, chat_whole(session, body))
@@ -121,19 +146,20 @@ async def create_completion(
 ) -> Response:
     """OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids."""
     require_engine(state)
+    require_model(tenant, body.model)
     await state.limits.admit(tenant)
     lengths = prompt_lengths(body.prompt)
     refuse_too_long(state.engine, max(lengths, default=0), "prompt")
     work = partial(text_prompts, state, body)
     prompts = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
-    session = await _session(state, tenant, body, prompts, kind="cmpl", open_ended=False)
+    session = await _session(request, tenant, body, prompts, kind="cmpl", open_ended=False)
     if body.stream:
         return _streamed(session, completion_stream(session, body))
     return await _whole(session, request, completion_whole(session, body))
 
 
 async def _session(
-    state: AppState,
+    request: Request,
     tenant: TenantContext,
     body: SamplingFields,
     prompts: list[Prompt],
@@ -141,6 +167,7 @@ async def _session(
     kind: str,
     open_ended: bool,
 ) -> InferenceSession:
+    state = get_state(request)
     # Who says who is asking stays on one side of a weighted alias; else each prompt does.
     sticky = body.user or body.prompt_cache_key or repr([prompt.token_ids for prompt in prompts])
     resolved = await Resolver(state.db, state.redis).resolve(
@@ -154,6 +181,7 @@ async def _session(
         tier=choose_tier(tenant, body.service_tier),
         open_ended=open_ended,
         kind=kind,
+        x_request_id=request.state.request_id,
     )
 
 

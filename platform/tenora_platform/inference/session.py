@@ -60,6 +60,7 @@ class InferenceSession:
     tier: str
     open_ended: bool
     kind: str  # the id's prefix: chatcmpl, cmpl
+    x_request_id: str  # of the HTTP answer
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     created: int = 0
@@ -93,6 +94,7 @@ class InferenceSession:
                 "model": self.state.engine.model.id,
                 "plan": tenant.plan.name,
                 "request_id": self.id,
+                "x_request_id": self.x_request_id,
                 "first_sequence": str(first_choice),
             },
         )

@@ -115,9 +115,14 @@ async def reconciliation(session: AsyncSession) -> Reconciliation:
         dead_letters=letters,
         newest_unrated_events=[
             UnratedEvent(
-                event_id=row.event_id, tenant_id=row.tenant_id, reason=row.reason, since=row.since
+                event_id=row.event_id,
+                tenant_id=row.tenant_id,
+                request_id=event.request_id,
+                x_request_id=event.x_request_id,
+                reason=row.reason,
+                since=row.since,
             )
-            for row in await billing.last_unrated(session, SHOWN_MAX)
+            for row, event in await billing.last_unrated(session, SHOWN_MAX)
         ],
         newest_dead_letters=[
             DeadLetter(

@@ -40,6 +40,7 @@ def event_values(record: UsageRecord, tenants: set[str]) -> dict[str, Any]:
         "event_id": record.event_id,
         "tenant_id": context["tenant_id"],
         "request_id": context.get("request_id") or record.request_id,
+        "x_request_id": context.get("x_request_id") or None,
         "sequence": _sequence(record),
         "api_key_id": context.get("api_key_id") or None,
         "model": context["model"],

@@ -72,10 +72,12 @@ class CostBucket(BaseModel):
 
 
 class UnratedEvent(BaseModel):
-    """An event that is stored and waits for a price."""
+    """An event that is stored and waits for a price. `x_request_id` is the HTTP answer's header."""
 
     event_id: str
     tenant_id: str
+    request_id: str
+    x_request_id: str | None
     reason: str
     since: datetime
 

@@ -22,7 +22,8 @@ class UsageEventRow(Base):
 
     event_id: Mapped[str] = mapped_column(Text, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
-    request_id: Mapped[str] = mapped_column(Text)
+    request_id: Mapped[str] = mapped_column(Text)  # the answer's id: chatcmpl_...
+    x_request_id: Mapped[str | None] = mapped_column(Text)  # of the HTTP answer; old ones: NULL
     sequence: Mapped[int] = mapped_column(Integer)
     api_key_id: Mapped[str | None] = mapped_column(Text)
     model: Mapped[str] = mapped_column(Text)

@@ -1,0 +1,57 @@
+"""The id of the HTTP answer stands beside the usage it caused: the client's own or the one made for
+it, also where a request has several sequences and where the record cannot be billed yet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from api_harness import Api
+from tenora_platform.usage.records import event_values
+from tenora_platform.usage.tables import UsageEventRow
+from usage_records import usage_record
+
+CHAT = {"model": "fake-base", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+
+
+async def events_of(api: Api, tenant_id: str, count: int) -> list[UsageEventRow]:
+    query = select(UsageEventRow).where(UsageEventRow.tenant_id == tenant_id)
+    async with asyncio.timeout(20):
+        while True:
+            async with api.state.db.admin_session() as session:
+                rows = list(await session.scalars(query))
+            if len(rows) >= count:
+                return rows
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sent", [None, "trace:my-own.1", "x" * 128, "x" * 129, "no spaces"])
+async def test_the_answers_id_is_kept(api: Api, sent: str | None, stream: bool) -> None:
+    tenant = await api.new_tenant()
+    headers = {} if sent is None else {"x-request-id": sent}
+    body = CHAT | {"stream": stream, "n": 2}
+    answer = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200
+    told = answer.headers["x-request-id"]
+    assert (told == sent) == (sent in ("trace:my-own.1", "x" * 128))
+    assert {row.x_request_id for row in await events_of(api, tenant.id, 2)} == {told}
+
+
+async def test_it_is_shown_where_events_are(api: Api) -> None:
+    tenant = await api.new_tenant()
+    async with api.state.db.admin_session() as session:
+        await session.execute(text("update price_versions set effective_from = '2199-01-01'"))
+    answer = await api.call(tenant.key, "POST", "/v1/chat/completions", json=CHAT)
+    await events_of(api, tenant.id, 1)
+    shown = (await api.admin("GET", "/admin/v1/reconciliation")).json()["newest_unrated_events"]
+    assert shown[0]["x_request_id"] == answer.headers["x-request-id"]
+    assert shown[0]["request_id"] == answer.json()["id"]
+
+
+def test_records_from_before_have_none() -> None:
+    record: Any = usage_record("chatcmpl_1:0", "tenant_1")
+    assert event_values(record, {"tenant_1"})["x_request_id"] is None
