@@ -588,7 +588,8 @@ export interface paths {
         };
         /**
          * List Models
-         * @description The base model, then every adapter of the tenant that can be used, by name.
+         * @description The base model, then every adapter of the tenant that can be used, by name; of a key that may
+         *     use some models only, those.
          */
         get: operations["inference_list_models"];
         put?: never;
@@ -2450,13 +2451,15 @@ export interface components {
         };
         /**
          * UnratedEvent
-         * @description An event that is stored and waits for a price.
+         * @description An event that is stored and waits for a price. `x_request_id` is the HTTP answer's header.
          */
         UnratedEvent: {
             /** Event Id */
             event_id: string;
             /** Reason */
             reason: string;
+            /** Request Id */
+            request_id: string;
             /**
              * Since
              * Format: date-time
@@ -2464,6 +2467,8 @@ export interface components {
             since: string;
             /** Tenant Id */
             tenant_id: string;
+            /** X Request Id */
+            x_request_id: string | null;
         };
         /**
          * Upload
