@@ -22,6 +22,7 @@ from tenora_platform.bodies import BodyLimit, KeyFirst
 from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.http import RequestEdge
+from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.operations import routes as operations_routes
@@ -80,6 +81,7 @@ def create_app(
     app.state.tenora = state
     portal = Portal(settings.portal_dir or portal_folder())
     app.router.default = portal.instead_of(app.router.default)
+    app.add_middleware(Idempotency)
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(KeyFirst)
     if settings.cors_origins:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import structlog
 
@@ -34,6 +35,7 @@ def api_work(state: AppState) -> Work:
 
 def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
+    from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
@@ -45,6 +47,7 @@ def worker_work(state: AppState) -> Work:
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
+        "idempotency": partial(keep_swept, state.db),
         "usage": sink.run,
         "leftovers": Leftovers(state.db, sink, state.unbilled, state.metrics).run,
     }
