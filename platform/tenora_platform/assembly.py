@@ -43,7 +43,11 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         settings.data_dir, settings.secret.get_secret_value() if settings.secret else None
     )
     installation = Installation(settings.installation)
-    db = Database(database_urls(settings.database_url, secret, installation))
+    db = Database(
+        database_urls(settings.database_url, secret, installation),
+        connections=settings.database_connections,
+        statement_timeout_s=settings.statement_timeout_s,
+    )
     redis = open_redis(settings.redis_url)
     return AppState(
         settings=settings,

@@ -4,6 +4,7 @@ does for all of them. New work goes into one of the two; who runs them is its ca
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -42,6 +43,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.usage.leftovers import Leftovers
     from tenora_platform.usage.sink import UsageSink
 
+    state = dataclasses.replace(state, db=state.db.patient())
     sink = UsageSink(state.engine, state.db)
     return {
         "intake": IntakeWorker(state).run,

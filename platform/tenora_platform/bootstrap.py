@@ -11,16 +11,18 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg import sql
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
-from tenora_platform.db import Base, DatabaseUrls, psycopg_url
+from tenora_platform.db import Base, DatabaseUrls, psycopg_url, with_options
 from tenora_platform.installation import DEFAULT, Installation
 from tenora_platform.secret import ServerSecret
 
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
+_LOCK_TIMEOUT_S = 30  # for which requests queue behind a migration that waits for a table
 _LOCK = 0x7E20_0A01  # advisory lock: one process at a time makes roles and migrates
 
 
@@ -33,10 +35,8 @@ def database_urls(
 ) -> DatabaseUrls:
     """The three ways in. The roles' passwords follow from the server secret, so that every worker
     knows them and nobody has to store them."""
-    url = psycopg_url(database_url)
     # Said as the connection opens, so that no statement can be run in another schema.
-    options = [*url.normalized_query.get("options", ()), f"-csearch_path={installation.schema}"]
-    owner = url.update_query_dict({"options": " ".join(options)})
+    owner = with_options(psycopg_url(database_url), {"search_path": installation.schema})
 
     def login(role: str) -> URL:
         return owner.set(username=role, password=secret.mac("database-role", role))
@@ -65,12 +65,20 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
             try:
                 _make_schema(connection, urls)
                 _make_roles(connection, urls)
+                connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
+                connection.commit()
                 command.upgrade(_alembic(connection, urls.installation), revision)
             finally:
                 connection.rollback()
                 connection.execute(text("select pg_advisory_unlock(:key)"), key)
                 connection.commit()
     except OperationalError as error:
+        if isinstance(error.orig, LockNotAvailable):
+            raise DatabaseSetupError(
+                "A table that a migration changes was in use for too long, by a worker of the "
+                "version before or by another program. Start again; if that does not help, stop "
+                "what holds it first."
+            ) from error
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
     finally:
         engine.dispose()

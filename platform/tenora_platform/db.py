@@ -3,16 +3,30 @@ not know the tables; migrations make the schema and `bootstrap` makes the roles.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import copy
+import functools
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, MetaData, event, text
+from sqlalchemy import Connection, MetaData, TextClause, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
 
 from tenora_platform.installation import Installation
+
+CONNECTIONS = 24
+STATEMENT_TIMEOUT_S = 15.0
+_LOCK_TIMEOUT_S = 10.0  # before the statement's, so that it can be told from a slow one
+_IDLE_TIMEOUT_S = 60.0  # in a transaction: no route waits for its client while it holds one
+_PATIENT = {
+    # Work beside requests: a statement over a month of usage, and the claim on an upload, which is
+    # held for as long as its bytes are fetched and looked through.
+    "statement_timeout": "10min",
+    "lock_timeout": "1min",
+    "idle_in_transaction_session_timeout": "1h",
+}
 
 
 class Base(DeclarativeBase):
@@ -40,6 +54,14 @@ class DatabaseUrls:
     admin: URL
 
 
+def with_options(url: URL, values: Mapping[str, str]) -> URL:
+    """The URL with settings for each of its connections, said as it opens; they outrank the role's
+    and the database's own."""
+    known = url.normalized_query.get("options", ())
+    options = [*known, *(f"-c{name}={value}" for name, value in values.items())]
+    return url.update_query_dict({"options": " ".join(options)})
+
+
 def psycopg_url(url: str) -> URL:
     """The operator's URL with the driver we use (`postgres://` and `postgresql://` both do)."""
     parsed = make_url(url.replace("postgres://", "postgresql://", 1))
@@ -47,30 +69,52 @@ def psycopg_url(url: str) -> URL:
 
 
 class Database:
-    """Opens sessions as the app role (one tenant's rows) or the admin role (operator's work)."""
+    """Opens sessions as the app role (one tenant's rows) or the admin role (operator's work), over
+    at most `connections`. The server ends what takes longer than a request may; `patient` gives the
+    work beside requests its time."""
 
-    def __init__(self, urls: DatabaseUrls, *, pool_size: int = 8) -> None:
-        self._app = _engine(urls.app, pool_size)
-        self._admin = _engine(urls.admin, max(2, pool_size // 2))
+    def __init__(
+        self,
+        urls: DatabaseUrls,
+        *,
+        connections: int = CONNECTIONS,
+        statement_timeout_s: float = STATEMENT_TIMEOUT_S,
+    ) -> None:
+        values = {
+            "statement_timeout": statement_timeout_s,
+            "lock_timeout": min(_LOCK_TIMEOUT_S, statement_timeout_s * 2 / 3),
+            "idle_in_transaction_session_timeout": max(_IDLE_TIMEOUT_S, statement_timeout_s),
+        }
+        limits = {name: f"{seconds * 1000:.0f}ms" for name, seconds in values.items()}
+        for_admin = max(2, connections // 3)
+        self._app = _engine(with_options(urls.app, limits), connections - for_admin)
+        self._admin = _engine(with_options(urls.admin, limits), for_admin)
+        self._values: Mapping[str, str] = {}
+
+    def patient(self) -> Database:
+        """The same connections, for work that nobody waits for."""
+        other = copy.copy(self)
+        other._values = _PATIENT
+        return other
 
     @asynccontextmanager
     async def tenant_session(self, tenant_id: str) -> AsyncIterator[AsyncSession]:
         """A session that sees and writes this tenant's rows only. Commits when the block ends,
         rolls back when it raises."""
-        async with _session(self._app, {"app.tenant": tenant_id}) as session:
+        async with _session(self._app, {**self._values, "app.tenant": tenant_id}) as session:
             yield session
 
     @asynccontextmanager
     async def key_session(self, prefix: str) -> AsyncIterator[AsyncSession]:
         """A session that sees nothing but the API keys of one prefix: for authentication, before
         the tenant is known. `enter_tenant` widens it once the key has been verified."""
-        async with _session(self._app, {"app.key_prefix": prefix}) as session:
+        async with _session(self._app, {**self._values, "app.key_prefix": prefix}) as session:
             yield session
 
     @asynccontextmanager
     async def admin_session(self) -> AsyncIterator[AsyncSession]:
         """A session of the operator over all tenants. Whatever it changes must be audited."""
-        async with _session(self._admin, {}) as session:
+        async with _session(self._admin, self._values) as session:
             yield session
 
     async def ping(self) -> None:
@@ -98,11 +142,18 @@ def plain_reason(error: Exception) -> str:
 _SET = text("select set_config(:name, :value, true)")
 
 
-def _engine(url: URL, pool_size: int) -> AsyncEngine:
+@functools.cache
+def _set_many(names: tuple[str, ...]) -> TextClause:
+    """Sets them all for one transaction, by one statement."""
+    calls = [f"set_config('{name}', :value{at}, true)" for at, name in enumerate(names)]
+    return text(f"select {', '.join(calls)}")
+
+
+def _engine(url: URL, connections: int) -> AsyncEngine:
     return create_async_engine(
         url,
-        pool_size=pool_size,
-        max_overflow=2 * pool_size,
+        pool_size=-(-connections // 2),  # kept open; the others are closed when they are given back
+        max_overflow=connections // 2,
         pool_timeout=10,
         pool_pre_ping=True,
         connect_args={"connect_timeout": 10},
@@ -110,14 +161,16 @@ def _engine(url: URL, pool_size: int) -> AsyncEngine:
 
 
 @asynccontextmanager
-async def _session(engine: AsyncEngine, values: dict[str, str]) -> AsyncIterator[AsyncSession]:
+async def _session(engine: AsyncEngine, values: Mapping[str, str]) -> AsyncIterator[AsyncSession]:
+    statement = _set_many(tuple(values))
+    parameters = {f"value{at}": value for at, value in enumerate(values.values())}
     async with AsyncSession(engine, expire_on_commit=False) as session:
 
         def after_begin(_: Session, __: SessionTransaction, connection: Connection) -> None:
             # Local to the transaction: a pooled connection never carries it to the next tenant.
-            for name, value in values.items():
-                connection.execute(_SET, {"name": name, "value": value})
+            connection.execute(statement, parameters)
 
-        event.listen(session.sync_session, "after_begin", after_begin)
+        if values:
+            event.listen(session.sync_session, "after_begin", after_begin)
         async with session.begin():
             yield session

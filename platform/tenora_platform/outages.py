@@ -16,9 +16,21 @@ from tenora_platform.errors import UnavailableError, response_of
 _log = structlog.get_logger(__name__)
 
 
+_OVERDUE = {
+    "57014": "The database did not finish this in time. Ask for less at once, or try again later.",
+    "55P03": "The same thing is being changed by somebody else. Please try again.",
+    "25P03": "This took too long and was undone. Please try again.",
+}
+"""What `db.Database` lets PostgreSQL end: query_canceled, lock_not_available,
+idle_in_transaction_session_timeout."""
+
+
 def outage_of(error: Exception) -> UnavailableError | None:
     """The answer if the error means that a server is away or cannot take this request now; None if
     the mistake is ours."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    if state in _OVERDUE:
+        return UnavailableError(_OVERDUE[state], code="database_timeout")
     if isinstance(error, RedisError):
         return UnavailableError(
             "Redis does not answer right now. Please try again.", code="redis_unavailable"

@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     """Everything that Tenora writes."""
     database_url: str | None = None
     """PostgreSQL; an embedded one under the data directory when absent."""
+    database_connections: int = Field(default=24, ge=4)
+    """Most connections of one API or worker process to PostgreSQL."""
+    statement_timeout_s: float = Field(default=15.0, ge=0.1)
+    """Seconds for one statement of a request; workers have ten minutes."""
     redis_url: str | None = None
     """Redis or Valkey; an embedded one under the data directory when absent."""
     object_store: str | None = None
