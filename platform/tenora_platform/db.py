@@ -156,6 +156,7 @@ def _engine(url: URL, connections: int) -> AsyncEngine:
         max_overflow=connections // 2,
         pool_timeout=10,
         pool_pre_ping=True,
+        hide_parameters=True,  # else errors carry tenants' data into the log
         connect_args={"connect_timeout": 10},
     )
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing import repository as billing
 from tenora_platform.billing.service import rate_waiting
-from tenora_platform.db import Database
+from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage import repository
 from tenora_platform.usage.records import record_of
@@ -62,7 +62,9 @@ class Leftovers:
             try:
                 await self.run_once()
             except (SQLAlchemyError, OSError) as error:
-                _log.warning("unbilled usage not looked at", reason=str(error), retry_s=EVERY_S)
+                _log.warning(
+                    "unbilled usage not looked at", reason=plain_reason(error), retry_s=EVERY_S
+                )
             await asyncio.sleep(EVERY_S)
 
     async def run_once(self) -> None:

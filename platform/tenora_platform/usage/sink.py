@@ -61,11 +61,11 @@ class UsageSink:
             except EngineUnavailableError:
                 await asyncio.sleep(RETRY_S)  # /readyz and the engine's own log tell of it
             except (SQLAlchemyError, EngineError, OSError) as error:
-                _log.warning("usage waits", reason=str(error), retry_s=RETRY_S)
+                _log.warning("usage waits", reason=plain_reason(error), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
             except Exception as error:
                 # Money must not stop flowing because of one surprise; the records are kept.
-                _log.exception("usage waits", reason=str(error), retry_s=RETRY_S)
+                _log.exception("usage waits", reason=plain_reason(error), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
 
     async def run_once(self) -> int:
