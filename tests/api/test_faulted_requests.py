@@ -220,7 +220,7 @@ async def cut_connections(settings: Settings, over: asyncio.Event) -> None:
                 async with asyncio.timeout(0.1):
                     await over.wait()
             if turns % 2:
-                await redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                await redis.client_kill_filter(_type="normal", skipme=True)
             else:
                 await link.execute(
                     "select pg_terminate_backend(pid) from pg_stat_activity "
