@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
 from tenora_engine.errors import EngineUnavailableError
 from tenora_engine.events import UsageRecord
-from tenora_engine.transport.outbox import UsageOutbox
+from tenora_engine.transport.outbox import GIVEN_MAX, UsageOutbox
 
 T = TypeVar("T")
 
@@ -42,8 +42,10 @@ class UsageKeeper:
             self._changed.notify_all()
         return future
 
-    def oldest(self) -> Future[list[UsageRecord]]:
-        return self._ask(self._outbox.oldest)
+    def oldest(
+        self, limit: int = GIVEN_MAX, without: Collection[str] = frozenset()
+    ) -> Future[list[UsageRecord]]:
+        return self._ask(lambda: self._outbox.oldest(limit, without))
 
     def acknowledge(self, event_ids: Sequence[str]) -> Future[None]:
         return self._ask(lambda: self._outbox.acknowledge(event_ids))

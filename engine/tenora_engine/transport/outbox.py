@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -96,16 +97,15 @@ class UsageOutbox:
         for record in records:
             self._window[record.event_id] = _Held(record, None)
 
-    def oldest(self, limit: int = GIVEN_MAX) -> list[UsageRecord]:
-        """Up to `limit` records that nobody has acknowledged, oldest first."""
-        if len(self._window) < limit:
-            self._read_on()
-        found: list[UsageRecord] = []
-        for held in self._window.values():
-            if len(found) == limit:
-                break
-            found.append(held.record)
-        return found
+    def oldest(
+        self, limit: int = GIVEN_MAX, without: Collection[str] = frozenset()
+    ) -> list[UsageRecord]:
+        """Up to `limit` records that nobody has acknowledged, oldest first, save those whose event
+        ids are in `without`."""
+        if len(self._window) < limit + len(without):
+            self._read_on(self._window_max + len(without))
+        free = (held.record for held in self._window.values())
+        return list(islice((record for record in free if record.event_id not in without), limit))
 
     def acknowledge(self, event_ids: Iterable[str]) -> None:
         """Never give these again. Ids that were not given out are ignored."""
@@ -163,7 +163,7 @@ class UsageOutbox:
             return True
         return record.event_id not in self._acknowledged
 
-    def _read_on(self) -> None:
+    def _read_on(self, window_max: int) -> None:
         """Fill the window with the records that follow on the disk."""
         if self._log is None or self._beyond is None:
             return
@@ -175,7 +175,7 @@ class UsageOutbox:
             for frame in self._log.read(Position(segment, offset)):
                 if frame.kind != RECORD:
                     continue
-                if len(self._window) >= self._window_max:
+                if len(self._window) >= window_max:
                     self._beyond = Position(segment, frame.offset)
                     return
                 record = _record_in(frame)

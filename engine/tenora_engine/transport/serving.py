@@ -35,14 +35,15 @@ from tenora_engine.transport import messages as m
 from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests
+from tenora_engine.transport.usage_desk import UsageDesk
 from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
 
 if TYPE_CHECKING:  # it brings torch
     from tenora_engine.engine import Engine
 
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
-_POLL_MS = 1000
-_STANDSTILL_S = 3.0  # no turn of our loop takes so long, unless the process was stopped
+_POLL_MS = 500  # at most, for silence and leases are looked at between two polls
+_STANDSTILL_S = 2.0  # no turn of our loop takes so long, unless the process was stopped
 _MESSAGES_A_TURN = 1000
 _WAKE_UPS_MAX = 65_536  # what a pipe holds; what is left in a larger one wakes us once more
 
@@ -57,9 +58,9 @@ class EngineServer:
         self._socket = socket
         self._token = token
         self._keeper = UsageKeeper(outbox)
+        self._desk = UsageDesk(self._keeper, self._later, self._answer_usage)
         self._active = ActiveRequests()
         self._clients: dict[bytes, float] = {}  # identity -> when it was last heard of
-        self._usage_calls: deque[tuple[bytes, int]] = deque()
         self._handed: deque[Callable[[], None]] = deque()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_in, False)
@@ -83,6 +84,7 @@ class EngineServer:
             if self._socket in ready:
                 self._receive()
             self._drop_silent_clients()
+            self._desk.end_leases()
         if self._failure is None:  # else what hangs in it must not keep the process
             self._loop.stop()
         self._run_handed()
@@ -157,7 +159,7 @@ class EngineServer:
         self._send_to_owners(finishes)
         for event in finishes:
             self._active.note_finish(event)
-        self._ask_usage()
+        self._desk.look()
 
     def _send_to_owners(self, events: Iterable[SequenceEvent]) -> None:
         """One message a client."""
@@ -174,17 +176,8 @@ class EngineServer:
         error = DeadlineError(event.message, event.retry_after_ms)
         self._note_refused(owner or b"", event.request_id, error)
 
-    def _ask_usage(self) -> None:
-        if self._usage_calls:
-            with contextlib.suppress(EngineUnavailableError):  # it ends
-                self._keeper.oldest().add_done_callback(
-                    lambda done: self._later(lambda: self._answer_usage(done.result()))
-                )
-
-    def _answer_usage(self, records: list[UsageRecord]) -> None:
-        while records and self._usage_calls:
-            client, call = self._usage_calls.popleft()
-            self._send(client, m.UsageIs(call, records))
+    def _answer_usage(self, client: bytes, call: int, records: list[UsageRecord]) -> None:
+        self._send(client, m.UsageIs(call, records))
 
     def _note_end(self, failure: BaseException | None) -> None:
         self._ended, self._failure = True, failure
@@ -323,11 +316,10 @@ class EngineServer:
             self._send(client, failed(error))
 
     def _usage(self, client: bytes, message: m.AskUsage) -> None:
-        self._usage_calls.append((client, message.call))
-        self._ask_usage()
+        self._desk.ask(client, message.call)
 
     def _acknowledge(self, client: bytes, message: m.AcknowledgeUsage) -> None:
-        self._keeper.acknowledge(message.event_ids)
+        self._desk.acknowledge(message.event_ids)
 
     def _ping(self, client: bytes, message: m.Ping) -> None:
         self._send(client, m.Pong())
@@ -354,13 +346,13 @@ class EngineServer:
             self._clients = {c: heard_s + stood_still_s for c, heard_s in self._clients.items()}
         deadline = now - SILENCE_MAX_S
         for client in [c for c, heard_s in self._clients.items() if heard_s < deadline]:
-            _log.warning("client %s has been silent for %d s", client.hex(), SILENCE_MAX_S)
+            _log.warning("client %s has been silent for %.0f s", client.hex(), SILENCE_MAX_S)
             self._drop(client)
 
     def _drop(self, client: bytes) -> None:
         """Forget a client and abort what it runs; the usage is metered all the same."""
         self._clients.pop(client, None)
-        self._usage_calls = deque(call for call in self._usage_calls if call[0] != client)
+        self._desk.drop(client)
         for request_id in self._active.of(client):
             self._abort(request_id)
 
