@@ -1,5 +1,5 @@
-"""The admin key: the operator's own, or one made here and shown once. Only hashes of a made one are
-kept, in the data directory."""
+"""The first admin key, an owner's: the configured one, or one made here and shown once. Only hashes
+of a made one are kept, in the data directory. Further keys are made by the API (`operators`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from tenora_platform.settings import Settings
 
 
 def admin_key_hashes(settings: Settings, secret: ServerSecret) -> tuple[str, ...]:
-    """The hashes of the keys that are valid: TENORA_ADMIN_KEY alone if set, else those made.
-    Raises ValueError when there is none at all."""
+    """The hashes of the configured keys: TENORA_ADMIN_KEY alone if set, else those made here.
+    There may be none: others are in the database (`operators`)."""
     if settings.admin_key is not None:
         return (hash_key(settings.admin_key.get_secret_value(), secret),)
-    hashes = _read(settings)
-    if not hashes:
-        raise ValueError("there is no admin key: set TENORA_ADMIN_KEY or make one first")
-    return hashes
+    return _read(settings)
 
 
 def has_admin_key(settings: Settings) -> bool:

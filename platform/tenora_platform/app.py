@@ -27,6 +27,7 @@ from tenora_platform.inference import routes as inference_routes
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
 from tenora_platform.portal import Portal
 from tenora_platform.registry import routes as registry_routes
@@ -114,6 +115,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
     install_outage_handlers(app)
     for router in (
         operations_routes.router,
+        operators_routes.router,
         tenants_routes.router,
         limits_routes.router,
         audit_routes.router,

@@ -27,6 +27,7 @@ from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.installation import Installation
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
@@ -61,7 +62,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
             db=db,
             redis=redis,
             secret=secret,
-            admin_key_hashes=admin_key_hashes(settings, secret),
+            admins=AdminKeys(db, secret, admin_key_hashes(settings, secret)),
             cache_s=settings.auth_cache_s,
         ),
         limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),

@@ -1,26 +1,31 @@
 """Who is asking: a bearer key becomes a TenantContext or an AdminContext. It knows keys, tenants
-and plans as rows; what a caller may do with them is for each route to say (`require_scope`)."""
+and plans as rows; what a caller may do with them is for each route to say (`require_scope`,
+`require_role`)."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import structlog
 from fastapi import Depends, Request
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import or_, select, update
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.request import LateAction, Tenant
 from tenora_platform.db import Database, enter_tenant
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
+from tenora_platform.kept_keys import has_passed, note_use, of_prefix, verified
 from tenora_platform.keys import hash_key, key_prefix
+from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.operators.roles import AdminContext, Role
+from tenora_platform.outages import first_line
 from tenora_platform.secret import ServerSecret
 from tenora_platform.single_flight import SingleFlight
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
@@ -30,8 +35,9 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 Tier = Literal["priority", "default", "flex"]
 BudgetAction = Literal["refuse", "degrade"]
 
+DependencyT = TypeVar("DependencyT")
+
 _EPOCH = "tenora:auth:epoch"
-_LAST_USED_EVERY = timedelta(seconds=60)
 _log = structlog.get_logger(__name__)
 
 
@@ -69,6 +75,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     plan: PlanTerms
     key_id: str
+    key_prefix: str = ""  # of the secret it came with, of a key that has two
     scopes: tuple[str, ...]
     key_caps: Caps = Caps()  # of this key alone, within the plan's
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
@@ -89,12 +96,6 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
             min_memory_share=self.plan.memory_share or 0.0,
             max_memory_share=self.plan.memory_share or 1.0,
         )
-
-
-class AdminContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator. `actor` names the key in the audit log without giving it away."""
-
-    actor: str
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -121,22 +122,15 @@ class Authenticator:
         db: Database,
         redis: Redis,
         secret: ServerSecret,
-        admin_key_hashes: Sequence[str],
+        admins: AdminKeys,
         cache_s: int,
     ) -> None:
+        self.admins = admins
         self._db = db
         self._redis = redis
         self._secret = secret
-        self._admin_key_hashes = tuple(admin_key_hashes)
         self._cache_s = cache_s
         self._flights: SingleFlight[TenantContext] = SingleFlight()
-
-    def admin(self, token: str) -> AdminContext | None:
-        """The operator, if this is the admin key."""
-        digest = hash_key(token, self._secret)
-        if not any(hmac.compare_digest(digest, known) for known in self._admin_key_hashes):
-            return None
-        return AdminContext(actor=f"admin_key:{digest[:12]}")
 
     async def tenant(self, token: str) -> TenantContext:
         """Raises UnauthorizedError for a key that is unknown, revoked or expired and
@@ -146,7 +140,7 @@ class Authenticator:
             raise UnauthorizedError("Incorrect API key provided.")
         digest = hash_key(token, self._secret)
         epoch, known = await self._recall(digest)
-        if known is not None and not _expired(known.expires_at):
+        if known is not None and not has_passed(known.expires_at):
             return known.context
         if epoch is None:
             return await self._verify(prefix, digest, epoch)
@@ -171,14 +165,8 @@ class Authenticator:
     async def _look_up(
         self, session: AsyncSession, prefix: str, digest: str
     ) -> tuple[TenantContext, datetime | None]:
-        keys = await session.scalars(select(ApiKeyRow).where(ApiKeyRow.prefix == prefix))
-        key = next((row for row in keys if hmac.compare_digest(row.hash, digest)), None)
-        if key is None:
-            raise UnauthorizedError("Incorrect API key provided.")
-        if key.revoked_at is not None:
-            raise UnauthorizedError("This API key has been revoked.", code="key_revoked")
-        if _expired(key.expires_at):
-            raise UnauthorizedError("This API key has expired.", code="key_expired")
+        keys = await session.scalars(select(ApiKeyRow).where(of_prefix(ApiKeyRow, prefix)))
+        key, good_until = verified(keys, digest)
         await enter_tenant(session, key.tenant_id)
         found = await session.execute(
             select(TenantRow, PlanRow).join(PlanRow, PlanRow.name == TenantRow.plan)
@@ -189,29 +177,19 @@ class Authenticator:
                 "This tenant is suspended; the operator of this server can say why.",
                 code="tenant_suspended",
             )
-        now = datetime.now(UTC)
-        await session.execute(
-            update(ApiKeyRow)
-            .where(
-                ApiKeyRow.id == key.id,
-                or_(
-                    ApiKeyRow.last_used_at.is_(None),
-                    ApiKeyRow.last_used_at < now - _LAST_USED_EVERY,
-                ),
-            )
-            .values(last_used_at=now)
-        )
+        await note_use(session, key)
         context = TenantContext(
             tenant_id=tenant.id,
             name=tenant.name,
             plan=plan_terms(plan),
             key_id=key.id,
+            key_prefix=prefix,
             scopes=tuple(key.scopes),
             key_caps=Caps(**key.limits),
             key_models=None if key.models is None else tuple(key.models),
             namespace=tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         )
-        return context, key.expires_at
+        return context, good_until
 
     async def _recall(self, digest: str) -> tuple[str | None, _Known | None]:
         """The current epoch (None: Redis does not answer) and the remembered key, if still good."""
@@ -282,7 +260,7 @@ async def current_tenant(request: Request) -> TenantContext:
         return known
     token = bearer_token(request)
     auth = _authenticator(request)
-    if auth.admin(token) is not None:
+    if await auth.admins.find(token) is not None:
         raise ForbiddenError(
             "This is the admin key; /v1 routes need a tenant's API key. "
             "Make one with POST /admin/v1/tenants/{id}/api_keys.",
@@ -298,7 +276,7 @@ async def current_admin(request: Request) -> AdminContext:
         return known
     token = bearer_token(request)
     auth = _authenticator(request)
-    admin = auth.admin(token)
+    admin = await auth.admins.find(token)
     if admin is not None:
         return admin
     await auth.tenant(token)  # raises 401 unless the key is a tenant's
@@ -308,15 +286,8 @@ async def current_admin(request: Request) -> AdminContext:
     )
 
 
-async def admin_if_any(request: Request) -> AdminContext | None:
-    """FastAPI dependency of routes that say more to the operator: None without a key; any other
-    than the admin key is refused."""
-    return await current_admin(request) if "authorization" in request.headers else None
-
-
 CurrentTenant = Annotated[TenantContext, Depends(current_tenant)]
 CurrentAdmin = Annotated[AdminContext, Depends(current_admin)]
-AdminIfAny = Annotated[AdminContext | None, Depends(admin_if_any)]
 
 
 def require_scope(scope: Scope) -> Callable[..., Coroutine[Any, Any, TenantContext]]:
@@ -333,8 +304,51 @@ def require_scope(scope: Scope) -> Callable[..., Coroutine[Any, Any, TenantConte
     return scoped_tenant
 
 
-def _expired(expires_at: datetime | None) -> bool:
-    return expires_at is not None and expires_at <= datetime.now(UTC)
+def require_role(*roles: Role) -> Callable[..., Coroutine[Any, Any, AdminContext]]:
+    """A dependency that every admin route declares, `dependencies=[Depends(require_role(...))]`:
+    the AdminContext if the key has one of `roles` or is an owner's, else 403."""
+
+    async def of_role(request: Request) -> AdminContext:
+        return _within(await current_admin(request), roles)
+
+    return _declaring(of_role, roles)
+
+
+def role_if_any(*roles: Role) -> Callable[..., Coroutine[Any, Any, AdminContext | None]]:
+    """As `require_role`, of routes that say more to some: None without a key, and while the
+    database cannot say whose it is."""
+
+    async def of_role_if_any(request: Request) -> AdminContext | None:
+        if "authorization" not in request.headers:
+            return None
+        try:
+            return _within(await current_admin(request), roles)
+        except (SQLAlchemyError, RedisError) as error:
+            _log.warning("key not looked up", reason=first_line(error))
+            return None
+
+    return _declaring(of_role_if_any, roles)
+
+
+def declared_roles(dependency: object) -> frozenset[Role] | None:
+    """The roles that a dependency lets through, if it is a `require_role` or a `role_if_any`."""
+    return getattr(dependency, "roles", None)
+
+
+def _declaring(dependency: DependencyT, roles: Sequence[Role]) -> DependencyT:
+    named: Any = dependency
+    named.roles = frozenset(("owner", *roles))
+    return dependency
+
+
+def _within(admin: AdminContext, roles: Sequence[Role]) -> AdminContext:
+    if admin.role != "owner" and admin.role not in roles:
+        may = ", ".join(("owner", *roles))
+        raise ForbiddenError(
+            f"This admin key has the role {admin.role!r}; this is for: {may}.",
+            code="insufficient_role",
+        )
+    return admin
 
 
 def _bytes(value: bytes | str) -> bytes:

@@ -1,10 +1,14 @@
-"""What the OpenAPI document says beyond the routes themselves: which key each takes."""
+"""What the OpenAPI document says beyond the routes: which key each takes, and of which roles."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from tenora_platform.auth import declared_roles
+from tenora_platform.operators.roles import ROLES, Role
 
 _SCHEMES = {
     "tenantKey": {
@@ -21,7 +25,8 @@ _SCHEMES = {
 
 
 class DescribedApi(FastAPI):
-    """FastAPI with `securitySchemes` in its description."""
+    """FastAPI with `securitySchemes` in its description, and the roles that may use a route of the
+    operator's as `x-tenora-roles`."""
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()
@@ -29,7 +34,28 @@ class DescribedApi(FastAPI):
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 operation["security"] = _security(path)
+        for (method, path), roles in roles_of_routes(self).items():
+            if method in document["paths"].get(path, {}):
+                document["paths"][path][method]["x-tenora-roles"] = [*roles]
         return document
+
+
+def roles_of_routes(app: FastAPI) -> dict[tuple[str, str], tuple[Role, ...]]:
+    """Of each method and path that declares any, the roles that may use it. Raises LookupError for
+    a route of the operator's that declares none: every admin key could use it."""
+    found: dict[tuple[str, str], tuple[Role, ...]] = {}
+    for context in iter_route_contexts(app.routes):
+        route, path = context.original_route, str(context.path)
+        if not isinstance(route, APIRoute):
+            continue
+        declared = [declared_roles(each.call) for each in route.dependant.dependencies]
+        roles = next((each for each in declared if each is not None), None)
+        if roles is None and path.startswith("/admin/"):
+            raise LookupError(f"{path} does not declare its roles; see auth.require_role")
+        if roles is not None:
+            of_route = tuple(role for role in ROLES if role in roles)
+            found |= {(method.lower(), path): of_route for method in route.methods or ()}
+    return found
 
 
 def _security(path: str) -> list[dict[str, list[str]]]:

@@ -31,10 +31,10 @@ def make_key(kind: str = "tn") -> NewKey:
     return NewKey(prefix=prefix, text=f"{body}_{_checksum(body)}")
 
 
-def key_prefix(text: str) -> str | None:
-    """The prefix of a well-formed tenant key, or None."""
+def key_prefix(text: str, kind: str = "tn") -> str | None:
+    """The prefix of a well-formed key (of a tenant's; "tna": of the operator's), or None."""
     match = _FORM.match(text)
-    if match is None or match.group(1) != "tn":
+    if match is None or match.group(1) != kind:
         return None
     body = text.rsplit("_", 1)[0]
     return match.group(2) if match.group(4) == _checksum(body) else None

@@ -1,12 +1,14 @@
-"""HTTP shapes shared by all domains: OpenAI's list envelope and its paging parameters."""
+"""HTTP shapes shared by all domains: OpenAI's list envelope and its paging parameters, and what
+every kind of key has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 
 class Body(BaseModel):
@@ -62,3 +64,25 @@ class Deleted(BaseModel):
 Limit = Annotated[int, Query(ge=1, le=100, description="How many items to give at most")]
 After = Annotated[str | None, Query(description="Give the items after the one with this id")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By time")]
+Name = Annotated[
+    str,
+    # No control characters, NUL among them.
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
+    ),
+]
+
+DAY_S = 86_400
+
+
+class Rotation(Body):
+    """`overlap_s`: for how long the secret so far stays good beside the new one."""
+
+    overlap_s: Annotated[int, Field(ge=0, le=90 * DAY_S)] = DAY_S
+
+
+class PreviousSecret(Item):
+    """The secret that was rotated out and is still good until `expires_at`."""
+
+    prefix: str
+    expires_at: datetime

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from tenora_platform.audit import repository
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
+from tenora_platform.auth import require_role
+from tenora_platform.operators.roles import READERS
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
 
 router = APIRouter(prefix="/admin/v1/audit_logs", tags=["audit"])
 
 
-@router.get("")
+@router.get("", dependencies=[Depends(require_role(*READERS))])
 async def list_entries(
     session: AdminSession,
     tenant_id: str | None = None,
@@ -27,7 +29,7 @@ async def list_entries(
     return AuditPage.of([AuditEntry.of(row) for row in rows], limit)
 
 
-@router.get("/verification")
+@router.get("/verification", dependencies=[Depends(require_role(*READERS))])
 async def verify(session: AdminSession, state: State) -> AuditVerification:
     """Walk every chain and say whether each entry is as it was written."""
     problem = await state.audit.verify(session)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
-from tenora_platform.auth import CurrentAdmin
+from tenora_platform.auth import CurrentAdmin, require_role
 from tenora_platform.billing import prices, repository, service
 from tenora_platform.billing.rating import PriceList
 from tenora_platform.billing.schemas import (
@@ -14,20 +14,21 @@ from tenora_platform.billing.schemas import (
     PriceVersionCreate,
     PriceVersionList,
 )
+from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import AdminSession, State
 
 router = APIRouter(tags=["billing"])
 
 
-@router.get("/admin/v1/prices")
+@router.get("/admin/v1/prices", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def list_prices(session: AdminSession) -> PriceVersionList:
     """Every price list there was, is and will be, oldest first; none that was withdrawn."""
     found = await repository.price_lists(session)
     return PriceVersionList(data=[_view(price) for price in found])
 
 
-@router.post("/admin/v1/prices", status_code=201)
+@router.post("/admin/v1/prices", status_code=201, dependencies=[Depends(require_role("billing"))])
 async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdmin) -> PriceVersion:
     """Add a price list. Events that waited for a price are rated at once; what has been rated
     before is never changed: 409 `price_in_rated_period` names the earliest date allowed, also as
@@ -52,7 +53,7 @@ async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdm
     return _view(price)
 
 
-@router.delete("/admin/v1/prices/{version_id}")
+@router.delete("/admin/v1/prices/{version_id}", dependencies=[Depends(require_role("billing"))])
 async def withdraw_price(version_id: str, state: State, admin: CurrentAdmin) -> Deleted:
     """Take back a price list that has rated nothing; 409 `price_in_use` once it has."""
     async with state.db.admin_session() as session:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tenora_bench.cli import app as bench
-from tenora_platform.cli import adapters, audit, doctor, kills, tenants, usage
+from tenora_platform.cli import adapters, admin_keys, audit, doctor, kills, tenants, usage
 from tenora_platform.cli.errors import FriendlyGroup
 from tenora_platform.cli.options import with_settings
 from tenora_platform.settings import Settings
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(tenants.tenant, name="tenant", help="Tenants (needs the admin key).")
 app.add_typer(tenants.key, name="key", help="API keys.")
+app.add_typer(admin_keys.admin_key, name="admin-key", help="Admin keys and their roles.")
 app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")

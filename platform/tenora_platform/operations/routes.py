@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from importlib.metadata import version as package_version
+from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
-from tenora_platform.auth import AdminIfAny, CurrentAdmin
+from tenora_platform.auth import require_role, role_if_any
 from tenora_platform.background import NEEDED
 from tenora_platform.operations.schemas import EngineView, Health, Readiness, Version
 from tenora_platform.operations.service import engine_view
+from tenora_platform.operators.roles import READERS, AdminContext
 from tenora_platform.outages import first_line
 from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
 
 router = APIRouter(tags=["operations"])
+MetricsReader = Annotated[
+    AdminContext | None, Depends(role_if_any("operator", "read_only", "metrics"))
+]
 _log = structlog.get_logger(__name__)
 _PROBE_S = 3.0  # a probe is asked every few seconds and says so within five
 
@@ -52,17 +57,18 @@ async def readiness(state: State, response: Response) -> Readiness:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(state: State, admin: AdminIfAny) -> Response:
-    """Prometheus's exposition format. Tenants are told apart only with the admin key."""
+async def metrics(state: State, reader: MetricsReader) -> Response:
+    """Prometheus's exposition format. Tenants are told apart only with an admin key that may read
+    them; the role `metrics` may do nothing else."""
     stats = await _stats(state)
-    if stats is not None and admin is None:
+    if stats is not None and reader is None:
         stats = replace(stats, telemetry=stats.telemetry.without_tenants())
     state.metrics.record_engine(stats)
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/admin/v1/engine", tags=["admin"])
-async def engine(state: State, engine: ReadyEngine, admin: CurrentAdmin) -> EngineView:
+@router.get("/admin/v1/engine", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
+async def engine(state: State, engine: ReadyEngine) -> EngineView:
     """Replicas, the page pool by kind and tenant, resident adapters, queues, and attainment by
     class and tenant."""
     stats = await engine.stats()

@@ -6,7 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from tenora_platform.auth import CurrentAdmin, TenantContext, plan_terms, require_scope
+from tenora_platform.auth import (
+    CurrentAdmin,
+    TenantContext,
+    plan_terms,
+    require_role,
+    require_scope,
+)
+from tenora_platform.operators.roles import MONEY_READERS, READERS
 from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.tenants import repository
@@ -53,14 +60,14 @@ async def _forget_keys(state: AppState, session: AdminSession | TenantSession) -
     await state.auth.invalidate()
 
 
-@admin.get("/plans")
+@admin.get("/plans", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def list_plans(session: AdminSession) -> PlanList:
     """Every plan, by name."""
     plans = await repository.list_plans(session)
     return PlanList(data=[Plan.of(plan_terms(plan)) for plan in plans])
 
 
-@admin.put("/plans/{name}")
+@admin.put("/plans/{name}", dependencies=[Depends(require_role("operator"))])
 async def put_plan(
     name: PlanName, body: PlanBody, service: AdminTenants, session: AdminSession, state: State
 ) -> Plan:
@@ -70,24 +77,24 @@ async def put_plan(
     return plan
 
 
-@admin.post("/tenants", status_code=201)
+@admin.post("/tenants", status_code=201, dependencies=[Depends(require_role("operator"))])
 async def create_tenant(body: TenantCreate, service: AdminTenants) -> Tenant:
     return Tenant.model_validate(await service.create_tenant(body))
 
 
-@admin.get("/tenants")
+@admin.get("/tenants", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def list_tenants(session: AdminSession, after: After = None, limit: Limit = 20) -> TenantPage:
     """Newest first."""
     rows = await repository.list_tenants(session, after=after, limit=limit)
     return TenantPage.of([Tenant.model_validate(row) for row in rows], limit)
 
 
-@admin.get("/tenants/{tenant_id}")
+@admin.get("/tenants/{tenant_id}", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_tenant(tenant_id: str, service: AdminTenants) -> Tenant:
     return Tenant.model_validate(await service.tenant(tenant_id))
 
 
-@admin.patch("/tenants/{tenant_id}")
+@admin.patch("/tenants/{tenant_id}", dependencies=[Depends(require_role("operator"))])
 async def change_tenant(
     tenant_id: str, body: TenantChange, service: AdminTenants, session: AdminSession, state: State
 ) -> Tenant:
@@ -100,7 +107,11 @@ async def change_tenant(
     return tenant
 
 
-@admin.post("/tenants/{tenant_id}/api_keys", status_code=201)
+@admin.post(
+    "/tenants/{tenant_id}/api_keys",
+    status_code=201,
+    dependencies=[Depends(require_role("operator"))],
+)
 async def create_tenant_key(
     tenant_id: str, service: AdminTenants, body: ApiKeyCreate | None = None
 ) -> NewApiKey:
@@ -109,7 +120,7 @@ async def create_tenant_key(
     return await service.create_key(tenant_id, body or ApiKeyCreate())
 
 
-@admin.get("/tenants/{tenant_id}/api_keys")
+@admin.get("/tenants/{tenant_id}/api_keys", dependencies=[Depends(require_role(*READERS))])
 async def list_tenant_keys(
     tenant_id: str,
     service: AdminTenants,
@@ -122,7 +133,9 @@ async def list_tenant_keys(
     return ApiKeyPage.of([ApiKey.model_validate(row) for row in rows], limit)
 
 
-@admin.delete("/tenants/{tenant_id}/api_keys/{key_id}")
+@admin.delete(
+    "/tenants/{tenant_id}/api_keys/{key_id}", dependencies=[Depends(require_role("operator"))]
+)
 async def revoke_tenant_key(
     tenant_id: str, key_id: str, service: AdminTenants, session: AdminSession, state: State
 ) -> Deleted:

@@ -10,16 +10,9 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tenora_engine.request import LateAction
 from tenora_platform.auth import BudgetAction, PlanTerms, Scope, Tier
-from tenora_platform.schemas import Body, IdItem, Item, ListPage
+from tenora_platform.schemas import Body, IdItem, Item, ListPage, Name, PreviousSecret
 from tenora_platform.times import BodyTime
 
-Name = Annotated[
-    str,
-    # No control characters, NUL among them.
-    StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
-    ),
-]
 Weight = Annotated[float, Field(ge=0.01, le=100)]
 MemoryShare = Annotated[float, Field(ge=0.001, le=1)]
 TtftMs = Annotated[float, Field(ge=1, le=86_400_000)]  # at most a day
@@ -147,6 +140,7 @@ class ApiKey(IdItem):
     scopes: list[str]
     models: list[str] | None
     limits: KeyLimits
+    previous: PreviousSecret | None
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

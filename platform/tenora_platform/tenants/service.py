@@ -12,7 +12,7 @@ from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import SCOPES
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.ids import new_id
-from tenora_platform.keys import hash_key, make_key
+from tenora_platform.kept_keys import new_secret, told
 from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants import repository
 from tenora_platform.tenants.schemas import (
@@ -126,13 +126,12 @@ class TenantService:
             raise BadRequestError(
                 f"A key cannot give scopes it lacks itself: {', '.join(beyond)}.", param="scopes"
             )
-        new = make_key()
+        new, kept = new_secret("tn", self._secret)
         row = ApiKeyRow(
+            **kept,
             id=new_id("key"),
             tenant_id=tenant_id,
             name=body.name,
-            prefix=new.prefix,
-            hash=hash_key(new.text, self._secret),
             scopes=scopes,
             models=body.models,
             **(body.limits or KeyLimits()).model_dump(),
@@ -147,7 +146,7 @@ class TenantService:
             action="api_key.create",
             target=row.id,
             tenant_id=tenant_id,
-            after=_told(row),
+            after=told(row),
         )
         return NewApiKey(**ApiKey.model_validate(row).model_dump(), key=new.text)
 
@@ -158,7 +157,7 @@ class TenantService:
             raise NotFoundError(f"There is no API key {key_id!r}.")
         if row.revoked_at is not None:
             return
-        before = _told(row)
+        before = told(row)
         row.revoked_at = datetime.now(UTC)
         await self._audit.append(
             self._session,
@@ -167,7 +166,7 @@ class TenantService:
             target=row.id,
             tenant_id=tenant_id,
             before=before,
-            after=_told(row),
+            after=told(row),
         )
 
     async def _require_plan(self, name: str) -> None:
@@ -178,10 +177,8 @@ class TenantService:
             )
 
 
-# What the audit log keeps of a row, never a secret or its hash.
-_UNTOLD = {"created_at", "updated_at", "last_used_at", "hash"}
-
-
-def _told(row: PlanRow | TenantRow | ApiKeyRow) -> dict[str, object]:
+def _told(row: PlanRow | TenantRow) -> dict[str, object]:
+    """The row as the audit log keeps it."""
     columns = (column.key for column in row.__table__.columns)
-    return {name: getattr(row, name) for name in columns if name not in _UNTOLD}
+    times = ("created_at", "updated_at")
+    return {name: getattr(row, name) for name in columns if name not in times}

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_engine.request import LateAction
 from tenora_platform.db import Base
+from tenora_platform.kept_keys import KeptKey
 
 _Time = DateTime(timezone=True)
 
@@ -65,19 +66,11 @@ class TenantRow(Base):
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
-class ApiKeyRow(_Capped, Base):
-    """One API key: never the secret, only its HMAC under the server's pepper."""
+class ApiKeyRow(_Capped, KeptKey, Base):
+    """One API key of a tenant's."""
 
     __tablename__ = "api_keys"
 
-    id: Mapped[str] = mapped_column(Text, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
-    name: Mapped[str] = mapped_column(Text)
-    prefix: Mapped[str] = mapped_column(Text)
-    hash: Mapped[str] = mapped_column(Text)
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
     models: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # NULL: all
-    expires_at: Mapped[datetime | None] = mapped_column(_Time)
-    revoked_at: Mapped[datetime | None] = mapped_column(_Time)
-    last_used_at: Mapped[datetime | None] = mapped_column(_Time)
-    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.state import AdminSession, State
 from tenora_platform.times import QueryTime
 from tenora_platform.usage.leftovers import reconciliation
@@ -99,20 +100,20 @@ async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> Co
         return await cost_page(session, query)
 
 
-@router.get("/admin/v1/usage")
+@router.get("/admin/v1/usage", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_all_usage(session: AdminSession, query: AdminQuery) -> UsagePage:
     """As /v1/usage, over all tenants; `group_by` may name `tenant` too."""
     return await usage_page(session, query)
 
 
-@router.get("/admin/v1/reconciliation")
+@router.get("/admin/v1/reconciliation", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_reconciliation(session: AdminSession) -> Reconciliation:
     """What was used and is not billed: events without a price, records that were set aside. Both
     are tried again from time to time."""
     return await reconciliation(session)
 
 
-@router.get("/admin/v1/costs")
+@router.get("/admin/v1/costs", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_all_costs(session: AdminSession, query: AdminQuery) -> CostPage:
     """As /v1/costs, over all tenants; `group_by` may name `tenant` too."""
     return await cost_page(session, query)

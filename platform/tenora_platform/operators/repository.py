@@ -1,0 +1,43 @@
+"""Queries of admin keys, in the operator's sessions."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.kept_keys import of_prefix
+from tenora_platform.locks import lock
+from tenora_platform.operators.tables import AdminKeyRow
+
+
+async def list_keys(session: AsyncSession, *, after: str | None, limit: int) -> list[AdminKeyRow]:
+    """Newest first, ended ones included; one more than `limit`."""
+    query = select(AdminKeyRow).order_by(AdminKeyRow.id.desc()).limit(limit + 1)
+    if after is not None:
+        query = query.where(AdminKeyRow.id < after)
+    return list(await session.scalars(query))
+
+
+async def get_key(session: AsyncSession, key_id: str) -> AdminKeyRow | None:
+    """The row, locked."""
+    return await session.get(AdminKeyRow, key_id, with_for_update=True)
+
+
+async def find_keys(session: AsyncSession, prefix: str) -> list[AdminKeyRow]:
+    return list(await session.scalars(select(AdminKeyRow).where(of_prefix(AdminKeyRow, prefix))))
+
+
+async def lock_owners(session: AsyncSession) -> None:
+    """Until the transaction ends: one takes owners away."""
+    await lock(session, "owners")
+
+
+async def has_other_owner(session: AsyncSession, key_id: str) -> bool:
+    """Whether an owner's key would be left that does not end by itself."""
+    query = select(func.count()).where(
+        AdminKeyRow.role == "owner",
+        AdminKeyRow.id != key_id,
+        AdminKeyRow.revoked_at.is_(None),
+        AdminKeyRow.expires_at.is_(None),
+    )
+    return bool(await session.scalar(query))

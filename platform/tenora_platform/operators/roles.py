@@ -1,0 +1,25 @@
+"""The operator's people and programs by role: what an admin request knows of who sent it. Which
+route takes which role is said at the route (`auth.require_role`)."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+Role = Literal["owner", "operator", "billing", "read_only", "metrics"]
+ROLES: tuple[Role, ...] = get_args(Role)
+READERS: tuple[Role, ...] = ("operator", "read_only")
+MONEY_READERS: tuple[Role, ...] = ("operator", "billing", "read_only")
+
+
+class AdminContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks on the operator's side, by which admin key."""
+
+    key_id: str
+    role: Role
+
+    @property
+    def actor(self) -> str:
+        """Names the key in the audit log without giving it away."""
+        return f"admin_key:{self.key_id}"

@@ -1,0 +1,27 @@
+"""`tenora admin-key` against a server, as an operator's shell runs it."""
+
+from __future__ import annotations
+
+import json
+
+from api_harness import ADMIN_KEY
+from shell import Listening, run
+
+
+def test_admin_keys_from_a_shell(listening: Listening) -> None:
+    where, admin = ("--url", listening.url), {"TENORA_ADMIN_KEY": ADMIN_KEY}
+    code, text = run("admin-key", "create", "books", "--role", "billing", "--json", *where, **admin)
+    assert code == 0, text
+    made = json.loads(text)
+    code, text = run("tenant", "create", "acme", *where, TENORA_ADMIN_KEY=made["key"])
+    assert (code, "billing" in text) == (1, True)
+    code, text = run("tenant", "list", *where, TENORA_ADMIN_KEY=made["key"])
+    assert code == 0
+    code, text = run("admin-key", "rotate", made["id"], "--overlap-s", "0", *where, **admin)
+    assert (code, "tna_" in text, made["key"] in text) == (0, True, False)
+    code, text = run("admin-key", "list", *where, **admin)
+    assert (code, "configured" in text, "books" in text) == (0, True, True)
+    code, text = run("admin-key", "revoke", made["id"], *where, **admin)
+    assert (code, text.strip()) == (0, f"revoked {made['id']}")
+    code, text = run("admin-key", "create", "x", "--role", "king", *where, **admin)
+    assert (code, "role" in text) == (1, True)

@@ -1,0 +1,116 @@
+"""Every route of the operator's, as the OpenAPI document has them, with a key of every role: let in
+or 403 as the table here says. A route that is not in the table fails, as does one that declares no
+roles."""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+
+import pytest
+from fastapi import APIRouter
+
+from api_harness import Api
+from tenora_platform.app import application, openapi_document
+from tenora_platform.description import roles_of_routes
+from tenora_platform.operators.roles import ROLES, Role
+
+ALL = "owner operator billing read_only"
+READ = "owner operator read_only"
+TABLE = {
+    "get /admin/v1/engine": READ,
+    "get /admin/v1/admin_keys": READ,
+    "post /admin/v1/admin_keys": "owner",
+    "post /admin/v1/admin_keys/{admin_key_id}/rotate": "owner",
+    "delete /admin/v1/admin_keys/{admin_key_id}": "owner",
+    "get /admin/v1/plans": ALL,
+    "put /admin/v1/plans/{name}": "owner operator",
+    "get /admin/v1/tenants": ALL,
+    "post /admin/v1/tenants": "owner operator",
+    "get /admin/v1/tenants/{tenant_id}": ALL,
+    "patch /admin/v1/tenants/{tenant_id}": "owner operator",
+    "get /admin/v1/tenants/{tenant_id}/api_keys": READ,
+    "post /admin/v1/tenants/{tenant_id}/api_keys": "owner operator",
+    "delete /admin/v1/tenants/{tenant_id}/api_keys/{key_id}": "owner operator",
+    "get /admin/v1/audit_logs": READ,
+    "get /admin/v1/audit_logs/verification": READ,
+    "get /admin/v1/usage": ALL,
+    "get /admin/v1/costs": ALL,
+    "get /admin/v1/reconciliation": ALL,
+    "get /admin/v1/prices": ALL,
+    "post /admin/v1/prices": "owner billing",
+    "delete /admin/v1/prices/{version_id}": "owner billing",
+    "get /metrics": "owner operator read_only metrics",
+}
+METHODS = ("get", "post", "put", "patch", "delete")
+_DOCUMENT = openapi_document()
+ROUTES = sorted(
+    f"{method} {path}"
+    for path, operations in _DOCUMENT["paths"].items()
+    for method in operations
+    if method in METHODS and (path.startswith("/admin/") or path == "/metrics")
+)
+
+
+@pytest.fixture(scope="module")
+async def keys(api: Api) -> dict[Role, str]:
+    """A key of every role."""
+    made = {}
+    for role in ROLES:
+        answer = await api.admin("POST", "/admin/v1/admin_keys", json={"role": role})
+        assert answer.status_code == 201, answer.text
+        made[role] = str(answer.json()["key"])
+    return made
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_each_role_may_what_the_table_says(
+    api: Api, keys: dict[Role, str], route: str
+) -> None:
+    assert route in TABLE, "say in this table who may use it"
+    method, path = route.split()
+    filled = re.sub(r"{\w+}", "nothing", path)
+    for role, key in keys.items():
+        answer = await api.call(key, method, filled)
+        if role in TABLE[route].split():
+            assert answer.status_code not in (401, 403), (role, answer.text)
+            assert answer.status_code < 500, answer.text
+        else:
+            assert answer.status_code == 403, (role, answer.text)
+            assert answer.json()["error"]["code"] == "insufficient_role"
+            assert role in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_document_says_the_same(route: str) -> None:
+    method, path = route.split()
+    assert _DOCUMENT["paths"][path][method]["x-tenora-roles"] == TABLE[route].split()
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_no_role_opens_what_is_a_tenants(api: Api, keys: dict[Role, str], role: Role) -> None:
+    answer = await api.call(keys[role], "GET", "/v1/models")
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "admin_key_not_allowed"
+
+
+async def test_metrics_tell_tenants_apart_for_those_who_may(
+    api: Api, keys: dict[Role, str]
+) -> None:
+    assert (await api.http.get("/metrics")).status_code == 200
+    told = {role: await api.call(keys[role], "GET", "/metrics") for role in ROLES}
+    assert told["billing"].status_code == 403
+    assert told["metrics"].status_code == 200
+
+
+def test_a_route_without_a_role_is_found() -> None:
+    app = application(lambda app: nullcontext())
+    assert roles_of_routes(app)
+    router = APIRouter()
+
+    @router.get("/admin/v1/new")
+    async def new() -> None: ...
+
+    app.include_router(router)
+    with pytest.raises(LookupError, match="/admin/v1/new does not declare its roles"):
+        roles_of_routes(app)
