@@ -4,6 +4,72 @@
  */
 
 export interface paths {
+    "/admin/v1/admin_keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Admin Keys
+         * @description Every admin key, without the secrets, newest first; last the one the server is set up with,
+         *     which cannot be ended here.
+         */
+        get: operations["admin_list_admin_keys"];
+        put?: never;
+        /**
+         * Create Admin Key
+         * @description A key of one role. Its secret is in this answer and nowhere else.
+         */
+        post: operations["admin_create_admin_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/admin_keys/{admin_key_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke Admin Key
+         * @description End a key, at once and everywhere. The last owner's stays.
+         */
+        delete: operations["admin_revoke_admin_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/admin_keys/{admin_key_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Admin Key
+         * @description A new secret for the key, now; the one so far stays good for `overlap_s`, a day if not said,
+         *     and at 0 not at all.
+         */
+        post: operations["admin_rotate_admin_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/audit_logs": {
         parameters: {
             query?: never;
@@ -322,7 +388,8 @@ export interface paths {
         };
         /**
          * Metrics
-         * @description Prometheus's exposition format. Tenants are told apart only with the admin key.
+         * @description Prometheus's exposition format. Tenants are told apart only with an admin key that may read
+         *     them; the role `metrics` may do nothing else.
          */
         get: operations["operations_metrics"];
         put?: never;
@@ -860,6 +927,80 @@ export interface components {
             /** Version */
             version: number;
         };
+        /**
+         * AdminKey
+         * @description `source` configured: the key the server is set up with (TENORA_ADMIN_KEY, else the one made
+         *     in its data directory). It is an owner's, and ends there and not here.
+         */
+        AdminKey: {
+            /** Created At */
+            created_at?: string | null;
+            /** Expires At */
+            expires_at?: string | null;
+            /** Id */
+            id: string;
+            /** Last Used At */
+            last_used_at?: string | null;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default admin_key
+             * @constant
+             */
+            object: "admin_key";
+            /** Prefix */
+            prefix?: string | null;
+            previous?: components["schemas"]["PreviousSecret"] | null;
+            /** Revoked At */
+            revoked_at?: string | null;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "operator" | "billing" | "read_only" | "metrics";
+            /**
+             * Source
+             * @default api
+             * @enum {string}
+             */
+            source: "api" | "configured";
+        };
+        /** AdminKeyCreate */
+        AdminKeyCreate: {
+            /** Expires At */
+            expires_at?: string | null;
+            /**
+             * Name
+             * @default key
+             */
+            name: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "operator" | "billing" | "read_only" | "metrics";
+        };
+        /** AdminKeyPage */
+        AdminKeyPage: {
+            /** Data */
+            data: components["schemas"]["AdminKey"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
         /** Alias */
         Alias: {
             /** Alias */
@@ -921,6 +1062,7 @@ export interface components {
             object: "api_key";
             /** Prefix */
             prefix: string;
+            previous: components["schemas"]["PreviousSecret"] | null;
             /** Revoked At */
             revoked_at: string | null;
             /** Scopes */
@@ -1801,6 +1943,46 @@ export interface components {
             rank_min: number;
         };
         /**
+         * NewAdminKey
+         * @description The only answers that hold the secret.
+         */
+        NewAdminKey: {
+            /** Created At */
+            created_at?: string | null;
+            /** Expires At */
+            expires_at?: string | null;
+            /** Id */
+            id: string;
+            /** Key */
+            key: string;
+            /** Last Used At */
+            last_used_at?: string | null;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default admin_key
+             * @constant
+             */
+            object: "admin_key";
+            /** Prefix */
+            prefix?: string | null;
+            previous?: components["schemas"]["PreviousSecret"] | null;
+            /** Revoked At */
+            revoked_at?: string | null;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "operator" | "billing" | "read_only" | "metrics";
+            /**
+             * Source
+             * @default api
+             * @enum {string}
+             */
+            source: "api" | "configured";
+        };
+        /**
          * NewApiKey
          * @description The only answer that holds the secret.
          */
@@ -1831,6 +2013,7 @@ export interface components {
             object: "api_key";
             /** Prefix */
             prefix: string;
+            previous: components["schemas"]["PreviousSecret"] | null;
             /** Revoked At */
             revoked_at: string | null;
             /** Scopes */
@@ -2034,6 +2217,19 @@ export interface components {
             validation: components["schemas"]["ValidationReport"];
         };
         /**
+         * PreviousSecret
+         * @description The secret that was rotated out and is still good until `expires_at`.
+         */
+        PreviousSecret: {
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Prefix */
+            prefix: string;
+        };
+        /**
          * Prices
          * @description The price of a million tokens of each meter.
          */
@@ -2235,6 +2431,17 @@ export interface components {
             references: number;
             /** State */
             state: string;
+        };
+        /**
+         * Rotation
+         * @description `overlap_s`: for how long the secret so far stays good beside the new one.
+         */
+        Rotation: {
+            /**
+             * Overlap S
+             * @default 86400
+             */
+            overlap_s: number;
         };
         /**
          * StreamOptions
@@ -2661,6 +2868,139 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    admin_list_admin_keys: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdminKeyPage"];
+                };
+            };
+        };
+    };
+    admin_create_admin_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdminKeyCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewAdminKey"];
+                };
+            };
+        };
+    };
+    admin_revoke_admin_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                admin_key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    admin_rotate_admin_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                admin_key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Rotation"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewAdminKey"];
+                };
+            };
+        };
+    };
     audit_list_entries: {
         parameters: {
             query?: {
