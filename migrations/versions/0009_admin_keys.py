@@ -1,6 +1,6 @@
 """Admin keys with roles; keys of either kind may have two secrets while one takes over.
 
-Revision: 0008, after 0007
+Revision: 0009, after 0008
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from alembic import op
 
 from tenora_platform.isolation import roles
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
