@@ -22,3 +22,6 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
   echo "$wanted" > "$stamp"
 fi
 npm run --silent build
+# What Swagger UI asks to be handed on with it, beside the licences that Vite gathers.
+mkdir -p dist/licenses/swagger-ui
+cp node_modules/swagger-ui-dist/{LICENSE,NOTICE,swagger-ui-es-bundle.js.LICENSE.txt} dist/licenses/swagger-ui/

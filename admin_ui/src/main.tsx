@@ -6,19 +6,28 @@ import "@mantine/notifications/styles.css";
 import "./components/global.css";
 import { MantineProvider } from "@mantine/core";
 import { Notifications } from "@mantine/notifications";
+import { setNonce } from "get-nonce";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { BrowserRouter } from "react-router";
 import { App } from "./App";
 import { SessionProvider } from "./api/context";
+import { styleNonce } from "./components/nonce";
 import { cssVariables, theme } from "./components/theme";
 
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root.");
 
+setNonce(styleNonce()); // for the styles of react-remove-scroll, under Mantine's dialogs
+
 createRoot(root).render(
   <StrictMode>
-    <MantineProvider theme={theme} cssVariablesResolver={cssVariables} defaultColorScheme="auto">
+    <MantineProvider
+      theme={theme}
+      cssVariablesResolver={cssVariables}
+      defaultColorScheme="auto"
+      getStyleNonce={styleNonce}
+    >
       <Notifications position="top-right" />
       <SessionProvider>
         <BrowserRouter>

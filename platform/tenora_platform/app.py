@@ -107,6 +107,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         dependencies=[Depends(refuse_lone_surrogates)],
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
+        docs_url=None,  # the portal's, from our own files
         redoc_url=None,
         # Said here, FastAPI does not add its own 422, which we never send.
         responses={"4XX": {"model": ErrorBody, "description": "What was wrong"}},

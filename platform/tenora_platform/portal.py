@@ -1,24 +1,40 @@
-"""Serves the built portal at `/`: its files, and its index for each of its pages. When it was not
-built, it says so. It knows its own pages; everything else is not found."""
+"""Serves what admin_ui builds: the portal at `/`, its files, its index for each of its pages, and
+the API's description at `/docs`. When it was not built, it says so. It knows its own pages;
+everything else is not found."""
 
 from __future__ import annotations
 
 import mimetypes
+import secrets
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 PAGES = frozenset(
     {"/", "/adapters", "/playground", "/usage", "/operator/tenants", "/operator/engine"}
 )
 """The routes of admin_ui/src/App.tsx, which a browser may ask for directly."""
+DOCS = "/docs"
 _NOT_BUILT = """The portal was not built, so there is nothing to show here; the API runs.
 
 To build it: run `make portal` in the checkout (it uses the Node of the virtual environment and
-writes its log to .venv/portal.log), then reload. API description: /docs and /openapi.json.
+writes its log to .venv/portal.log), then reload. The API's description is at /openapi.json.
 """
+_NONCE = "__TENORA_CSP_NONCE__"
+"""What stands for the nonce in the built pages (admin_ui/vite.config.ts)."""
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:;"
+    " font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+"""Scripts are files of ours, and nothing else is run. Mantine writes styles into the page, under
+the nonce; pictures may be in the style sheets themselves."""
+_FILES_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_KINDS = mimetypes.MimeTypes()  # what Python knows, whatever the system says
+_KINDS.add_type("font/woff2", ".woff2")
+_KINDS.add_type("text/plain", ".md")
 
 
 class Portal:
@@ -41,23 +57,36 @@ class Portal:
             path: str = scope["path"]
             if scope["method"] not in ("GET", "HEAD"):
                 raise HTTPException(404)
-            await self._response(path)(scope, receive, send)
+            response = self._response(path)
+            response.headers["x-content-type-options"] = "nosniff"
+            response.headers["referrer-policy"] = "no-referrer"
+            response.headers.setdefault("content-security-policy", _FILES_POLICY)
+            await response(scope, receive, send)
 
         return app
 
     def _response(self, path: str) -> Response:
-        is_page = (path.rstrip("/") or "/") in PAGES
-        if is_page and not self.built:
+        page = self._page(path.rstrip("/") or "/")
+        if page is not None and not page.is_file():
             return PlainTextResponse(_NOT_BUILT, status_code=503)
-        file = self._file(path)
-        if file is not None:
-            kind, _ = mimetypes.guess_type(file.name)
-            # Vite puts a content hash into the names of assets: they never change.
-            age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
-            return FileResponse(file, media_type=kind, headers={"cache-control": f"public, {age}"})
-        if not is_page:
+        file = page or self._file(path)
+        if file is None:
             raise HTTPException(404)
-        return FileResponse(self._folder / "index.html", headers={"cache-control": "no-cache"})
+        if file.suffix == ".html":
+            return _html(file)
+        kind, _ = _KINDS.guess_type(file.name)
+        # Vite puts a content hash into the names of assets: they never change.
+        age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
+        return FileResponse(
+            file,
+            media_type=kind or "text/plain",
+            headers={"cache-control": f"public, {age}"},
+        )
+
+    def _page(self, path: str) -> Path | None:
+        if path == DOCS:
+            return self._folder / "docs.html"
+        return self._folder / "index.html" if path in PAGES else None
 
     def _file(self, path: str) -> Path | None:
         """The file of that name, or None. Raises 404 for what can be no name."""
@@ -66,3 +95,16 @@ class Portal:
             return file if file.is_relative_to(self._folder) and file.is_file() else None
         except (ValueError, OSError, RuntimeError) as odd:  # NUL; too long; a loop of links
             raise HTTPException(404) from odd
+
+
+def _html(file: Path) -> Response:
+    """The page under a policy and nonce of its own. Never kept: a page from before would come with
+    the nonce of then."""
+    nonce = secrets.token_urlsafe(16)
+    headers = {
+        "content-security-policy": _POLICY.format(nonce=nonce),
+        "cache-control": "no-store",
+        "cross-origin-opener-policy": "same-origin",
+        "x-frame-options": "DENY",
+    }
+    return HTMLResponse(file.read_text(encoding="utf-8").replace(_NONCE, nonce), headers=headers)

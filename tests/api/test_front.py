@@ -43,6 +43,44 @@ async def test_the_portal_answers_for_its_own_pages(make_api: MakeApi, built: Pa
             assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+async def test_pages_come_under_a_policy_with_a_fresh_nonce(make_api: MakeApi, built: Path) -> None:
+    for name in ("index.html", "docs.html"):
+        text = '<meta nonce="__TENORA_CSP_NONCE__"><script nonce="__TENORA_CSP_NONCE__"></script>'
+        (built / name).write_text(text)
+    nonces = set()
+    async with make_api(portal_dir=built) as api:
+        for page in ("/", "/", "/adapters", "/docs", "/docs/", "/index.html", "/docs.html"):
+            answer = await api.http.get(page)
+            policy = answer.headers["content-security-policy"]
+            found = set(re.findall('nonce="([^"]+)"', answer.text))
+            assert len(found) == 1
+            assert f"style-src 'self' 'nonce-{found.copy().pop()}'" in policy
+            nonces |= found
+            for word in ("default-src 'none'", "script-src 'self';", "frame-ancestors 'none'"):
+                assert word in policy
+            assert "unsafe" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            # Kept, or confirmed by 304, it would come with the nonce of another time.
+            assert answer.headers["cache-control"] == "no-store"
+            assert not {"etag", "last-modified"} & set(answer.headers)
+        script = await api.http.get("/assets/a.js")
+        assert script.headers["x-content-type-options"] == "nosniff"
+        assert "javascript" in script.headers["content-type"]
+        assert script.headers["content-security-policy"].startswith("default-src 'none'")
+    assert len(nonces) == 7
+
+
+async def test_docs_without_a_built_portal_say_so(make_api: MakeApi, tmp_path: Path) -> None:
+    async with make_api(portal_dir=tmp_path / "nothing") as api:
+        answer = await api.http.get("/docs")
+        assert answer.status_code == 503
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert "make portal" in answer.text
+        assert "/openapi.json" in answer.text
+        assert (await api.http.get("/openapi.json")).status_code == 200
+
+
 async def test_health_is_readiness_and_version_exists(make_api: MakeApi) -> None:
     async with make_api() as api:
         assert (await api.http.get("/health")).status_code == 200

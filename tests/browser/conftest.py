@@ -47,14 +47,24 @@ def portal(
 
 
 @pytest.fixture
-def page(chromium: Browser, portal: PortalUnderTest) -> Iterator[Page]:
-    """A fresh tab at the portal; a script error on any page fails the test."""
+def faults() -> list[str]:
+    """Script errors, and what the content security policy refused, on any page so far."""
+    return []
+
+
+@pytest.fixture
+def page(chromium: Browser, portal: PortalUnderTest, faults: list[str]) -> Iterator[Page]:
+    """A fresh tab at the portal; a fault on any page fails the test."""
     context = chromium.new_context(base_url=portal.url, viewport={"width": 1320, "height": 900})
     context.set_default_timeout(30_000)
     page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    context.expose_function("refusedByPolicy", lambda what: faults.append(what))
+    context.add_init_script(
+        "addEventListener('securitypolicyviolation', (event) => refusedByPolicy("
+        "`refused by policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"
+    )
     page.goto("/")
     yield page
     context.close()
-    assert not errors, errors
+    assert not faults, faults

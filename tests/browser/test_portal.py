@@ -1,5 +1,6 @@
 """The portal in a real browser before a real platform: from a key to an upload, an answer, a cost;
-and from the operator's key to the tenants and the page pool."""
+and from the operator's key to the tenants and the page pool. Every page under its content security
+policy, what it is there to stop included."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from portal_under_test import REPOSITORY, PortalUnderTest
+from tenora_platform.portal import PAGES
 
 pytestmark = pytest.mark.browser
 
@@ -153,3 +155,62 @@ def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnd
     page.get_by_role("button", name="Sign out").click()
     sign_in(page, key)
     expect(page.get_by_role("alert")).to_contain_text("suspended", timeout=SLOW_MS)
+
+
+@pytest.mark.parametrize("role", ["tenant", "operator"])
+def test_no_page_asks_for_what_the_policy_refuses(
+    page: Page, portal: PortalUnderTest, role: str
+) -> None:
+    key = portal.new_tenant("Umbrella")[1] if role == "tenant" else portal.server.admin_key
+    sign_in(page, key)
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    links = page.get_by_role("navigation").get_by_role("link")
+    expect(links.first).to_be_visible()
+    for at in range(links.count()):
+        links.nth(at).click()
+        page.wait_for_load_state("networkidle")
+        expect(page.get_by_role("heading").first).to_be_visible()
+    for path in sorted(PAGES):  # each as the page that is loaded
+        page.goto(path)
+        expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        page.wait_for_load_state("networkidle")
+
+
+def test_the_description_is_shown_from_our_own_files(page: Page, portal: PortalUnderTest) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto("/docs")
+    expect(page.get_by_role("heading", name=re.compile("^Tenora"))).to_be_visible()
+    operation = page.locator("#operations-operations-operations_health")
+    operation.get_by_role("button").first.click()
+    operation.get_by_role("button", name="Try it out").click()
+    operation.get_by_role("button", name="Execute").click()
+    expect(operation.locator(".live-responses-table .response-col_status").last).to_have_text("200")
+    page.get_by_text("ErrorBody").last.scroll_into_view_if_needed()
+    elsewhere = [url for url in asked if not url.startswith((f"{portal.url}/", "data:"))]
+    assert asked
+    assert not elsewhere
+
+
+def test_what_is_written_into_a_page_does_not_run(page: Page, faults: list[str]) -> None:
+    """The check of the check: these refusals are what every other test would fail of."""
+    page.evaluate(
+        """() => {
+          const script = document.createElement('script');
+          script.textContent = 'window.ran = true';
+          document.head.append(script);
+          const style = document.createElement('style');
+          style.textContent = 'body { display: none }';
+          document.head.append(style);
+          const button = document.createElement('button');
+          button.setAttribute('onclick', 'window.ran = true');
+          document.body.append(button);
+          button.click();
+        }"""
+    )
+    expect(page.locator("body")).to_be_visible()
+    assert page.evaluate("() => window.ran") is None
+    page.wait_for_function("() => true")
+    refused = {fault.split()[3] for fault in faults}
+    assert refused == {"script-src-elem", "style-src-elem", "script-src-attr"}, faults
+    faults.clear()
