@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI
@@ -14,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from tenora_engine.client import EngineClient
-from tenora_platform.assembly import build_state, process_engine, running_engine
+from tenora_platform.assembly import build_state, running_engine
 from tenora_platform.audit import routes as audit_routes
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
@@ -29,7 +28,7 @@ from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
-from tenora_platform.portal import Portal
+from tenora_platform.portal import Portal, portal_folder
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
@@ -58,16 +57,13 @@ EXPOSED_HEADERS = (
 def create_app(
     settings: Settings,
     *,
-    engine: EngineClient | None = None,
+    engine: EngineClient,
     work: Callable[[AppState], Work] = all_work,
-    on_engine_failure: Callable[[Exception], None] | None = None,
 ) -> FastAPI:
-    """The application. `settings` must name a database (already prepared) and a Redis; `engine`
-    None starts the engine in a process of its own; `work` runs beside requests. The application
-    answers at once and is ready when the engine is; `on_engine_failure` hears why it could not
-    start."""
+    """The application. `settings` must name a database (already prepared) and a Redis; `work` runs
+    beside requests. The application answers at once and is ready when the engine is."""
     metrics = Metrics()
-    state = build_state(settings, engine or process_engine(settings), metrics)
+    state = build_state(settings, engine, metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +71,7 @@ def create_app(
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
             await stack.enter_async_context(doing(work(state), state.outages))
-            await stack.enter_async_context(running_engine(state, on_engine_failure))
+            await stack.enter_async_context(running_engine(state))
             yield
 
     app = application(lifespan)
@@ -137,11 +133,6 @@ def openapi_document() -> dict[str, Any]:
         yield
 
     return application(nothing).openapi()
-
-
-def portal_folder() -> Path:
-    """Where the checkout builds the portal."""
-    return Path(__file__).resolve().parents[2] / "admin_ui" / "dist"
 
 
 def _operation_id(route: APIRoute) -> str:

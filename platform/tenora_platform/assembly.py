@@ -4,7 +4,7 @@ what is built on them. Connects to nothing yet; knows no route."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -75,15 +75,6 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
     )
 
 
-def process_engine(settings: Settings) -> EngineClient:
-    """The engine as a local process; it is started by the application's lifespan."""
-    from tenora_engine.transport.process import ProcessEngineClient
-
-    return ProcessEngineClient(
-        settings.to_engine_config(), socket_dir=settings.data_dir.resolve() / "engine"
-    )
-
-
 def open_redis(url: str) -> Redis:
     """A client that gives up within seconds: a request must not hang on a cache."""
     return Redis.from_url(
@@ -102,19 +93,18 @@ def open_object_store(location: str) -> ObjectStore:
 
 
 @asynccontextmanager
-async def running_engine(
-    state: AppState, on_failure: Callable[[Exception], None] | None
-) -> AsyncIterator[None]:
+async def running_engine(state: AppState, *, with_text: bool = True) -> AsyncIterator[None]:
+    """The client of the engine is started for as long as the block runs, which does not wait for
+    it; `state.engine_life` says how far it has come."""
+
     async def start() -> None:
         try:
             await state.engine.start()
-            if not state.settings.allow_control_tokens:
+            if with_text and not state.settings.allow_control_tokens:
                 state.engine.text.prepare_plain()
         except (EngineError, OSError) as error:
             state.engine_life.error = str(error)
-            _log.error("engine could not start", reason=str(error))
-            if on_failure is not None:
-                on_failure(error)
+            _log.error("no engine", reason=str(error))
         else:
             state.engine_life.started = True
             state.upload_waits.set()

@@ -108,3 +108,8 @@ def _html(file: Path) -> Response:
         "x-frame-options": "DENY",
     }
     return HTMLResponse(file.read_text(encoding="utf-8").replace(_NONCE, nonce), headers=headers)
+
+
+def portal_folder() -> Path:
+    """Where the checkout builds the portal."""
+    return Path(__file__).resolve().parents[2] / "admin_ui" / "dist"

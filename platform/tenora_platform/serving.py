@@ -36,8 +36,8 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 class PlatformServer(uvicorn.Server):
-    """Serves `app`. When it is told to stop, requests have `drain_s`; then `end_all` is called,
-    which ends them with words."""
+    """Serves `app`; `started` is called when it takes connections. When it is told to stop,
+    requests have `drain_s`; then `end_all` is called, which ends them with words."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class PlatformServer(uvicorn.Server):
         limits: ConnectionLimits,
         end_all: Callable[[], None],
         lifespan: bool = True,
+        started: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -64,6 +65,16 @@ class PlatformServer(uvicorn.Server):
         )
         self._drain_s = settings.drain_s
         self._end_all = end_all
+        self._say_started = started
+
+    def end_soon(self) -> None:
+        """As SIGTERM; from any thread."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._say_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         timer = asyncio.get_running_loop().call_later(self._drain_s, self._end_all)

@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """Address to listen on."""
     port: int = Field(default=8000, ge=1, le=65535)
     """Port to listen on."""
+    workers: int = Field(default=1, ge=1)
+    """API processes behind the one port."""
     admin_key: SecretStr | None = None
     """The first admin key; made and shown once when absent."""
     secret: SecretStr | None = None
@@ -97,6 +99,8 @@ class Settings(BaseSettings):
     """The built portal; admin_ui/dist of the checkout when absent."""
 
     # The engine
+    engine: str | None = None
+    """Where it listens, ipc:///path or tcp://host:port; one of our own when absent."""
     model: str | None = None
     """A Hugging Face folder of the Llama family; SmolLM2-135M-Instruct when absent."""
     served_name: str | None = None

@@ -19,6 +19,7 @@ from engine_clients import (
     in_process_client,
     is_healthy,
     process_client,
+    serves,
     sockets_in,
     take_usage,
 )
@@ -36,6 +37,8 @@ from tenora_engine.errors import (
 from tenora_engine.events import FinishEvent
 from tenora_engine.transport.address import choose_endpoint
 from tenora_engine.transport.messages import error_info, to_error
+from tenora_engine.transport.remote import RemoteEngineClient
+from tenora_engine.transport.wire import ANSWER_MAX_S, PING_S
 
 pytestmark = pytest.mark.usefixtures("importable_by_children")
 
@@ -69,6 +72,30 @@ async def test_a_killed_engine_is_named_and_restarted(tmp_path: Path) -> None:
     finally:
         await client.stop()
     assert sockets_in(tmp_path) == []
+
+
+async def test_who_shares_an_engine_hears_of_its_death_at_once(tmp_path: Path) -> None:
+    """And not only from the next one, which knows nothing of the request."""
+    owner = process_client(tmp_path)
+    await owner.start()
+    other = RemoteEngineClient(owner.address, "fake", text_factory=None)
+    try:
+        await other.start()
+        running = other.submit(request("shared", max_tokens=FOREVER))
+        await first_of(running)
+        assert owner.pid is not None
+        os.kill(owner.pid, signal.SIGKILL)
+        async with asyncio.timeout(ANSWER_MAX_S - PING_S):
+            with pytest.raises(EngineUnavailableError, match="gone away"):
+                await exhaust(running)
+        assert not serves(other)
+        async with asyncio.timeout(60):
+            while not serves(other):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert len(await everything(other, request("next", max_tokens=2))) == 3
+    finally:
+        await other.stop()
+        await owner.stop()
 
 
 async def test_a_defect_in_the_engine_ends_the_process_and_what_ran_is_metered(

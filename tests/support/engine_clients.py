@@ -98,6 +98,11 @@ async def take_usage(client: EngineClient) -> list[UsageRecord]:
     return list(await client.unacknowledged_usage())
 
 
+def serves(client: EngineClient) -> bool:
+    """Asked anew each time, which a type checker does not expect of a property."""
+    return client.ready
+
+
 def is_healthy(client: ProcessEngineClient) -> bool:
     return client.ready and client.last_error is None
 

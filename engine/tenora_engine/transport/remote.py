@@ -33,6 +33,7 @@ from tenora_engine.transport.wire import (
 
 _CALL_TIMEOUT_S = 30.0
 _CALLS_MAX = 10_000
+_LAST_WORDS_S = 0.1  # after which what an engine sent before it died has been read
 _AGAIN_S = 0.2  # until the work on a socket that failed begins anew
 
 T = TypeVar("T")
@@ -40,13 +41,14 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteEngineClient(RoutedClient):
-    """An EngineClient over one DEALER socket. Several may serve one engine process."""
+    """An EngineClient over one DEALER socket. Several may serve one engine process. Without a
+    `text_factory` it has no `text`, for who makes none."""
 
     def __init__(
         self,
         address: EngineAddress,
         model_folder: str,
-        text_factory: Callable[[str], TextProcessor] = TextProcessor,
+        text_factory: Callable[[str], TextProcessor] | None = TextProcessor,
         start_timeout_s: float = 600.0,
     ) -> None:
         super().__init__()
@@ -58,6 +60,7 @@ class RemoteEngineClient(RoutedClient):
         self._model: ModelInfo | None = None
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
+        self._news: zmq.asyncio.Socket | None = None  # of the connection itself
         self._tasks: list[asyncio.Task[None]] = []
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(QUEUED_MESSAGES_MAX)
         self._calls: dict[int, asyncio.Future[object]] = {}
@@ -65,6 +68,7 @@ class RemoteEngineClient(RoutedClient):
         self._is_ready = asyncio.Event()  # the engine knows us; `_silent`: but says nothing now
         self._silent = False
         self._heard_s = 0.0
+        self._losses = 0
         self._stopped = asyncio.Event()
         self._said_goodbye = asyncio.Event()
 
@@ -82,7 +86,7 @@ class RemoteEngineClient(RoutedClient):
     @property
     def text(self) -> TextProcessor:
         if self._text is None:
-            raise EngineUnavailableError("the engine has not been started")
+            raise EngineUnavailableError("the engine's client has no text, or was not started")
         return self._text
 
     @property
@@ -100,10 +104,10 @@ class RemoteEngineClient(RoutedClient):
 
     async def _open(self) -> None:
         self._connect()
-        text = asyncio.to_thread(self._text_factory, self._model_folder)
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                self._text = await text
+                if self._text_factory is not None:
+                    self._text = await asyncio.to_thread(self._text_factory, self._model_folder)
                 await self._is_ready.wait()
         except TimeoutError:
             where = self._address.endpoint
@@ -219,13 +223,14 @@ class RemoteEngineClient(RoutedClient):
         socket = self._context.socket(zmq.DEALER)
         socket.set_hwm(QUEUED_MESSAGES_MAX)
         socket.setsockopt(zmq.LINGER, 200)
+        self._news = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._address.connect(socket)
         self._said_goodbye.clear()
         self._socket = socket
         self._outgoing = asyncio.Queue(QUEUED_MESSAGES_MAX)
         self._tasks = [
             asyncio.create_task(self._watched(work, socket))
-            for work in (self._read, self._write, self._ping)
+            for work in (self._read, self._write, self._ping, self._notice_loss)
         ]
 
     async def _watched(
@@ -251,9 +256,12 @@ class RemoteEngineClient(RoutedClient):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         if self._socket is not None and self._context is not None:
+            self._socket.disable_monitor()
+            if self._news is not None:
+                self._news.close(linger=0)
             self._socket.close()
             self._context.term()
-        self._socket = self._context = None
+        self._socket = self._context = self._news = None
 
     async def _read(self, socket: zmq.asyncio.Socket) -> None:
         while True:
@@ -269,6 +277,18 @@ class RemoteEngineClient(RoutedClient):
         await socket.send(encode(m.Hello(self._address.token)))
         while True:
             await socket.send(await self._outgoing.get())
+
+    async def _notice_loss(self, _: zmq.asyncio.Socket) -> None:
+        """The system closes the connection of an engine that has died: all that waits for it is
+        told at once, and not when the next engine says that it knows nothing of it."""
+        while self._news is not None:
+            await self._news.recv_multipart()
+            losses, told_s = self._losses, 0.0
+            while told_s < self._heard_s:  # it may have said more than was read yet
+                told_s = self._heard_s
+                await asyncio.sleep(_LAST_WORDS_S)
+            if self._is_ready.is_set() and losses == self._losses:
+                self._lost(EngineUnavailableError("the engine has gone away; try again later"))
 
     async def _ping(self, socket: zmq.asyncio.Socket) -> None:
         """Say Hello until the engine answers, then Ping, answered with Pong, or with Unknown by one
@@ -325,6 +345,7 @@ class RemoteEngineClient(RoutedClient):
 
     def _lost(self, error: EngineError) -> None:
         """The engine, or its knowledge of this client, is gone: all that waited for it fails."""
+        self._losses += 1
         self._is_ready.clear()
         self._silent = False
         self._router.fail_all(error)

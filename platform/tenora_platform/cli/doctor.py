@@ -6,7 +6,6 @@ import importlib.metadata
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import redis
@@ -69,7 +68,7 @@ def check_torch(settings: Settings) -> Finding:
 def check_device(settings: Settings) -> Finding:
     import torch
 
-    from tenora_platform.cli.run import check_device as check_cuda
+    from tenora_platform.cli.checks import check_device as check_cuda
 
     try:
         check_cuda(settings)
@@ -101,11 +100,11 @@ def check_compiler(_: Settings) -> Finding:
 
 
 def check_model(settings: Settings) -> Finding:
-    from tenora_platform.cli.run import check_model_folder
+    from tenora_platform.cli.checks import check_model_folder
 
     if settings.model is not None:
         try:
-            check_model_folder(Path(settings.model), dummy=settings.load_format == "dummy")
+            check_model_folder(settings)
         except CliError as error:
             return Finding("model", "wrong", str(error))
         return Finding("model", "ok", settings.model)
@@ -133,7 +132,7 @@ def check_memory(settings: Settings) -> Finding:
 
 
 def check_port(settings: Settings) -> Finding:
-    from tenora_platform.cli.run import check_address
+    from tenora_platform.cli.checks import check_address
 
     try:
         check_address(settings.host, settings.port)
@@ -176,7 +175,7 @@ def check_redis(settings: Settings) -> Finding:
 
 
 def check_portal(settings: Settings) -> Finding:
-    from tenora_platform.app import portal_folder
+    from tenora_platform.portal import portal_folder
 
     folder = settings.portal_dir or portal_folder()
     if Portal(folder).built:

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
 from tenora_engine.errors import EngineError
-from tenora_platform.bootstrap import DatabaseSetupError
-from tenora_platform.embedded.process import EmbeddedServerError
 
 
 class CliError(Exception):
@@ -31,19 +27,36 @@ class FriendlyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (CliError, EmbeddedServerError, DatabaseSetupError, EngineError) as error:
-            show_error(str(error), getattr(error, "hint", None))
-        except ValidationError as error:
-            for problem in error.errors():
-                name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
-                message = problem["msg"].removeprefix("Value error, ")
-                show_error(f"--{name}: {message} (given: {problem['input']!r})")
-        except httpx.HTTPError as error:
-            show_error(
-                f"The server cannot be reached: {error}",
-                "Is it running? Its address is --url or TENORA_URL.",
-            )
+        except Exception as error:
+            if not _explain(error):
+                raise
         raise typer.Exit(1)
+
+
+def _explain(error: Exception) -> bool:
+    """Whether it was foreseen, and is now shown."""
+    # Imported late: a supervisor, which lives as long as the platform, has use for none of them.
+    import httpx
+    from pydantic import ValidationError
+
+    from tenora_platform.bootstrap import DatabaseSetupError
+    from tenora_platform.embedded.process import EmbeddedServerError
+
+    if isinstance(error, (CliError, EmbeddedServerError, DatabaseSetupError, EngineError)):
+        show_error(str(error), getattr(error, "hint", None))
+    elif isinstance(error, ValidationError):
+        for problem in error.errors():
+            name = "-".join(str(part) for part in problem["loc"]).replace("_", "-")
+            message = problem["msg"].removeprefix("Value error, ")
+            show_error(f"--{name}: {message} (given: {problem['input']!r})")
+    elif isinstance(error, httpx.HTTPError):
+        show_error(
+            f"The server cannot be reached: {error}",
+            "Is it running? Its address is --url or TENORA_URL.",
+        )
+    else:
+        return False
+    return True
 
 
 def show_error(message: str, hint: str | None = None) -> None:

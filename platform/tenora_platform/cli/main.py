@@ -73,8 +73,40 @@ def check(settings: Settings) -> None:
         raise typer.Exit(1)
 
 
+def engine(settings: Settings) -> None:
+    """Run the engine alone: model, arena, usage outbox. API processes and workers share it."""
+    from tenora_platform.cli import parts
+
+    parts.engine(settings)
+
+
+def api(settings: Settings) -> None:
+    """Run the API alone: N processes behind one port, at an engine that runs elsewhere."""
+    from tenora_platform.cli import parts
+
+    parts.api(settings)
+
+
+def worker(settings: Settings) -> None:
+    """Run a worker alone: intake of adapters, usage, what is left over. Several may run."""
+    from tenora_platform.cli import parts
+
+    parts.worker(settings)
+
+
+def migrate(settings: Settings) -> None:
+    """Bring the database to this version's schema, its roles included."""
+    from tenora_platform.cli import parts
+
+    parts.migrate(settings)
+
+
 app.command("serve")(with_settings(serve))
 app.command("up")(with_settings(up))
+app.command("engine")(with_settings(engine, {"engine": "--listen"}))
+app.command("api")(with_settings(api))
+app.command("worker")(with_settings(worker))
+app.command("migrate")(with_settings(migrate))
 app.command("doctor")(with_settings(check))
 
 

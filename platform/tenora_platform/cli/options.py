@@ -4,7 +4,7 @@ and `tenora up`, with the same help, and none can be forgotten."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,9 +12,12 @@ import typer
 from tenora_platform.settings import Settings
 
 
-def with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
-    """`command(settings)` as a function with one option for each field. What is not given comes
-    from the environment (`TENORA_*`), else it is the default."""
+def with_settings(
+    command: Callable[[Settings], None], also: Mapping[str, str] | None = None
+) -> Callable[..., None]:
+    """`command(settings)` as a function with one option for each field; `also` gives fields other
+    names beside their own. What is not given comes from the environment (`TENORA_*`), else it is
+    the default."""
 
     def run(**given: str | bool | None) -> None:
         chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
@@ -26,6 +29,7 @@ def with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
         is_switch = field.annotation is bool
         option = typer.Option(
             f"{flag}/--no{flag[1:]}" if is_switch else flag,
+            *((also or {}).get(name, "").split()),
             help=field.description,
             show_default=_shown(name, field.default),
             metavar=None if is_switch else name.rsplit("_", 1)[-1].upper(),

@@ -1,30 +1,30 @@
-"""Runs the platform in the foreground: checks first what can be checked, then servers, migrations,
-engine and HTTP, and everything down again in the reverse order."""
+"""Runs the platform in the foreground: checks first what can be checked, then servers, migrations
+and the parts, and everything down again in the reverse order."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from multiprocessing import get_context
 
 import httpx
-import uvloop
 from rich.console import Console
 
-from tenora_engine.model.default_model import ensure_default_model
+from tenora_engine.model.default_model import default_model_folder, ensure_default_model
 from tenora_platform.admin_key import has_admin_key, make_admin_key
-from tenora_platform.app import create_app, portal_folder
 from tenora_platform.bootstrap import database_urls, prepare_database
-from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.checks import check_address, check_device, check_model_folder
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
-from tenora_platform.portal import Portal
+from tenora_platform.processes.engine_address import engine_address
+from tenora_platform.processes.listening import listen
+from tenora_platform.processes.supervisor import Supervisor
 from tenora_platform.secret import load_secret
-from tenora_platform.serving import PlatformServer, connection_limits
 from tenora_platform.settings import Settings
 
 WhenReady = Callable[[Settings], Awaitable[None]]
@@ -36,19 +36,28 @@ def run_platform(settings: Settings, when_ready: WhenReady) -> None:
     configure_logging(settings.log_level)
     check_address(settings.host, settings.port)
     check_device(settings)
-    if settings.model is not None:
-        check_model_folder(Path(settings.model), dummy=settings.load_format == "dummy")
-    # Both end what has been started in order, also when a shell had SIGINT ignored.
+    check_model_folder(settings)
+    with ended_by_signals():
+        _run(settings, when_ready)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end in order what has been started."""
+    take_signals()
+    with suppress(KeyboardInterrupt):
+        yield
+    Console(highlight=False).print("tenora: stopped")
+
+
+def take_signals() -> None:
+    """As KeyboardInterrupt, also where a shell had SIGINT ignored; anew after a loop took them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
+
+
+def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    try:
-        _run(settings, when_ready, console)
-    except KeyboardInterrupt:
-        console.print("tenora: stopped")
-
-
-def _run(settings: Settings, when_ready: WhenReady, console: Console) -> None:
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     configured = settings.secret.get_secret_value() if settings.secret else None
@@ -60,36 +69,31 @@ def _run(settings: Settings, when_ready: WhenReady, console: Console) -> None:
         assert ready.database_url is not None
         installation = Installation(ready.installation)
         prepare_database(database_urls(ready.database_url, secret, installation))
-        if ready.model is None:
-            folder = ensure_default_model(ready.data_dir)
-            ready = ready.model_copy(update={"model": str(folder)})
-        failure = uvloop.run(_serve(ready, when_ready, console))
-    if failure is not None:
-        raise failure
+        ready = with_model(ready)
+        with closing(listen(ready.host, ready.port)) as listener:
+            supervisor = Supervisor(
+                ready,
+                engine_address(ready),
+                listener,
+                own_engine=ready.engine is None,
+                own_worker=True,
+            )
+            try:
+                asyncio.run(supervisor.run(lambda: _announce(ready, when_ready, console)))
+            finally:
+                take_signals()
 
 
-async def _serve(settings: Settings, when_ready: WhenReady, console: Console) -> Exception | None:
-    """Why the engine could not start, or None after an ordinary end."""
-    failures: list[Exception] = []
-
-    def on_engine_failure(error: Exception) -> None:
-        failures.append(error)
-        server.should_exit = True
-
-    app = create_app(settings, on_engine_failure=on_engine_failure)
-    server = PlatformServer(
-        app,
-        settings,
-        limits=connection_limits(settings),
-        end_all=app.state.tenora.flights.end_all,
-    )
-    announcing = asyncio.create_task(_announce(settings, when_ready, console))
-    try:
-        await server.serve()
-    finally:
-        announcing.cancel()
-        await asyncio.gather(announcing, return_exceptions=True)
-    return failures[0] if failures else None
+def with_model(settings: Settings) -> Settings:
+    """With a model folder: the default model's, if none is named. Making it takes torch, which
+    the supervisor must not keep: then another process does. Raises ModelLoadError."""
+    if settings.model is not None:
+        return settings
+    folder = default_model_folder(settings.data_dir)
+    if folder is None:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            folder = pool.submit(ensure_default_model, settings.data_dir).result()
+    return settings.model_copy(update={"model": str(folder)})
 
 
 async def _announce(settings: Settings, when_ready: WhenReady, console: Console) -> None:
@@ -98,11 +102,11 @@ async def _announce(settings: Settings, when_ready: WhenReady, console: Console)
     console.print(f"tenora: starting on {url} (the engine is loading its model)")
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
         warnings = await _ready(http)
+        is_built = (await http.get("/")).status_code == 200
     console.print(f"tenora: ready after {time.monotonic() - started:.1f} s")
     for warning in warnings:
         console.print(f"tenora: warning: {warning}", markup=False)
-    portal = Portal(settings.portal_dir or portal_folder())
-    shown = f"{url}/" if portal.built else "not built; run: make portal (the API runs without it)"
+    shown = f"{url}/" if is_built else "not built; run: make portal (the API runs without it)"
     console.print(f"  portal     {shown}")
     console.print(f"  API        {url}/v1")
     console.print(f"  API docs   {url}/docs")
@@ -126,53 +130,3 @@ def base_url(settings: Settings) -> str:
     """Where this process can reach itself."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-
-
-def check_address(host: str, port: int) -> None:
-    """Raises CliError if the address cannot be listened on, before anything is started."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except OSError as error:
-        raise CliError(
-            f"Cannot listen on {host}:{port}: {error.strerror or error}.",
-            "Is another server, perhaps another Tenora, running there? Choose another --port.",
-        ) from error
-
-
-def check_device(settings: Settings) -> None:
-    """Raises CliError when a GPU is asked for that this torch cannot use."""
-    if settings.device != "cuda":
-        return
-    import torch
-
-    if torch.cuda.is_available():
-        return
-    if torch.version.cuda is None:
-        why = f"torch {torch.__version__} is built without CUDA"
-        hint = "Install a build of torch with CUDA, or leave --device out to run on the CPU."
-    else:
-        why = f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no GPU"
-        hint = "Does nvidia-smi see one? Leave --device out to run on the CPU."
-    raise CliError(f"--device cuda cannot be had: {why}.", hint)
-
-
-def check_model_folder(folder: Path, *, dummy: bool) -> None:
-    """Raises CliError for what is plainly not a model folder; the engine looks closer."""
-    if not folder.is_dir():
-        raise CliError(
-            f"The model folder {folder} does not exist.",
-            "--model takes a Hugging Face folder (config.json, *.safetensors, tokenizer.json); "
-            "leave it out for the default model.",
-        )
-    if not (folder / "config.json").is_file():
-        raise CliError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
-    if not dummy and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.gguf")):
-        raise CliError(
-            f"{folder} has no weights (*.safetensors).",
-            "With a config only, --load-format dummy runs it on random weights.",
-        )

@@ -34,6 +34,7 @@ SUPERUSER = "tenora_owner"
 DATABASE = "tenora"
 _START_S = 60
 _PORT = 5432  # part of the socket's name only
+_PORT_LINE, _FOLDER_LINE = 3, 4  # of postmaster.pid
 _STATUS_LINE = 7  # of postmaster.pid: starting, ready, stopping, standby
 
 
@@ -90,6 +91,22 @@ class EmbeddedPostgres:
         self._process = spawn(as_user(user, command, reach), self.log)
         self._await(url)
         self._url = url.set(database=DATABASE)
+
+    def running_url(self) -> str | None:
+        """The URL of a server that another process of ours holds up here, if there is one."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return None
+        if len(lines) <= _STATUS_LINE or lines[_STATUS_LINE].strip() != "ready":
+            return None
+        url = URL.create("postgresql", SUPERUSER, self._password, database=DATABASE)
+        port, folder = lines[_PORT_LINE], lines[_FOLDER_LINE]
+        if folder:
+            url = url.update_query_dict({"host": folder, "port": port})
+        else:
+            url = url.set(host="127.0.0.1", port=int(port))
+        return url.render_as_string(hide_password=False)
 
     def ended(self) -> str | None:
         """How the server has ended, None while it runs. Told by somebody's SIGTERM to end when its

@@ -36,6 +36,28 @@ def running_servers(settings: Settings, secret: ServerSecret) -> Iterator[Settin
         yield settings.with_urls(database_url=database_url, redis_url=redis_url)
 
 
+def found_servers(
+    settings: Settings, secret: ServerSecret, *, database: bool = True, redis: bool = True
+) -> Settings:
+    """The settings with the URLs of servers that run already: the operator's, else those of a
+    `tenora serve` on the same data directory. Raises EmbeddedServerError where one that is asked
+    for is neither."""
+    data_dir = settings.data_dir.resolve()
+    found = {
+        "database_url": settings.database_url
+        or (database and EmbeddedPostgres(data_dir / "postgres", secret).running_url()),
+        "redis_url": settings.redis_url
+        or (redis and EmbeddedValkey(data_dir / "valkey", secret).running_url()),
+    }
+    for name, url in found.items():
+        if url is None:
+            raise EmbeddedServerError(
+                f"TENORA_{name.upper()} names no server, and none of a `tenora serve` runs on "
+                f"{data_dir}. Set it, or give the --data-dir of one that runs."
+            )
+    return settings.model_copy(update={name: url or None for name, url in found.items()})
+
+
 @contextmanager
 def _only_one(data_dir: Path) -> Iterator[None]:
     """One platform at a time on a data directory. The kernel frees the lock of a killed one."""

@@ -82,6 +82,18 @@ class EmbeddedValkey:
         self._await(url)
         self._url = url
 
+    def running_url(self) -> str | None:
+        """The URL of a server that another process of ours holds up here, if there is one."""
+        try:
+            pid = int((self.folder / "valkey.pid").read_text())
+            config = (self.folder / "valkey.conf").read_text()
+        except (OSError, ValueError):
+            return None
+        if not is_alive(pid) or str(self.folder) not in command_of(pid):
+            return None
+        port = int(config.partition("\nport ")[2].partition("\n")[0])
+        return self._url_at(port or None)
+
     def ended(self) -> str | None:
         """How the server has ended, None while it runs."""
         return how_ended(self._process)
@@ -110,14 +122,18 @@ class EmbeddedValkey:
         ]
         if socket_fits(socket_path):
             lines += ["port 0", f'unixsocket "{socket_path}"', "unixsocketperm 700"]
-            url = f"unix://{quote(str(socket_path))}"
         else:
             self._port = self._port or free_port()
             lines += ["bind 127.0.0.1", f"port {self._port}", f"requirepass {self._password}"]
-            url = f"redis://:{self._password}@127.0.0.1:{self._port}"
         config.write_text("\n".join(lines) + "\n")
         config.chmod(0o600)
-        return url
+        return self._url_at(self._port)
+
+    def _url_at(self, port: int | None) -> str:
+        """None: on the unix socket."""
+        if port is None:
+            return f"unix://{quote(str(self.folder / 'valkey.sock'))}"
+        return f"redis://:{self._password}@127.0.0.1:{port}"
 
     def _await(self, url: str) -> None:
         assert self._process is not None

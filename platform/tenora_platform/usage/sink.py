@@ -5,6 +5,7 @@ repeats work and loses nothing."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,22 @@ class UsageSink:
         await self.store(records)
         await self._engine.acknowledge_usage([record.event_id for record in records])
         return len(records)
+
+    async def store_what_waits(self, idle_s: float = 0.5, most_s: float = 5.0) -> None:
+        """Before the process ends: until none has come for `idle_s`. What it does not come to is
+        stored by the next."""
+        deadline = time.monotonic() + most_s
+        while self._engine.ready and time.monotonic() < deadline:
+            try:
+                async with asyncio.timeout(idle_s):
+                    records = await self._engine.unacknowledged_usage()
+                await self.store(records)
+                await self._engine.acknowledge_usage([record.event_id for record in records])
+            except TimeoutError:
+                return
+            except (SQLAlchemyError, EngineError, OSError) as error:
+                _log.warning("usage waits for the next start", reason=str(error))
+                return
 
     async def store(self, records: Sequence[UsageRecord]) -> None:
         """Every record is in the database when this returns: as an event or as a dead letter.

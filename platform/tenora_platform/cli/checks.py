@@ -1,0 +1,51 @@
+"""What can be found wrong before anything is started, each with what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tenora_platform.cli.errors import CliError
+from tenora_platform.processes.listening import listen
+from tenora_platform.settings import Settings
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises CliError if the address cannot be listened on."""
+    listen(host, port).close()
+
+
+def check_device(settings: Settings) -> None:
+    """Raises CliError when a GPU is asked for that this torch cannot use."""
+    if settings.device != "cuda":
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if torch.version.cuda is None:
+        why = f"torch {torch.__version__} is built without CUDA"
+        hint = "Install a build of torch with CUDA, or leave --device out to run on the CPU."
+    else:
+        why = f"torch {torch.__version__} (CUDA {torch.version.cuda}) finds no GPU"
+        hint = "Does nvidia-smi see one? Leave --device out to run on the CPU."
+    raise CliError(f"--device cuda cannot be had: {why}.", hint)
+
+
+def check_model_folder(settings: Settings) -> None:
+    """Raises CliError for what is plainly not a model folder; the engine looks closer."""
+    if settings.model is None:
+        return
+    folder, dummy = Path(settings.model), settings.load_format == "dummy"
+    if not folder.is_dir():
+        raise CliError(
+            f"The model folder {folder} does not exist.",
+            "--model takes a Hugging Face folder (config.json, *.safetensors, tokenizer.json); "
+            "leave it out for the default model.",
+        )
+    if not (folder / "config.json").is_file():
+        raise CliError(f"{folder} has no config.json, so it is not a Hugging Face model folder.")
+    if not dummy and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.gguf")):
+        raise CliError(
+            f"{folder} has no weights (*.safetensors).",
+            "With a config only, --load-format dummy runs it on random weights.",
+        )

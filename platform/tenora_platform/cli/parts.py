@@ -1,0 +1,140 @@
+"""The parts of a platform as commands of their own: `tenora engine`, `api`, `worker`, `migrate`.
+They find each other by the data directory or by URLs; the server secret is what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from contextlib import ExitStack, closing
+
+from rich.console import Console
+
+from tenora_platform.admin_key import has_admin_key
+from tenora_platform.bootstrap import database_urls, migration_state, prepare_database
+from tenora_platform.cli.checks import check_device, check_model_folder
+from tenora_platform.cli.errors import CliError
+from tenora_platform.cli.run import base_url, ended_by_signals, take_signals, with_model
+from tenora_platform.db import DatabaseUrls
+from tenora_platform.embedded.process import EmbeddedServerError
+from tenora_platform.embedded.servers import found_servers, running_servers
+from tenora_platform.installation import Installation
+from tenora_platform.logs import configure_logging
+from tenora_platform.processes.engine_address import engine_address
+from tenora_platform.processes.listening import listen
+from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.settings import Settings
+
+
+def engine(settings: Settings) -> None:
+    """Run the engine alone: model, arena, usage outbox. API processes and workers share it."""
+    from tenora_engine.transport.server import serve_engine
+
+    settings = _prepared(settings)
+    try:
+        settings = found_servers(settings, _secret(settings), database=False)
+    except EmbeddedServerError:
+        _say("no Redis is shared with other engines (TENORA_REDIS_URL names one)")
+    address, config = engine_address(settings), settings.to_engine_config()
+    _say(f"engine {config.served_name} ({config.device}, {config.dtype}) at {address.endpoint}")
+    logging.getLogger("tenora_engine").setLevel(logging.INFO)
+    failure = serve_engine(config, address, report=lambda report: _say(type(report).__name__))
+    if failure is not None:
+        _say(f"the engine failed: {failure}")
+        os._exit(1)  # its threads may hang on a lost device
+
+
+def api(settings: Settings) -> None:
+    """Run the API alone: N processes behind one port, at an engine that runs elsewhere."""
+    from tenora_platform.processes.supervisor import Supervisor
+
+    settings = _with_servers(_prepared(settings))
+    if not has_admin_key(settings):
+        raise CliError(
+            "There is no admin key yet.", "Set TENORA_ADMIN_KEY, or run `tenora serve` once."
+        )
+    with ended_by_signals(), closing(listen(settings.host, settings.port)) as listener:
+        address = engine_address(settings)
+        supervisor = Supervisor(settings, address, listener, own_engine=False, own_worker=False)
+        _say(f"{settings.workers} API processes on {base_url(settings)}, engine {address.endpoint}")
+
+        async def nothing_more() -> None:
+            return
+
+        try:
+            asyncio.run(supervisor.run(nothing_more))
+        finally:
+            take_signals()
+
+
+def worker(settings: Settings) -> None:
+    """Run a worker alone: intake of adapters, usage, what is left over. Several may run."""
+    import uvloop
+
+    from tenora_platform.processes.worker import Stop, work
+
+    settings = _with_servers(_prepared(settings))
+    address = engine_address(settings)
+
+    async def until_signalled() -> None:
+        stop = Stop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        await work(settings, address, stop, lambda: _say(f"worker, engine {address.endpoint}"))
+
+    with ended_by_signals():
+        uvloop.run(until_signalled())
+
+
+def migrate(settings: Settings) -> None:
+    """Bring the database to this version's schema, its roles included."""
+    configure_logging(settings.log_level)
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
+    secret = _secret(settings)
+    with ExitStack() as stack:
+        try:
+            ready = found_servers(settings, secret, redis=False)
+        except EmbeddedServerError:  # then ours are started for as long as it takes
+            ready = stack.enter_context(running_servers(settings, secret))
+        urls = _urls(ready, secret)
+        prepare_database(urls)
+        _say(f"the database is at revision {migration_state(urls)[0]}")
+
+
+def _prepared(settings: Settings) -> Settings:
+    """Complete as far as this machine goes. Raises CliError for what cannot be."""
+    configure_logging(settings.log_level)
+    check_device(settings)
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    check_model_folder(settings)
+    return with_model(settings)
+
+
+def _with_servers(settings: Settings) -> Settings:
+    """With servers that run, whose schema is ours. Raises CliError, EmbeddedServerError or
+    DatabaseSetupError."""
+    secret = _secret(settings)
+    settings = found_servers(settings, secret)
+    current, head = migration_state(_urls(settings, secret))
+    if current != head:
+        raise CliError(
+            f"The database is at revision {current}, and this version of Tenora needs {head}.",
+            "Run: tenora migrate",
+        )
+    return settings
+
+
+def _urls(settings: Settings, secret: ServerSecret) -> DatabaseUrls:
+    assert settings.database_url is not None  # found by now
+    return database_urls(settings.database_url, secret, Installation(settings.installation))
+
+
+def _secret(settings: Settings) -> ServerSecret:
+    configured = settings.secret.get_secret_value() if settings.secret else None
+    return load_secret(settings.data_dir, configured)
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(f"tenora: {text}", markup=False)

@@ -1,0 +1,54 @@
+"""Where the installation's engine listens, and what opens its door: all of it follows from the data
+directory and the server secret, so that parts which share these find each other."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from tenora_engine.transport.address import CurveKeys, EngineAddress
+from tenora_platform.cli.errors import CliError
+from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.settings import Settings
+
+_UNIX_PATH_MAX = 100  # sockaddr_un holds 108 bytes, 104 on BSD
+
+
+def engine_address(settings: Settings) -> EngineAddress:
+    """Raises CliError where another machine's engine is meant and its secret is not known."""
+    endpoint = settings.engine or default_endpoint(settings.data_dir)
+    is_known = settings.secret is not None or (settings.data_dir / "secret").exists()
+    if endpoint.startswith("tcp://") and not is_known:
+        raise CliError(
+            f"An engine at {endpoint} is reached under CURVE, whose keys follow from the secret.",
+            "Set TENORA_SECRET to the installation's, the same for all its parts.",
+        )
+    configured = settings.secret.get_secret_value() if settings.secret else None
+    return address_of(endpoint, load_secret(settings.data_dir, configured))
+
+
+def address_of(endpoint: str, secret: ServerSecret) -> EngineAddress:
+    keys = CurveKeys.derive(secret.key("engine-curve-server"), secret.key("engine-curve-client"))
+    return EngineAddress(endpoint, secret.mac("engine-token", "hello"), keys)
+
+
+def default_endpoint(data_dir: Path) -> str:
+    """The same at each start: a unix socket under the data directory, or, where that path is too
+    long for one, in a private folder for temporary files. Raises CliError if that is another
+    user's."""
+    path = data_dir.resolve() / "engine" / "engine.sock"
+    if len(os.fsencode(path)) > _UNIX_PATH_MAX:
+        name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        path = Path(tempfile.gettempdir()) / f"tenora-{os.geteuid()}-{name}" / "engine.sock"
+    folder = path.parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise CliError(
+            f"{folder} is not a folder of this user alone, so the engine's socket cannot be there.",
+            "Remove it, or choose another --data-dir.",
+        )
+    return f"ipc://{path}"

@@ -1,0 +1,126 @@
+"""The supervisor: starts the parts of one machine, holds them up, replaces them on SIGHUP, ends
+them in order. It stays small: what parts are made of (torch, FastAPI) is never imported here."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.engine_process import EngineProcess
+from tenora_platform.processes.handover import Handover
+from tenora_platform.processes.held_process import HeldProcess
+from tenora_platform.settings import Settings
+
+API = "tenora_platform.processes.api"
+WORKER = "tenora_platform.processes.worker"
+_LAST_WORDS_S = 10  # for what was told to end, after which it is killed
+_WORKER_END_S = 15.0
+_log = structlog.get_logger(__name__)
+
+
+class Supervisor:
+    """`settings` are complete: servers' URLs, a model folder. `listener` is the API's port, ours
+    until the end. Without `own_engine` the one at `engine` is somebody else's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: EngineAddress,
+        listener: socket.socket,
+        *,
+        own_engine: bool,
+        own_worker: bool,
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._engine = EngineProcess(settings.to_engine_config(), engine) if own_engine else None
+        self._apis = [self._api(number, engine) for number in range(1, settings.workers + 1)]
+        self._workers = [self._worker(engine)] if own_worker else []
+        self._stopping = asyncio.Event()
+        self._replacing: asyncio.Task[None] | None = None
+
+    async def run(self, beside: Callable[[], Awaitable[None]]) -> None:
+        """Until SIGINT or SIGTERM. `beside` is awaited beside the parts. Raises the engine's own
+        error (ModelLoadError, MemoryBudgetError, EngineUnavailableError) if it cannot start."""
+        self._take_signals()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._stop_engine)
+            stack.push_async_callback(_stop_all, self._workers)
+            stack.push_async_callback(self._stop_apis)
+            engine = asyncio.create_task(self._start_engine())
+            for part in (*self._apis, *self._workers):
+                await part.start()
+            along = asyncio.create_task(_awaited(beside))
+            stack.push_async_callback(self._cancel, engine, along)
+            stopping = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait((engine, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if engine.done():
+                engine.result()
+            await stopping
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        # A terminal that is closed says SIGHUP too; who was started without one is told by it.
+        on_hangup = self._stopping.set if sys.stdin.isatty() else self._begin_replacing
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+    def _begin_replacing(self) -> None:
+        if self._replacing is None or self._replacing.done():
+            self._replacing = asyncio.create_task(self._replace())
+
+    async def _replace(self) -> None:
+        """All but the engine, one by one: what the disk holds now serves from then on."""
+        _log.info("processes are replaced one by one; the engine stays")
+        for part in (*self._apis, *self._workers):
+            await part.replace()
+        _log.info("processes replaced")
+
+    async def _cancel(self, *tasks: asyncio.Task[None]) -> None:
+        there = [*tasks, *([] if self._replacing is None else [self._replacing])]
+        for task in there:
+            task.cancel()
+        await asyncio.gather(*there, return_exceptions=True)
+
+    async def _start_engine(self) -> None:
+        if self._engine is not None:
+            await self._engine.start()
+
+    async def _stop_engine(self) -> None:
+        if self._engine is not None:
+            await self._engine.stop()
+
+    async def _stop_apis(self) -> None:
+        self._listener.close()  # who comes now is refused as soon as the API processes do the same
+        await _stop_all(self._apis)
+
+    def _api(self, number: int, engine: EngineAddress) -> HeldProcess:
+        name, descriptor = f"api-{number}", self._listener.fileno()
+        return HeldProcess(
+            name,
+            API,
+            Handover(name, self._settings, engine, descriptor).to_line(),
+            stop_s=math.ceil(self._settings.drain_s) + _LAST_WORDS_S,
+            pass_fds=(descriptor,),
+        )
+
+    def _worker(self, engine: EngineAddress) -> HeldProcess:
+        line = Handover("worker", self._settings, engine).to_line()
+        return HeldProcess("worker", WORKER, line, stop_s=_WORKER_END_S)
+
+
+async def _stop_all(parts: list[HeldProcess]) -> None:
+    await asyncio.gather(*(part.stop() for part in parts))
+
+
+async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
+    await call()
