@@ -32,6 +32,7 @@ from tenora_platform.portal import Portal, portal_folder
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
+from tenora_platform.tenants import key_routes
 from tenora_platform.tenants import routes as tenants_routes
 from tenora_platform.texts import refuse_lone_surrogates
 from tenora_platform.usage import routes as usage_routes
@@ -114,6 +115,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         operations_routes.router,
         operators_routes.router,
         tenants_routes.router,
+        key_routes.router,
         limits_routes.router,
         audit_routes.router,
         inference_routes.router,

@@ -162,6 +162,11 @@ class Authenticator:
         except RedisError as error:
             _log.warning("auth cache not invalidated", reason=str(error), stale_s=self._cache_s)
 
+    async def commit_change(self, session: AsyncSession) -> None:
+        """Commit now, then forget: a look-up between the two would remember the old row again."""
+        await session.commit()
+        await self.invalidate()
+
     async def _look_up(
         self, session: AsyncSession, prefix: str, digest: str
     ) -> tuple[TenantContext, datetime | None]:

@@ -1,4 +1,4 @@
-"""`tenora admin-key` against a server, as an operator's shell runs it."""
+"""`tenora admin-key` and `tenora key` against a server, as a shell runs them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def test_admin_keys_from_a_shell(listening: Listening) -> None:
     assert (code, text.strip()) == (0, f"revoked {made['id']}")
     code, text = run("admin-key", "create", "x", "--role", "king", *where, **admin)
     assert (code, "role" in text) == (1, True)
+
+
+def test_rotating_a_tenants_key_from_a_shell(listening: Listening) -> None:
+    where, admin = ("--url", listening.url), {"TENORA_ADMIN_KEY": ADMIN_KEY}
+    code, text = run("tenant", "create", "shell", "--json", *where, **admin)
+    own = {"TENORA_API_KEY": json.loads(text)["key"]}
+    models = ("--model", "a", "--model", "b@1")
+    code, text = run("key", "create", "ci", *models, "--json", *where, **own)
+    made = json.loads(text)
+    assert made["models"] == ["a", "b@1"]
+    code, text = run("key", "rotate", made["id"], "--json", *where, **own)
+    assert (code, json.loads(text)["previous"]["prefix"]) == (0, made["prefix"])
+    code, text = run("key", "list", *where, **own)
+    assert (code, "a, b@1" in text) == (0, True)

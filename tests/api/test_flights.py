@@ -125,6 +125,35 @@ async def test_streams_of_another_process_end_too(api: Api, make_api: MakeApi) -
             assert (await last_of(second, ending))["error"]["code"] == "tenant_suspended"
 
 
+async def test_a_stream_ends_with_its_secret_and_not_with_the_keys_other_one(
+    api: Api, make_api: MakeApi
+) -> None:
+    """A rotation without overlap, while the key streams by both of its secrets elsewhere."""
+    mine = await api.new_tenant("mine")
+    rotation = f"/admin/v1/tenants/{mine.id}/api_keys/{mine.key_id}/rotate"
+    answer = await api.admin("POST", rotation, json={"overlap_s": 600})
+    second_key = str(answer.json()["key"])
+    async with make_api() as second:
+        endless(second)
+        async with (
+            served(second) as url,
+            httpx.AsyncClient(base_url=url.removesuffix("/v1")) as http,
+        ):
+            old, new = streamed(http, mine.key), streamed(http, second_key)
+            await begin(second, old)
+            await begin(second, new)
+            await api.state.flights.secret_ended(mine.key.split("_")[1])
+            async with asyncio.timeout(10):
+                while not second.engine.aborted:  # noqa: ASYNC110 - set on the other side
+                    await asyncio.sleep(0.02)
+            await api.admin("POST", rotation, json={"overlap_s": 0})
+            async with asyncio.timeout(10):
+                while len(second.engine.aborted) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            for events in (old, new):
+                assert (await last_of(second, events))["error"]["code"] == "key_rotated"
+
+
 async def test_what_redis_did_not_take_is_said_again(
     api: Api, make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def body_for(method: str, path: str, model: str) -> dict[str, Any]:
         ("PUT", "/v1/adapters/{name}/aliases/{alias}"): {
             "json": {"targets": [{"version": 1, "weight": 100}]}
         },
+        ("PATCH", "/v1/api_keys/{key_id}"): {"json": {"name": "mine now"}},
         ("POST", "/v1/uploads/{upload_id}/parts"): {"files": {"data": b"abc"}},
         ("POST", "/v1/uploads/{upload_id}/complete"): {"json": {"part_ids": ["part_x"]}},
     }
@@ -122,6 +123,9 @@ async def test_what_was_tried_changed_nothing(api: Api, owner: TestTenant, uploa
     upload = (await api.call(owner.key, "GET", f"/v1/uploads/{upload_id}")).json()
     assert upload["status"] == "pending"
     assert upload["parts"] == []
+    key = (await api.call(owner.key, "GET", f"/v1/api_keys/{owner.key_id}")).json()
+    assert key["name"] == "test"
+    assert key["previous"] is None
     body = {"model": NAME, "messages": CHAT}
     answer = await api.call(owner.key, "POST", "/v1/chat/completions", json=body)
     assert answer.status_code == 200

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tenora_platform.cli.client import DEFAULT_URL, AdminKey, AsJson, Url, connected, show
+from tenora_platform.cli.client import (
+    DEFAULT_URL,
+    AdminKey,
+    AsJson,
+    OverlapS,
+    Url,
+    connected,
+    show,
+)
+from tenora_platform.schemas import DAY_S
 
 admin_key = typer.Typer(no_args_is_help=True)
 
@@ -54,9 +63,7 @@ def create_key(
 @admin_key.command("rotate")
 def rotate_key(
     key_id: KeyId,
-    overlap_s: Annotated[
-        int, typer.Option(help="For how long the secret so far stays good; 0: not at all.")
-    ] = 86_400,
+    overlap_s: OverlapS = DAY_S,
     url: Url = DEFAULT_URL,
     key: AdminKey = None,
     as_json: AsJson = False,

@@ -30,6 +30,9 @@ AdminKey = Annotated[
     str | None,
     typer.Option("--key", envvar="TENORA_ADMIN_KEY", help="The admin key.", show_default=False),
 ]
+OverlapS = Annotated[
+    int, typer.Option(help="For how long the secret so far stays good; 0: not at all.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="The server's own answer, as JSON.")]
 
 DEFAULT_URL = "http://127.0.0.1:8000"

@@ -12,10 +12,12 @@ from tenora_platform.cli.client import (
     AdminKey,
     AsJson,
     Key,
+    OverlapS,
     Url,
     connected,
     show,
 )
+from tenora_platform.schemas import DAY_S
 
 tenant = typer.Typer(no_args_is_help=True)
 key = typer.Typer(no_args_is_help=True)
@@ -27,6 +29,7 @@ _KEY = {
     "name": "name",
     "prefix": "prefix",
     "scopes": "scopes",
+    "models": "models",
     "expires": "expires_at",
     "revoked": "revoked_at",
     "last used": "last_used_at",
@@ -92,6 +95,10 @@ def create_key(
     name: Annotated[str, typer.Argument(help="A label for people.")],
     tenant_id: Annotated[str | None, typer.Option("--tenant", help="With the admin key.")] = None,
     scope: Annotated[list[str] | None, typer.Option(help="May be repeated; all if absent.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME, NAME@3 or the base model; may be repeated; all if absent."),
+    ] = None,
     expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -99,6 +106,8 @@ def create_key(
 ) -> None:
     """Make an API key; its secret is shown this once."""
     body: dict[str, Any] = {"name": name}
+    if model:
+        body["models"] = model
     if scope:
         body["scopes"] = scope
     if expires_at:
@@ -107,6 +116,22 @@ def create_key(
         made = api.call("POST", _keys_path(tenant_id), json=body)
     columns = {"id": "id", "scopes": "scopes", "key": "key"}
     show(made, columns, as_json=as_json, rows=[made])
+
+
+@key.command("rotate")
+def rotate_key(
+    key_id: Annotated[str, typer.Argument(help="The key's id.")],
+    overlap_s: OverlapS = DAY_S,
+    tenant_id: Annotated[str | None, typer.Option("--tenant", help="With the admin key.")] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key a new secret, which is shown this once."""
+    with connected(url, _either(key, tenant_id), what="a key") as api:
+        path = f"{_keys_path(tenant_id)}/{key_id}/rotate"
+        made = api.call("POST", path, json={"overlap_s": overlap_s})
+    show(made, {"id": "id", "prefix": "prefix", "key": "key"}, as_json=as_json, rows=[made])
 
 
 @key.command("revoke")

@@ -18,7 +18,9 @@ from tenora_platform.auth import TenantContext
 from tenora_platform.errors import ApiError, ForbiddenError, UnauthorizedError, UnavailableError
 
 POLL_S = 1.0
-_ENDED = "tenora:ended"  # sorted set: "tenant:<id>" or "key:<id>", by Redis' own time
+_ENDED = (
+    "tenora:ended"  # sorted set: "tenant:<id>", "key:<id>" or "secret:<prefix>", by Redis' own time
+)
 _KEPT_S = 600  # a process that has not asked for so long has ended its streams for other reasons
 _log = structlog.get_logger(__name__)
 
@@ -83,6 +85,10 @@ class Flights:
     async def key_revoked(self, key_id: str) -> None:
         await self._tell(f"key:{key_id}")
 
+    async def secret_ended(self, prefix: str) -> None:
+        """One of a key's two secrets, or the only one it had so far."""
+        await self._tell(f"secret:{prefix}")
+
     def end_all(self) -> None:
         """The server stops: end what is in flight here, and let nothing new begin."""
         self._stopping = UnavailableError(
@@ -126,6 +132,9 @@ class Flights:
         if kind == "tenant":
             error = ForbiddenError("This tenant was suspended.", code="tenant_suspended")
             ended = [flight for flight in self._flying if flight.tenant.tenant_id == of]
+        elif kind == "secret":
+            error = UnauthorizedError("This API key has been replaced.", code="key_rotated")
+            ended = [flight for flight in self._flying if flight.tenant.key_prefix == of]
         else:
             error = UnauthorizedError("This API key has been revoked.", code="key_revoked")
             ended = [flight for flight in self._flying if flight.tenant.key_id == of]

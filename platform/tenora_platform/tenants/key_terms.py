@@ -1,12 +1,60 @@
-"""What one key may do beside its scopes: the models it may use, and what it may give to another
-key. It knows terms, not rows, and nothing of the work that is limited."""
+"""What a key allows, and what one key may give another: no scope, model, limit or day more than it
+has itself. It knows terms, not rows, and nothing of the work that is limited."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from tenora_platform.auth import TenantContext
-from tenora_platform.errors import ForbiddenError
+from tenora_platform.errors import BadRequestError, ForbiddenError
+
+CAPS = ("requests_per_min", "tokens_per_min", "parallel_requests", "budget", "budget_day")
+"""The limits of which less is less. A budget's soft cap and what follows it are beside them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyTerms:
+    """All that one key allows. None of `models` or `expires_at`, or of a limit: no bound."""
+
+    scopes: Sequence[str]
+    models: Sequence[str] | None
+    limits: Mapping[str, Any]  # by the names of `auth.Caps`
+    expires_at: datetime | None
+
+    def beyond(self, own: KeyTerms) -> Iterator[str]:
+        """What of this is more than `own`, by the names of the API's fields."""
+        if set(self.scopes) - set(own.scopes):
+            yield "scopes"
+        if not _models_within(self.models, own.models):
+            yield "models"
+        if own.expires_at is not None and not _at_most(self.expires_at, own.expires_at):
+            yield "expires_at"
+        for name in CAPS:
+            if own.limits[name] is not None and not _at_most(self.limits[name], own.limits[name]):
+                yield f"limits.{name}"
+        if own.limits["budget_action"] == "degrade":
+            soft = own.limits["budget_soft"]
+            if self.limits["budget_action"] != "degrade":
+                yield "limits.budget_action"
+            if soft is not None and not _at_most(self.limits["budget_soft"], soft):
+                yield "limits.budget_soft"
+
+
+def require_within(
+    wanted: KeyTerms, own: KeyTerms | None, fields: Collection[str] | None = None
+) -> None:
+    """Raises BadRequestError if one of `fields` (None: of all) is beyond what `own` may give; None
+    for `own` is the operator, who may give anything."""
+    for name in () if own is None else wanted.beyond(own):
+        if fields is None or name in fields:
+            raise BadRequestError(
+                f"{name} is more than the key that asks for it has itself.",
+                param=name,
+                code="beyond_own_key",
+            )
 
 
 def covers(models: Sequence[str] | None, model: str) -> bool:
@@ -25,3 +73,13 @@ def require_model(tenant: TenantContext, model: str) -> None:
             param="model",
             code="model_not_allowed",
         )
+
+
+def _models_within(wanted: Sequence[str] | None, own: Sequence[str] | None) -> bool:
+    if own is None:
+        return True
+    return wanted is not None and all(covers(own, model) for model in wanted)
+
+
+def _at_most(wanted: Any, most: Any) -> bool:
+    return wanted is not None and wanted <= most

@@ -64,7 +64,9 @@ async def list_keys(
     return list(await session.scalars(query))
 
 
-async def get_key(session: AsyncSession, tenant_id: str, key_id: str) -> ApiKeyRow | None:
+async def get_key(
+    session: AsyncSession, tenant_id: str, key_id: str, *, lock: bool = False
+) -> ApiKeyRow | None:
     query = select(ApiKeyRow).where(ApiKeyRow.tenant_id == tenant_id, ApiKeyRow.id == key_id)
-    found: ApiKeyRow | None = await session.scalar(query.with_for_update())
+    found: ApiKeyRow | None = await session.scalar(query.with_for_update() if lock else query)
     return found

@@ -20,9 +20,11 @@ TpotMs = Annotated[float, Field(ge=0.01, le=86_400_000)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 LargeCount = Annotated[int, Field(ge=0, lt=2**53)]  # exact in JSON and in Redis's Lua
 KeyModels = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1, max_length=200)]],
+    # The base model's id, `name` with all its versions and aliases, or one `name@3`, `name@alias`.
+    list[Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x20\x7f]+$")]],
     Field(min_length=1, max_length=100),
 ]
+KeyScopes = Annotated[list[Scope], Field(min_length=1)]
 Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
 
 
@@ -126,11 +128,24 @@ class TenantPage(ListPage[Tenant]):
 
 
 class ApiKeyCreate(Body):
+    """What is null or absent, each limit too, is as the key that asks has it; to the operator's,
+    everything. `limits` hold within the plan's."""
+
     name: Name = "key"
-    scopes: Annotated[list[Scope], Field(min_length=1)] | None = None  # null: all it may have
+    scopes: KeyScopes | None = None
     expires_at: BodyTime | None = None
-    models: KeyModels | None = None  # null: every model of the tenant
-    limits: KeyLimits | None = None  # within the plan's, which hold as well
+    models: KeyModels | None = None
+    limits: KeyLimits | None = None
+
+
+class ApiKeyChange(Body):
+    """What is absent stays as it is, each limit too; null takes a bound away."""
+
+    name: Name | None = None
+    scopes: KeyScopes | None = None
+    expires_at: BodyTime | None = None
+    models: KeyModels | None = None
+    limits: KeyLimits | None = None
 
 
 class ApiKey(IdItem):
@@ -152,6 +167,6 @@ class ApiKeyPage(ListPage[ApiKey]):
 
 
 class NewApiKey(ApiKey):
-    """The only answer that holds the secret."""
+    """The only answers that hold the secret."""
 
     key: str

@@ -1,30 +1,22 @@
-"""What can be done to plans, tenants and API keys, each change audited in its own transaction. It
-knows rows and rules; who may call it is the routes' matter, as is forgetting remembered keys."""
+"""What can be done to plans and tenants, each change audited in its own transaction. It knows rows
+and rules; who may call it is the routes' matter, as is forgetting remembered keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
-from tenora_platform.auth import SCOPES
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.ids import new_id
-from tenora_platform.kept_keys import new_secret, told
-from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants import repository
 from tenora_platform.tenants.schemas import (
-    ApiKey,
-    ApiKeyCreate,
-    KeyLimits,
-    NewApiKey,
     PlanBody,
     TenantChange,
     TenantCreate,
 )
-from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
+from tenora_platform.tenants.tables import PlanRow, TenantRow
 
 # A class may be served as itself or worse, never better.
 _TIERS = {
@@ -37,12 +29,9 @@ _TIERS = {
 class TenantService:
     """Works inside one session; commits nothing itself."""
 
-    def __init__(
-        self, session: AsyncSession, *, audit: AuditLog, secret: ServerSecret, actor: str
-    ) -> None:
+    def __init__(self, session: AsyncSession, *, audit: AuditLog, actor: str) -> None:
         self._session = session
         self._audit = audit
-        self._secret = secret
         self._actor = actor
 
     async def put_plan(self, name: str, body: PlanBody) -> PlanRow:
@@ -111,63 +100,6 @@ class TenantService:
             after=_told(row),
         )
         return row
-
-    async def create_key(
-        self, tenant_id: str, body: ApiKeyCreate, *, within: Sequence[str] | None = None
-    ) -> NewApiKey:
-        """A new key; `within` are the scopes of the key that asks for it, which it may not exceed.
-        Raises BadRequestError for an expiry in the past or a scope beyond `within`."""
-        if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
-            raise BadRequestError("expires_at lies in the past.", param="expires_at")
-        allowed = SCOPES if within is None else within
-        scopes = list(dict.fromkeys(body.scopes or allowed))
-        beyond = [scope for scope in scopes if scope not in allowed]
-        if beyond:
-            raise BadRequestError(
-                f"A key cannot give scopes it lacks itself: {', '.join(beyond)}.", param="scopes"
-            )
-        new, kept = new_secret("tn", self._secret)
-        row = ApiKeyRow(
-            **kept,
-            id=new_id("key"),
-            tenant_id=tenant_id,
-            name=body.name,
-            scopes=scopes,
-            models=body.models,
-            **(body.limits or KeyLimits()).model_dump(),
-            expires_at=body.expires_at,
-        )
-        self._session.add(row)
-        await self._session.flush()
-        await self._session.refresh(row)
-        await self._audit.append(
-            self._session,
-            actor=self._actor,
-            action="api_key.create",
-            target=row.id,
-            tenant_id=tenant_id,
-            after=told(row),
-        )
-        return NewApiKey(**ApiKey.model_validate(row).model_dump(), key=new.text)
-
-    async def revoke_key(self, tenant_id: str, key_id: str) -> None:
-        """Ends the key; once more is no error. Raises NotFoundError."""
-        row = await repository.get_key(self._session, tenant_id, key_id)
-        if row is None:
-            raise NotFoundError(f"There is no API key {key_id!r}.")
-        if row.revoked_at is not None:
-            return
-        before = told(row)
-        row.revoked_at = datetime.now(UTC)
-        await self._audit.append(
-            self._session,
-            actor=self._actor,
-            action="api_key.revoke",
-            target=row.id,
-            tenant_id=tenant_id,
-            before=before,
-            after=told(row),
-        )
 
     async def _require_plan(self, name: str) -> None:
         if await repository.get_plan(self._session, name) is None:

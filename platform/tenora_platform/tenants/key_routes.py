@@ -1,0 +1,176 @@
+"""HTTP routes of tenants' API keys: the tenant's own, and the same for the operator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
+from tenora_platform.operators.roles import READERS
+from tenora_platform.schemas import After, Deleted, Limit, Rotation
+from tenora_platform.state import AdminSession, AppState, State, TenantSession
+from tenora_platform.tenants.key_service import ApiKeyService
+from tenora_platform.tenants.schemas import (
+    ApiKey,
+    ApiKeyChange,
+    ApiKeyCreate,
+    ApiKeyPage,
+    NewApiKey,
+)
+from tenora_platform.tenants.service import TenantService
+
+router = APIRouter()
+admin = APIRouter(prefix="/admin/v1/tenants/{tenant_id}/api_keys", tags=["admin"])
+own = APIRouter(prefix="/v1/api_keys", tags=["api_keys"])
+
+KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
+MAY_READ = [Depends(require_role(*READERS))]
+MAY_WRITE = [Depends(require_role("operator"))]
+
+
+async def tenants_keys(
+    tenant_id: str, session: AdminSession, state: State, admin: CurrentAdmin
+) -> ApiKeyService:
+    """Raises NotFoundError for a tenant that is none."""
+    await TenantService(session, audit=state.audit, actor=admin.actor).tenant(tenant_id)
+    return ApiKeyService(
+        session, tenant_id=tenant_id, audit=state.audit, secret=state.secret, actor=admin.actor
+    )
+
+
+async def own_keys(session: TenantSession, state: State, tenant: KeysTenant) -> ApiKeyService:
+    return ApiKeyService(
+        session,
+        tenant_id=tenant.tenant_id,
+        audit=state.audit,
+        secret=state.secret,
+        actor=f"api_key:{tenant.key_id}",
+        asker_id=tenant.key_id,
+    )
+
+
+# Function scope, as the sessions have.
+TenantsKeys = Annotated[ApiKeyService, Depends(tenants_keys, scope="function")]
+OwnKeys = Annotated[ApiKeyService, Depends(own_keys, scope="function")]
+
+
+@admin.post("", status_code=201, dependencies=MAY_WRITE)
+async def create_tenant_key(keys: TenantsKeys, body: ApiKeyCreate | None = None) -> NewApiKey:
+    """A key for a tenant. Its secret is in this answer and nowhere else."""
+    return await keys.create(body or ApiKeyCreate())
+
+
+@admin.get("", dependencies=MAY_READ)
+async def list_tenant_keys(keys: TenantsKeys, after: After = None, limit: Limit = 20) -> ApiKeyPage:
+    return ApiKeyPage.of(await keys.page(after, limit), limit)
+
+
+@admin.get("/{key_id}", dependencies=MAY_READ)
+async def get_tenant_key(key_id: str, keys: TenantsKeys) -> ApiKey:
+    return await keys.get(key_id)
+
+
+@admin.patch("/{key_id}", dependencies=MAY_WRITE)
+async def change_tenant_key(
+    key_id: str, body: ApiKeyChange, keys: TenantsKeys, session: AdminSession, state: State
+) -> ApiKey:
+    """As PATCH /v1/api_keys/{key_id}, without a bound."""
+    return await _changed(state, session, await keys.change(key_id, body))
+
+
+@admin.post("/{key_id}/rotate", dependencies=MAY_WRITE)
+async def rotate_tenant_key(
+    key_id: str,
+    keys: TenantsKeys,
+    session: AdminSession,
+    state: State,
+    body: Rotation | None = None,
+) -> NewApiKey:
+    """As POST /v1/api_keys/{key_id}/rotate."""
+    return await _rotated(state, session, *await keys.rotate(key_id, _overlap_s(body)))
+
+
+@admin.delete("/{key_id}", dependencies=MAY_WRITE)
+async def revoke_tenant_key(
+    key_id: str, keys: TenantsKeys, session: AdminSession, state: State
+) -> Deleted:
+    await keys.revoke(key_id)
+    return await _revoked(state, session, key_id)
+
+
+@own.post("", status_code=201)
+async def create_key(keys: OwnKeys, body: ApiKeyCreate | None = None) -> NewApiKey:
+    """Another key of this tenant, with no more than the one that asks has: what is left open is as
+    that key has it, and more is 400 `beyond_own_key`. Its secret is in this answer and nowhere
+    else."""
+    return await keys.create(body or ApiKeyCreate())
+
+
+@own.get("")
+async def list_keys(keys: OwnKeys, after: After = None, limit: Limit = 20) -> ApiKeyPage:
+    """This tenant's keys, without their secrets."""
+    return ApiKeyPage.of(await keys.page(after, limit), limit)
+
+
+@own.get("/{key_id}")
+async def get_key(key_id: str, keys: OwnKeys) -> ApiKey:
+    return await keys.get(key_id)
+
+
+@own.patch("/{key_id}")
+async def change_key(
+    key_id: str, body: ApiKeyChange, keys: OwnKeys, session: TenantSession, state: State
+) -> ApiKey:
+    """Change a key; in force for the next request. What is absent stays, each limit too, and null
+    takes a bound away; what is given may not be more than the key that asks has."""
+    return await _changed(state, session, await keys.change(key_id, body))
+
+
+@own.post("/{key_id}/rotate")
+async def rotate_key(
+    key_id: str,
+    keys: OwnKeys,
+    session: TenantSession,
+    state: State,
+    body: Rotation | None = None,
+) -> NewApiKey:
+    """A new secret for the key, now, in this answer and nowhere else. The one so far stays good for
+    `overlap_s`, a day if not said; at 0 it ends with what runs by it. It stays one key: its id,
+    its limits and what it has used are as they were."""
+    return await _rotated(state, session, *await keys.rotate(key_id, _overlap_s(body)))
+
+
+@own.delete("/{key_id}")
+async def revoke_key(key_id: str, keys: OwnKeys, session: TenantSession, state: State) -> Deleted:
+    """End a key, also the one that asks, and its requests in flight, billed to there."""
+    await keys.revoke(key_id)
+    return await _revoked(state, session, key_id)
+
+
+def _overlap_s(body: Rotation | None) -> int:
+    return (body or Rotation()).overlap_s
+
+
+async def _changed(state: AppState, session: AdminSession | TenantSession, key: ApiKey) -> ApiKey:
+    await state.auth.commit_change(session)
+    return key
+
+
+async def _rotated(
+    state: AppState, session: AdminSession | TenantSession, key: NewApiKey, ended: list[str]
+) -> NewApiKey:
+    await state.auth.commit_change(session)
+    for prefix in ended:
+        await state.flights.secret_ended(prefix)
+    return key
+
+
+async def _revoked(state: AppState, session: AdminSession | TenantSession, key_id: str) -> Deleted:
+    await state.auth.commit_change(session)
+    await state.flights.key_revoked(key_id)
+    return Deleted(id=key_id, object="api_key")
+
+
+router.include_router(admin)
+router.include_router(own)

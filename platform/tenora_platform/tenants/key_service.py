@@ -1,0 +1,180 @@
+"""What can be done to a tenant's API keys, each change audited in its own transaction. Who may call
+it is the routes' matter, as is forgetting remembered keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.auth import SCOPES
+from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
+from tenora_platform.ids import new_id
+from tenora_platform.kept_keys import new_secret, require_future, rotate, told
+from tenora_platform.secret import ServerSecret
+from tenora_platform.tenants import repository
+from tenora_platform.tenants.key_terms import KeyTerms, require_within
+from tenora_platform.tenants.schemas import (
+    ApiKey,
+    ApiKeyChange,
+    ApiKeyCreate,
+    KeyLimits,
+    NewApiKey,
+)
+from tenora_platform.tenants.tables import ApiKeyRow
+
+
+class ApiKeyService:
+    """One tenant's keys, for the operator (`asker_id` None) or for one of these keys, which gives
+    no more than it has. Works inside one session; commits nothing itself."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        *,
+        tenant_id: str,
+        audit: AuditLog,
+        secret: ServerSecret,
+        actor: str,
+        asker_id: str | None = None,
+    ) -> None:
+        self._session = session
+        self._tenant_id = tenant_id
+        self._audit = audit
+        self._secret = secret
+        self._actor = actor
+        self._asker_id = asker_id
+
+    async def page(self, after: str | None, limit: int) -> list[ApiKey]:
+        """Newest first, ended ones included; one more than `limit`."""
+        rows = await repository.list_keys(self._session, self._tenant_id, after=after, limit=limit)
+        return [ApiKey.model_validate(row) for row in rows]
+
+    async def get(self, key_id: str) -> ApiKey:
+        """Raises NotFoundError."""
+        return ApiKey.model_validate(await self._row(key_id))
+
+    async def create(self, body: ApiKeyCreate) -> NewApiKey:
+        """What the body leaves open is as the asking key has it. Raises BadRequestError for an
+        expiry in the past and for anything beyond the asking key."""
+        require_future(body.expires_at)
+        own = await self._own_terms()
+        scopes = body.scopes or (own.scopes if own else SCOPES)
+        models = body.models or (own.models if own else None)
+        given = body.limits.model_dump(exclude_unset=True, exclude_none=True) if body.limits else {}
+        terms = KeyTerms(
+            scopes=_once_each(scopes),
+            models=None if models is None else _once_each(models),
+            limits=KeyLimits().model_dump() | (dict(own.limits) if own else {}) | given,
+            expires_at=body.expires_at or (own.expires_at if own else None),
+        )
+        require_within(terms, own)
+        new, kept = new_secret("tn", self._secret)
+        row = ApiKeyRow(
+            **kept, id=new_id("key"), tenant_id=self._tenant_id, name=body.name, **_columns(terms)
+        )
+        self._session.add(row)
+        await self._session.flush()
+        await self._session.refresh(row)
+        await self._note("api_key.create", row, before=None)
+        return _shown_once(row, new.text)
+
+    async def change(self, key_id: str, body: ApiKeyChange) -> ApiKey:
+        """What is absent stays, within `limits` too. Raises NotFoundError; ConflictError for a
+        revoked key; BadRequestError for a null that may not be, for an expiry in the past, and for
+        anything given that is beyond the asking key."""
+        row = await self._row(key_id, lock=True)
+        if row.revoked_at is not None:
+            raise ConflictError("This key has been revoked; make a new one.", code="key_ended")
+        changes = body.model_dump(exclude_unset=True)
+        for name in ("name", "scopes"):
+            if name in changes and changes[name] is None:
+                raise BadRequestError(f"{name} may not be null.", param=name)
+        require_future(changes.get("expires_at"))
+        for name in ("scopes", "models"):
+            if changes.get(name):
+                changes[name] = _once_each(changes[name])
+        fields = {name for name in changes if name != "limits"}
+        limits = changes.pop("limits", {})
+        if limits is None:
+            limits = KeyLimits().model_dump()
+        fields |= {f"limits.{name}" for name in limits}
+        before, own = told(row), await self._own_terms()  # read first: it may be the same key
+        for name, value in (changes | limits).items():
+            setattr(row, name, value)
+        require_within(_terms(row), own, fields)
+        await self._note("api_key.update", row, before)
+        return ApiKey.model_validate(row)
+
+    async def rotate(self, key_id: str, overlap_s: int) -> tuple[NewApiKey, list[str]]:
+        """The key with a new secret, and the prefixes of the secrets that ended now. Raises
+        NotFoundError; ConflictError where there is nothing to rotate; BadRequestError for a key
+        that allows more than the asking one, which would have its secret."""
+        row = await self._row(key_id, lock=True)
+        require_within(_terms(row), await self._own_terms())
+        before = told(row)
+        new, kept = new_secret("tn", self._secret)
+        so_far = {row.prefix, row.previous_prefix} - {None}
+        rotate(row, kept, timedelta(seconds=overlap_s))
+        await self._note("api_key.rotate", row, before)
+        ended = sorted(str(prefix) for prefix in so_far - {row.previous_prefix})
+        return _shown_once(row, new.text), ended
+
+    async def revoke(self, key_id: str) -> None:
+        """Ends the key; once more is no error. Raises NotFoundError."""
+        row = await self._row(key_id, lock=True)
+        if row.revoked_at is not None:
+            return
+        before = told(row)
+        row.revoked_at = datetime.now(UTC)
+        await self._note("api_key.revoke", row, before)
+
+    async def _row(self, key_id: str, *, lock: bool = False) -> ApiKeyRow:
+        row = await repository.get_key(self._session, self._tenant_id, key_id, lock=lock)
+        if row is None:
+            raise NotFoundError(f"There is no API key {key_id!r}.")
+        return row
+
+    async def _own_terms(self) -> KeyTerms | None:
+        """Of the asking key, as they are now; None: the operator's."""
+        return None if self._asker_id is None else _terms(await self._row(self._asker_id))
+
+    async def _note(self, action: str, row: ApiKeyRow, before: dict[str, object] | None) -> None:
+        await self._audit.append(
+            self._session,
+            actor=self._actor,
+            action=action,
+            target=row.id,
+            tenant_id=self._tenant_id,
+            before=before,
+            after=told(row),
+        )
+
+
+def _once_each(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _terms(row: ApiKeyRow) -> KeyTerms:
+    return KeyTerms(
+        scopes=tuple(row.scopes),
+        models=None if row.models is None else tuple(row.models),
+        limits=row.limits,
+        expires_at=row.expires_at,
+    )
+
+
+def _columns(terms: KeyTerms) -> dict[str, Any]:
+    return {
+        "scopes": terms.scopes,
+        "models": terms.models,
+        "expires_at": terms.expires_at,
+        **terms.limits,
+    }
+
+
+def _shown_once(row: ApiKeyRow, secret: str) -> NewApiKey:
+    return NewApiKey(**ApiKey.model_validate(row).model_dump(), key=secret)
