@@ -329,11 +329,36 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Get Tenant Key */
+        get: operations["admin_get_tenant_key"];
         put?: never;
         post?: never;
         /** Revoke Tenant Key */
         delete: operations["admin_revoke_tenant_key"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Tenant Key
+         * @description As PATCH /v1/api_keys/{key_id}, without a bound.
+         */
+        patch: operations["admin_change_tenant_key"];
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/api_keys/{key_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Tenant Key
+         * @description As POST /v1/api_keys/{key_id}/rotate.
+         */
+        post: operations["admin_rotate_tenant_key"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -537,7 +562,9 @@ export interface paths {
         put?: never;
         /**
          * Create Key
-         * @description Another key of this tenant. Its secret is in this answer and nowhere else.
+         * @description Another key of this tenant, with no more than the one that asks has: what is left open is as
+         *     that key has it, and more is 400 `beyond_own_key`. Its secret is in this answer and nowhere
+         *     else.
          */
         post: operations["api_keys_create_key"];
         delete?: never;
@@ -553,7 +580,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Get Key */
+        get: operations["api_keys_get_key"];
         put?: never;
         post?: never;
         /**
@@ -561,6 +589,33 @@ export interface paths {
          * @description End a key, also the one that asks, and its requests in flight, billed to there.
          */
         delete: operations["api_keys_revoke_key"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Key
+         * @description Change a key; in force for the next request. What is absent stays, each limit too, and null
+         *     takes a bound away; what is given may not be more than the key that asks has.
+         */
+        patch: operations["api_keys_change_key"];
+        trace?: never;
+    };
+    "/v1/api_keys/{key_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Key
+         * @description A new secret for the key, now, in this answer and nowhere else. The one so far stays good for
+         *     `overlap_s`, a day if not said; at 0 it ends with what runs by it. It stays one key: its id,
+         *     its limits and what it has used are as they were.
+         */
+        post: operations["api_keys_rotate_key"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1068,7 +1123,26 @@ export interface components {
             /** Scopes */
             scopes: string[];
         };
-        /** ApiKeyCreate */
+        /**
+         * ApiKeyChange
+         * @description What is absent stays as it is, each limit too; null takes a bound away.
+         */
+        ApiKeyChange: {
+            /** Expires At */
+            expires_at?: string | null;
+            limits?: components["schemas"]["KeyLimits-Input"] | null;
+            /** Models */
+            models?: string[] | null;
+            /** Name */
+            name?: string | null;
+            /** Scopes */
+            scopes?: ("inference" | "adapters" | "usage" | "keys")[] | null;
+        };
+        /**
+         * ApiKeyCreate
+         * @description What is null or absent, each limit too, is as the key that asks has it; to the operator's,
+         *     everything. `limits` hold within the plan's.
+         */
         ApiKeyCreate: {
             /** Expires At */
             expires_at?: string | null;
@@ -1984,7 +2058,7 @@ export interface components {
         };
         /**
          * NewApiKey
-         * @description The only answer that holds the secret.
+         * @description The only answers that hold the secret.
          */
         NewApiKey: {
             /**
@@ -3529,6 +3603,38 @@ export interface operations {
             };
         };
     };
+    admin_get_tenant_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiKey"];
+                };
+            };
+        };
+    };
     admin_revoke_tenant_key: {
         parameters: {
             query?: never;
@@ -3557,6 +3663,78 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    admin_change_tenant_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ApiKeyChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiKey"];
+                };
+            };
+        };
+    };
+    admin_rotate_tenant_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Rotation"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewApiKey"];
                 };
             };
         };
@@ -4059,6 +4237,37 @@ export interface operations {
             };
         };
     };
+    api_keys_get_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiKey"];
+                };
+            };
+        };
+    };
     api_keys_revoke_key: {
         parameters: {
             query?: never;
@@ -4086,6 +4295,76 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    api_keys_change_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ApiKeyChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiKey"];
+                };
+            };
+        };
+    };
+    api_keys_rotate_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Rotation"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewApiKey"];
                 };
             };
         };
