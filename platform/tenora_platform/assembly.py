@@ -28,6 +28,7 @@ from tenora_platform.installation import Installation
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
@@ -65,6 +66,7 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
             admins=AdminKeys(db, secret, admin_key_hashes(settings, secret)),
             cache_s=settings.auth_cache_s,
         ),
+        resolver=Resolver(db, redis),
         limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
         audit=AuditLog(secret),
         metrics=metrics,

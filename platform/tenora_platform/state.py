@@ -21,6 +21,7 @@ from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 from tenora_platform.usage.leftovers import Unbilled
@@ -46,6 +47,7 @@ class AppState:
     engine: EngineClient
     engine_life: EngineLife
     auth: Authenticator
+    resolver: Resolver
     limits: Limits
     audit: AuditLog
     metrics: Metrics
@@ -56,10 +58,16 @@ class AppState:
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 
 
-def get_state(request: Request) -> AppState:
+def state_of(request: Request) -> AppState:
     state = request.app.state.tenora
     assert isinstance(state, AppState)
     return state
+
+
+async def get_state(request: Request) -> AppState:
+    """`state_of` as a dependency. It must be async: FastAPI runs any other in a thread, which takes
+    longer than most of what a request does."""
+    return state_of(request)
 
 
 State = Annotated[AppState, Depends(get_state)]
@@ -81,7 +89,7 @@ TenantSession = Annotated[AsyncSession, Depends(get_tenant_session, scope="funct
 AdminSession = Annotated[AsyncSession, Depends(get_admin_session, scope="function")]
 
 
-def get_ready_engine(state: State) -> EngineClient:
+async def get_ready_engine(state: State) -> EngineClient:
     """The engine, once it serves. Raises UnavailableError (503) before, and after it died."""
     if not state.engine.ready:
         raise UnavailableError(not_ready_reason(state), code="engine_not_ready")

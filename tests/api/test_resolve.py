@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 from typing import Any
 
@@ -139,6 +140,22 @@ async def test_a_change_during_a_look_up(api: Api, tenant: TestTenant) -> None:
 
     assert await resolved(Slow(api.state.db, api.state.redis), tenant, "race") == "race@1"
     assert await resolved(Resolver(api.state.db, api.state.redis), tenant, "race") == "404"
+
+
+async def test_a_burst_asks_the_database_once(api: Api, tenant: TestTenant) -> None:
+    await push(api, tenant, "busy", 1)
+    looked_up = 0
+
+    class Counting(Resolver):
+        async def _look_up(self, tenant_id: str, name: str, which: str | None) -> Any:
+            nonlocal looked_up
+            looked_up += 1
+            return await super()._look_up(tenant_id, name, which)
+
+    counting = Counting(api.state.db, api.state.redis)
+    found = await asyncio.gather(*(resolved(counting, tenant, "busy") for _ in range(20)))
+    assert set(found) == {"busy@1"}
+    assert looked_up == 1
 
 
 async def test_same_name_two_tenants(api: Api, tenant: TestTenant, resolver: Resolver) -> None:

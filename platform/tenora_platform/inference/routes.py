@@ -40,9 +40,9 @@ from tenora_platform.inference.tokenising import (
     tokenised,
 )
 from tenora_platform.registry import repository
-from tenora_platform.registry.resolver import Resolver, model_not_found
+from tenora_platform.registry.resolver import model_not_found
 from tenora_platform.registry.tables import AdapterVersionRow
-from tenora_platform.state import AppState, State, get_state
+from tenora_platform.state import AppState, State, state_of
 from tenora_platform.tenants.key_terms import covers, require_model
 
 router = APIRouter(tags=["inference"])
@@ -72,9 +72,7 @@ async def get_model(model: str, state: State, tenant: InferenceTenant) -> ModelC
 async def _card_of(state: AppState, tenant: TenantContext, model: str) -> ModelCard:
     """Raises NotFoundError."""
     base = state.engine.model.id
-    resolved = await Resolver(state.db, state.redis).resolve(
-        tenant.tenant_id, model, base, sticky=tenant.tenant_id
-    )
+    resolved = await state.resolver.resolve(tenant.tenant_id, model, base, sticky=tenant.tenant_id)
     if resolved.adapter is None:
         return _base_card(base)
     async with state.db.tenant_session(tenant.tenant_id) as session:
@@ -167,10 +165,10 @@ async def _session(
     kind: str,
     open_ended: bool,
 ) -> InferenceSession:
-    state = get_state(request)
+    state = state_of(request)
     # Who says who is asking stays on one side of a weighted alias; else each prompt does.
     sticky = body.user or body.prompt_cache_key or repr([prompt.token_ids for prompt in prompts])
-    resolved = await Resolver(state.db, state.redis).resolve(
+    resolved = await state.resolver.resolve(
         tenant.tenant_id, body.model, state.engine.model.id, sticky=sticky
     )
     return InferenceSession(

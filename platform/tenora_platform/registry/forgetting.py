@@ -11,7 +11,7 @@ import structlog
 
 from tenora_platform.auth import tenant_namespace
 from tenora_platform.registry import repository
-from tenora_platform.registry.resolver import FOUND_TTL_S, Resolver
+from tenora_platform.registry.resolver import FOUND_TTL_S
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
 
@@ -30,7 +30,7 @@ class Forgetter:
 
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._resolver = Resolver(state.db, state.redis)
+        self._resolver = state.resolver
         self._times: dict[str, int] = {}  # version -> how often the engine has been told
         self._since = datetime.now(UTC) - LOOK_BACK
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import structlog
@@ -18,6 +19,7 @@ from tenora_platform.errors import NotFoundError
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.registry.tables import AdapterVersionRow
+from tenora_platform.single_flight import SingleFlight
 
 FOUND_TTL_S = 60
 MISSING_TTL_S = 5  # short: a name that is guessed today may be made tomorrow
@@ -66,11 +68,12 @@ class ResolvedModel:
 
 
 class Resolver:
-    """Resolves for one request at a time; keeps nothing in the process."""
+    """What it finds, Redis remembers for all processes; this one keeps nothing."""
 
     def __init__(self, db: Database, redis: Redis) -> None:
         self._db = db
         self._redis = redis
+        self._flights: SingleFlight[_Cached] = SingleFlight()
 
     async def resolve(
         self, tenant_id: str, model: str, base_model: str, *, sticky: str
@@ -84,9 +87,11 @@ class Resolver:
             raise model_not_found(model)
         epoch, cached = await self._recall(tenant_id, model)
         if cached is None:
-            targets = await self._look_up(tenant_id, match["name"], match["which"])
-            cached = _Cached(epoch or "", targets)
-            await self._remember(tenant_id, model, epoch, cached)
+            find = partial(self._find, tenant_id, model, match, epoch)
+            if epoch is None:
+                cached = await find()
+            else:  # one looks it up for all that read the same epoch
+                cached = await self._flights.run((tenant_id, model, epoch), find)
         if not cached.targets:
             raise model_not_found(model)
         return ResolvedModel(model, _pick(cached.targets, sticky))
@@ -129,6 +134,14 @@ class Resolver:
             )
         except RedisError as error:
             _log.warning("hot-adapter cache not written", reason=str(error))
+
+    async def _find(
+        self, tenant_id: str, model: str, match: re.Match[str], epoch: str | None
+    ) -> _Cached:
+        targets = await self._look_up(tenant_id, match["name"], match["which"])
+        cached = _Cached(epoch or "", targets)
+        await self._remember(tenant_id, model, epoch, cached)
+        return cached
 
     async def _look_up(self, tenant_id: str, name: str, which: str | None) -> tuple[_Target, ...]:
         async with self._db.tenant_session(tenant_id) as session:

@@ -25,7 +25,6 @@ from tenora_platform.registry import repository
 from tenora_platform.registry.forgetting import forget_content
 from tenora_platform.registry.quota import check_names, check_storage
 from tenora_platform.registry.repository import PENDING, SERVABLE
-from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.schemas import (
     ADAPTER_NAME,
     ALIAS_NAME,
@@ -50,7 +49,7 @@ class Registry:
         self._state = state
         self._tenant = tenant
         self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
-        self._resolver = Resolver(state.db, state.redis)
+        self._resolver = state.resolver
 
     async def add_version(
         self, name: str, config: bytes, weights: ReceivedWeights

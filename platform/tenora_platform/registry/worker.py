@@ -18,7 +18,6 @@ from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import PENDING
-from tenora_platform.registry.resolver import Resolver
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
 from tenora_platform.registry.tables import AdapterVersionRow
@@ -43,7 +42,7 @@ class IntakeWorker:
         self._spool = Spool(
             state.settings.data_dir / "spool", reserve_bytes=state.settings.disk_reserve
         )
-        self._resolver = Resolver(state.db, state.redis)
+        self._resolver = state.resolver
         self._release_after = release_after
 
     async def run(self) -> None:
