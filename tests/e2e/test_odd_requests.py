@@ -24,7 +24,7 @@ from odd_adapters import forms, plans, preflight_of
 from odd_bodies import bodies, document_of, near, texts, values
 from running_platform import Running
 from tenora_bench.adapters import linear_shapes
-from tenora_bench.kills import engine_processes
+from tenora_bench.kills.platform import children
 from tenora_platform.app import openapi_document
 
 PATIENCE_S = 2.0  # how long the odd client waits before it hangs up
@@ -101,7 +101,9 @@ class Beside:
         assert self.waits_s[-1] < OTHERS_S
         ready = httpx.get(f"{self.running.server.url}/readyz", timeout=OTHERS_S)
         assert ready.status_code == 200, ready.text
-        assert engine_processes(self.running.server.pid or 0) == self.engine, "the engine died"
+        assert children(self.running.server.pid or 0, "tenora-engine") == self.engine, (
+            "the engine died"
+        )
 
     def say(self, model: str, **more: Any) -> httpx.Response | None:
         body = {"model": model, "prompt": "Once", "max_tokens": 4, **more}
@@ -121,7 +123,7 @@ def watched(running: Running) -> Iterator[Beside]:
     tenant = running.admin("POST", "/admin/v1/tenants", json=body).json()["id"]
     path = f"/admin/v1/tenants/{tenant}/api_keys"
     key = running.admin("POST", path, json={}).json()["key"]
-    engine = engine_processes(running.server.pid or 0)
+    engine = children(running.server.pid or 0, "tenora-engine")
     assert len(engine) == 1
     log = running.data_dir / "server.log"
     before = log.stat().st_size

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -16,24 +18,24 @@ from tenora_bench.client import BenchError
 
 
 def kills(
-    times: Annotated[int, typer.Option(help="Of each: engine, Valkey, PostgreSQL.")] = 3,
-    row: Annotated[int, typer.Option(help="Then the engine so often in a row.")] = 8,
-    stop_s: Annotated[float, typer.Option(help="Then SIGSTOP it for so long; 0: not.")] = 45.0,
+    times: Annotated[int, typer.Option(help="So often each process is killed, and stopped.")] = 2,
+    row: Annotated[int, typer.Option(help="Then the engine is killed so often in a row.")] = 0,
+    stop_s: Annotated[float, typer.Option(help="Then stopped for so long; 0: not.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
-    """Kill what `tenora up` started, under load. Exit status 1 where anything was lost, doubled,
-    not back within 15 s or left behind."""
-    from tenora_bench.kills import PARTS, Part, measure_kills
+    """Kill and stop what `tenora up` started, under load and in random order. Exit status 1 where
+    anything was lost, doubled, held, not back within 15 s or left behind."""
+    from tenora_bench.kills.run import Blow, measure_kills, random_blows
     from tenora_engine.model.default_model import ensure_default_model
     from tenora_platform.cli.books import read_books
 
     base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
-    in_a_row: list[Part] = ["engine"]
-    order = [*PARTS * times, *in_a_row * row]
+    blows = [*random_blows(times, seed), *[Blow("engine")] * row]
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-kills-") as folder:
-            result = measure_kills(Path(folder), base, order, read_books, stop_s)
+            result = measure_kills(Path(folder), base, blows, read_books, stop_s)
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
@@ -46,12 +48,15 @@ def kills(
 
 def print_kills(result: dict[str, Any]) -> None:
     console = Console(highlight=False)
-    table = Table("killed", "back after, s", title="under load")
-    for event in result["kills"]:
-        table.add_row(event["part"], f"{event['back_s']:.1f}")
+    table = Table("process", "what", "times", "median, s", "worst, s", title="served again after")
+    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in result["events"]:
+        by_kind[event["part"], event["how"]].append(event["back_s"])
+    for (part, how), times in sorted(by_kind.items()):
+        table.add_row(part, how, str(len(times)), f"{median(times):.1f}", f"{max(times):.1f}")
     console.print(table)
-    if result["stopped"] is not None:
-        console.print("stopped engine: /readyz after {shown_s:.1f} s".format_map(result["stopped"]))
+    if result["stopped_engine_shown_s"] is not None:
+        console.print(f"stopped engine: /readyz after {result['stopped_engine_shown_s']:.1f} s")
     console.print(f"{result['answered']} of {result['requests']} requests answered")
     console.print(f"errors: {result['errors'] or 'none'}")
     console.print(f"books: {result['books']}")
