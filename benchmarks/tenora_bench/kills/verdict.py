@@ -1,4 +1,4 @@
-"""What is wrong after the kills, in words. Knows what clients were told and what is on the books."""
+"""What is wrong after the kills, in words. Knows what clients were told and what the books say."""
 
 from __future__ import annotations
 
