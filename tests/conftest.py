@@ -11,7 +11,9 @@ import pytest
 from tenora_engine.model.default_model import ensure_default_model
 
 # A GPU machine has no web framework and no database; kernels and engine are tested there too.
-pytest_plugins = ["platform_fixtures"] if importlib.util.find_spec("fastapi") else []
+pytest_plugins = (
+    ["platform_fixtures", "limits_harness"] if importlib.util.find_spec("fastapi") else []
+)
 
 
 @pytest.fixture(scope="session")

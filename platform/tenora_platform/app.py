@@ -44,6 +44,7 @@ EXPOSED_HEADERS = (
     "x-should-retry",
     "x-tenora-adapter",
     "x-tenora-adapter-digest",
+    "x-tenora-limits",
     "x-tenora-residency",
     "x-tenora-tier",
     *(

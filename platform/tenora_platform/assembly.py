@@ -11,9 +11,6 @@ from pathlib import Path
 import obstore.store
 import structlog
 from obstore.store import ObjectStore
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
@@ -28,6 +25,7 @@ from tenora_platform.installation import Installation
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
@@ -67,23 +65,19 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
             cache_s=settings.auth_cache_s,
         ),
         resolver=Resolver(db, redis),
-        limits=Limits(redis, lease_s=settings.lease_s, metrics=metrics),
+        limits=Limits(
+            redis,
+            lease_s=settings.lease_s,
+            metrics=metrics,
+            fallback_s=settings.limits_fallback_s,
+            processes=lambda: settings.workers,
+        ),
         audit=AuditLog(secret),
         metrics=metrics,
         unbilled=Unbilled(),
         long_texts=LongTexts(),
         flights=Flights(redis),
         upload_waits=asyncio.Event(),
-    )
-
-
-def open_redis(url: str) -> Redis:
-    """A client that gives up within seconds: a request must not hang on a cache."""
-    return Redis.from_url(
-        url,
-        socket_connect_timeout=2,
-        socket_timeout=5,
-        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2),
     )
 
 

@@ -75,6 +75,8 @@ class Settings(BaseSettings):
     """How much is logged."""
     lease_s: float = Field(default=30.0, gt=0)
     """Seconds after which a crashed worker's parallel requests are free again."""
+    limits_fallback_s: float = Field(default=60.0, ge=0)
+    """Seconds for which limits are checked without Redis, by each process alone; 0 is never."""
     metrics_tenants: int = Field(default=100, ge=0)
     """Tenants with metrics of their own, the first that come; all others are one called other."""
     auth_cache_s: int = Field(default=10, ge=0)

@@ -175,7 +175,7 @@ async def test_readiness_says_why(make_api: MakeApi, tmp_path: Path) -> None:
         refused = await api.admin("GET", "/admin/v1/engine")
         assert refused.status_code == 503
         assert error_of(refused)["code"] == "engine_not_ready"
-    async with make_api(redis_url="redis://127.0.0.1:1") as api:
+    async with make_api(redis_url="redis://127.0.0.1:1", limits_fallback_s=0) as api:
         answer = await api.http.get("/readyz")
         assert answer.status_code == 503
         assert "Redis" in answer.json()["reason"]

@@ -17,7 +17,6 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from api_harness import ADMIN_KEY, SECRET, Api, running_api
-from tenora_platform.assembly import open_redis
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.db import Database
 from tenora_platform.embedded.postgres import EmbeddedPostgres
@@ -26,6 +25,7 @@ from tenora_platform.embedded.servers import running_servers
 from tenora_platform.embedded.upkeep import upheld
 from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.installation import DEFAULT
+from tenora_platform.redis_client import open_redis
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -168,6 +168,7 @@ async def test_while_a_server_is_away_it_is_503_with_its_name(
         admin_key=SecretStr(ADMIN_KEY),
         secret=SecretStr(SECRET),
         log_level="error",
+        limits_fallback_s=0,
     )
     async with running_api(settings, tmp_path / "api") as api:
         known, stranger = await api.new_tenant("known"), await api.new_tenant("stranger")
@@ -200,9 +201,13 @@ async def test_while_a_server_is_away_it_is_503_with_its_name(
         assert probe.status_code == 503
         assert "Redis" in probe.json()["reason"]
         valkey.start()
-        assert (await api.http.get("/readyz")).status_code == 200
-        again = await api.call(known.key, "POST", "/v1/completions", json=ASK)
-        assert again.status_code == 200, again.text
+
+        async def served_again() -> None:
+            assert (await api.http.get("/readyz")).status_code == 200
+            again = await api.call(known.key, "POST", "/v1/completions", json=ASK)
+            assert again.status_code == 200, again.text
+
+        await eventually(served_again)
 
 
 async def test_a_server_that_hangs_shows_in_readyz(
@@ -217,6 +222,7 @@ async def test_a_server_that_hangs_shows_in_readyz(
         admin_key=SecretStr(ADMIN_KEY),
         secret=SecretStr(SECRET),
         log_level="error",
+        limits_fallback_s=0,
     )
     prepare_database(database_urls(postgres.url, KEY, DEFAULT))
     async with running_api(settings, tmp_path / "api") as api:

@@ -125,7 +125,7 @@ async def create_chat_completion(
     require_engine(state)
     open_ended = body.max_tokens is None and body.max_completion_tokens is None
     require_model(tenant, body.model)
-    await state.limits.admit(tenant)
+    request.state.admission = await state.limits.admit(tenant)
     length = count_characters([body.messages, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     work = partial(chat_prompt, state, body)
@@ -145,7 +145,7 @@ async def create_completion(
     """OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids."""
     require_engine(state)
     require_model(tenant, body.model)
-    await state.limits.admit(tenant)
+    request.state.admission = await state.limits.admit(tenant)
     lengths = prompt_lengths(body.prompt)
     refuse_too_long(state.engine, max(lengths, default=0), "prompt")
     work = partial(text_prompts, state, body)
@@ -180,6 +180,7 @@ async def _session(
         open_ended=open_ended,
         kind=kind,
         x_request_id=request.state.request_id,
+        admission=getattr(request.state, "admission", None),
     )
 
 

@@ -19,6 +19,8 @@ from tenora_platform.ids import new_id
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
 from tenora_platform.inference.schemas import PromptTokensDetails, SamplingFields, Usage
+from tenora_platform.limits.service import Admission
+from tenora_platform.limits.uses import tokens_at_once
 from tenora_platform.registry.resolver import ResolvedModel
 from tenora_platform.state import AppState, not_ready_reason
 
@@ -61,6 +63,7 @@ class InferenceSession:
     open_ended: bool
     kind: str  # the id's prefix: chatcmpl, cmpl
     x_request_id: str  # of the HTTP answer
+    admission: Admission | None = None  # where the limits have counted it
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     created: int = 0
@@ -104,7 +107,11 @@ class InferenceSession:
         """Raises RateLimitedError and the engine's refusals before the first piece; an ApiError
         later when a sequence fails. However it ends, the hold is settled to what was used."""
         hold = await self.state.limits.acquire(
-            self.tenant, self._estimated_tokens(), self._num_sequences, requests=0
+            self.tenant,
+            self._estimated_tokens(),
+            self._num_sequences,
+            requests=0,
+            admission=self.admission,
         )
         self.headers.update(hold.headers)
         try:
@@ -143,9 +150,9 @@ class InferenceSession:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
     def _max_tokens(self, prompt: Prompt) -> int:
-        """Of each of its sequences. Where the client named none, no more than the plan allows in a
-        minute, so that no request is larger than that."""
-        most, limit = prompt.generation.sampling.max_tokens, self.tenant.plan.tokens_per_min
+        """Of each of its sequences. Where the client named none, no more than plan and key allow
+        in a minute, so that no request is larger than that."""
+        most, limit = prompt.generation.sampling.max_tokens, tokens_at_once(self.tenant)
         if not self.open_ended or not limit:
             return most
         return min(most, max((limit - self._prompt_tokens) // self._num_sequences, 1))

@@ -24,8 +24,17 @@ class ParallelLimit(BaseModel):
     used: int
 
 
+class KeyLimitsView(BaseModel):
+    """The limits of the key that asks, which hold within its plan's."""
+
+    requests_per_min: RateLimit
+    tokens_per_min: RateLimit
+    parallel_requests: ParallelLimit
+
+
 class LimitsView(BaseModel):
-    """A tenant's plan, what it limits, and what is used now."""
+    """A tenant's plan, what it limits, and what is used now. `key` null: the key has no limits of
+    its own. `local`: Redis is away, and the server counts by each of its processes alone."""
 
     object: Literal["limits"] = "limits"
     plan: str
@@ -36,6 +45,8 @@ class LimitsView(BaseModel):
     requests_per_min: RateLimit
     tokens_per_min: RateLimit
     parallel_requests: ParallelLimit
+    key: KeyLimitsView | None
+    local: bool
     adapters: int | None
     adapter_bytes: int | None
     budget: Decimal | None

@@ -1,64 +1,41 @@
-"""Requests and tokens a minute and parallel sequences, per tenant, over all workers: reserved
-before the work, settled to what it took, freed by a lease if the worker dies. It knows plans as
-numbers and Redis as its memory; budgets of money are billing's."""
+"""Requests and tokens a minute and parallel sequences, per tenant and per key, over all processes:
+reserved before the work, settled to what it took, freed by a lease if the process dies. While Redis
+is away this process goes on by itself for a while, and tells Redis afterwards. Budgets of money are
+not its own."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from tenora_platform.auth import PlanTerms, TenantContext
+from tenora_platform.auth import TenantContext
 from tenora_platform.errors import BadRequestError, RateLimitedError, UnavailableError
 from tenora_platform.ids import new_id
-from tenora_platform.limits.scripts import ACQUIRE, PACE_KEPT_MS, RENEW, RETAKE, SETTLE
+from tenora_platform.limits.backlog import Backlog
+from tenora_platform.limits.local import LocalLimits
+from tenora_platform.limits.scripts import SERVER_CLOCK
+from tenora_platform.limits.shared import Served, Settlement, SharedLimits, Want
+from tenora_platform.limits.uses import LimitName, LimitsNow, Owner, Refusal, capped
 from tenora_platform.operations.metrics import Metrics
 
 _NO_RETRY = {"x-should-retry": "false"}
-_log = structlog.get_logger(__name__)
-_NAMES = {
-    "requests": "requests per minute",
-    "tokens": "tokens per minute",
-    "parallel_requests": "parallel requests (each of n, and each prompt, counts)",
-}
+_AGAIN_S = 0.25
+"""So often Redis is tried while it is away."""
 
 
 @dataclass(frozen=True, slots=True)
-class LimitUse:
-    """One limit now. `limit` and `remaining` None: not limited. `reset_ms`: when it is whole."""
+class Admission:
+    """A request that has been counted. `acquire` takes it so that it can be given back."""
 
-    limit: int | None
-    remaining: int | None
-    reset_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class LimitsNow:
-    """A tenant's limits at one moment; `parallel` is how many sequences run."""
-
-    requests: LimitUse
-    tokens: LimitUse
-    parallel: int
-    parallel_max: int | None
-
-    def headers(self) -> dict[str, str]:
-        """The `x-ratelimit-*` headers; what is not limited has none (-1 broke clients)."""
-        headers = {}
-        for name, use in (("requests", self.requests), ("tokens", self.tokens)):
-            if use.limit is None:
-                continue
-            headers[f"x-ratelimit-limit-{name}"] = str(use.limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(use.remaining)
-            headers[f"x-ratelimit-reset-{name}"] = duration(use.reset_ms)
-        return headers
+    slot: int | None  # of Redis' clock; None: counted in this process
 
 
 class Hold:
@@ -67,13 +44,14 @@ class Hold:
     not settled."""
 
     def __init__(
-        self, limits: Limits, tenant: TenantContext, tokens: int, sequences: int, now: LimitsNow
+        self, limits: Limits, tenant: TenantContext, requests: int, tokens: int, sequences: int
     ) -> None:
         self.id = f"{new_id('hold')}:{sequences}"  # as the scripts read it
         self.sequences = sequences
         self.tenant = tenant
+        self.reserved_requests = requests
         self.reserved_tokens = tokens
-        self.now = now
+        self.now: LimitsNow | None = None  # as it was taken
         self.began_s = time.monotonic()
         self._limits = limits
         self._ended = False
@@ -81,22 +59,23 @@ class Hold:
     @property
     def headers(self) -> dict[str, str]:
         """The `x-ratelimit-*` headers of the answer."""
+        assert self.now is not None
         return self.now.headers()
 
     async def settle(self, actual_tokens: int) -> None:
         """Replace the estimate by the tokens really used and free the parallel places. Completes
         even if the caller is cancelled meanwhile."""
-        await self._end(tokens_back=self.reserved_tokens - actual_tokens, requests_back=0)
+        await self._end(actual_tokens)
 
     async def release(self) -> None:
         """Give everything back: the request was refused further on, nothing was used."""
-        await self._end(tokens_back=self.reserved_tokens, requests_back=1)
+        await self._end(None)
 
-    async def _end(self, *, tokens_back: int, requests_back: int) -> None:
+    async def _end(self, tokens: int | None) -> None:
         if self._ended:
             return
         self._ended = True
-        await self._limits.end(self, tokens_back=tokens_back, requests_back=requests_back)
+        await self._limits.end(self, tokens)
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,20 +90,34 @@ class Hold:
 
 
 class Limits:
-    """The limits of every tenant, as this worker sees them. `keep_leases` must run beside it."""
+    """The limits of every tenant, as this process sees them. `keep_leases` must run beside it.
+    Without Redis it goes on alone for `fallback_s` seconds (0: not at all), with its share of each
+    limit; `processes` says how many there are."""
 
-    def __init__(self, redis: Redis, *, lease_s: float, metrics: Metrics) -> None:
-        self._redis = redis
-        self._lease_ms = int(lease_s * 1000)
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        lease_s: float,
+        metrics: Metrics,
+        fallback_s: float = 0,
+        processes: Callable[[], int] = lambda: 1,
+        clock: str = SERVER_CLOCK,
+    ) -> None:
+        self._shared = SharedLimits(redis, lease_ms=int(lease_s * 1000), clock=clock)
+        self._local = LocalLimits(processes)
+        self._backlog = Backlog(fallback_s, metrics)
+        self._renew_every_s = lease_s / 3
         self._metrics = metrics
         self._live: dict[str, Hold] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def admit(self, tenant: TenantContext) -> None:
+    async def admit(self, tenant: TenantContext) -> Admission:
         """Count one request before anything is done for it, so that what is refused later counts
         too; `acquire(..., requests=0)` then holds the rest. Raises as `acquire` does."""
-        refused, retry_ms, now = await self._run(tenant, 1, 0, "")
-        self._refuse(tenant, refused, retry_ms, now)
+        refusal, now, slot = await self._take(tenant, Want(requests=1))
+        self._refuse(tenant, refusal, now)
+        return Admission(slot)
 
     async def acquire(
         self,
@@ -133,185 +126,155 @@ class Limits:
         sequences: int = 1,
         *,
         requests: int = 1,
+        admission: Admission | None = None,
     ) -> Hold:
-        """Reserve a request (`requests` 0: `admit` has counted it, and has it back if this is
-        refused), its tokens (prompts and the most it may generate) and a parallel place for each
-        of its sequences. Raises BadRequestError for more than the plan ever allows at once,
-        RateLimitedError with an honest retry_after_ms, UnavailableError when Redis does not
-        answer."""
-        self._refuse_too_large(tenant.plan, estimated_tokens, sequences)
-        draft = Hold(self, tenant, estimated_tokens, sequences, _UNKNOWN)
-        refused, retry_ms, now = await self._run(
-            tenant, requests, estimated_tokens, draft.id, sequences
-        )
-        if refused and not requests:
-            await self._settle(draft, 0, 1)
-        self._refuse(tenant, refused, retry_ms, now)
-        draft.now = now
-        self._live[draft.id] = draft
-        return draft
-
-    def _refuse(self, tenant: TenantContext, refused: str, retry_ms: int, now: LimitsNow) -> None:
-        """Raises RateLimitedError for what was refused, if anything was."""
-        if refused:
-            self._metrics.refused.labels(refused).inc()
-            raise RateLimitedError(
-                f"Rate limit reached for {_NAMES[refused]} "
-                f"({_limit_of(tenant.plan, refused)} on plan '{tenant.plan.name}'). "
-                f"Please try again in {duration(retry_ms)}.",
-                retry_after_ms=retry_ms,
-                type="tokens" if refused == "tokens" else "requests",
-                headers=now.headers(),
-            )
-
-    def _refuse_too_large(self, plan: PlanTerms, tokens: int, sequences: int) -> None:
-        """What no waiting would help. A limit of 0 refuses everything, and says so itself."""
-        if plan.tokens_per_min and tokens > plan.tokens_per_min:
-            self._metrics.refused.labels("tokens").inc()
-            raise BadRequestError(
-                f"This request may take {tokens} tokens (its prompts, and the most that all its "
-                f"completions may have), more than the {plan.tokens_per_min} tokens per minute of "
-                f"plan '{plan.name}'. Shorten the prompt, or lower max_tokens or n.",
-                code="request_exceeds_limit",
-                headers=_NO_RETRY,
-            )
-        if plan.parallel_requests and sequences > plan.parallel_requests:
-            self._metrics.refused.labels("parallel_requests").inc()
-            raise BadRequestError(
-                f"This request is {sequences} sequences (prompts times n), more than the "
-                f"{plan.parallel_requests} that plan '{plan.name}' allows in parallel. Lower n or "
-                "send fewer prompts at once.",
-                param="n",
-                code="request_exceeds_limit",
-                headers=_NO_RETRY,
-            )
+        """Reserve a request (`requests` 0: `admit` has counted it, and has it back from a refusal
+        or a release that knows its `admission`), its tokens (prompts and the most it may generate)
+        and a parallel place for each of its sequences. Raises BadRequestError for more than plan or
+        key ever allow at once, RateLimitedError with an honest retry_after_ms, UnavailableError
+        when Redis has been away for too long."""
+        self._refuse_too_large(tenant, estimated_tokens, sequences)
+        hold = Hold(self, tenant, requests, estimated_tokens, sequences)
+        admitted = None if admission is None else admission.slot
+        want = Want(requests, estimated_tokens, hold.id, sequences, admitted)
+        refusal, hold.now, _ = await self._take(tenant, want)
+        self._refuse(tenant, refusal, hold.now)
+        self._live[hold.id] = hold
+        return hold
 
     async def now(self, tenant: TenantContext) -> LimitsNow:
         """Limits and use, changing nothing."""
-        _, _, now = await self._run(tenant, 0, 0, "")
+        _, now, _ = await self._take(tenant, Want())
         return now
 
-    async def end(self, hold: Hold, *, tokens_back: int, requests_back: int) -> None:
+    def away(self) -> float | None:
+        """Redis does not answer: for how many seconds this process still goes on without it; None
+        if it does not."""
+        self._backlog.redis_went()
+        return self._backlog.left_s()
+
+    async def end(self, hold: Hold, tokens: int | None) -> None:
         """Called by the hold. A task of its own: a client that goes away cancels its request, and
         what it held must be freed all the same."""
         self._live.pop(hold.id, None)
-        task = asyncio.create_task(self._settle(hold, tokens_back, requests_back))
+        if hold.now is not None and hold.now.local:
+            self._local.give_back(
+                hold.tenant,
+                requests=hold.reserved_requests if tokens is None else 0,
+                tokens=hold.reserved_tokens - (tokens or 0),
+                at_s=hold.began_s,
+            )
+        took_ms = (time.monotonic() - hold.began_s) * 1000
+        says = hold.reserved_tokens > 0 and tokens is not None
+        pace = took_ms / hold.reserved_tokens if says else None
+        task = asyncio.create_task(self._settle(Settlement(hold.tenant, hold.id, tokens, pace)))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         await asyncio.shield(task)
 
     async def keep_leases(self) -> None:
-        """Renew the leases of this worker's requests, for ever. A worker that dies stops, and its
-        places are free one lease later."""
+        """Renew the leases of this process' requests, for ever; a process that dies stops, and its
+        places are free one lease later. While Redis is away, wait for it and tell it what
+        happened."""
         while True:
-            await asyncio.sleep(self._lease_ms / 3000)
-            by_tenant: dict[str, list[str]] = defaultdict(list)
-            for hold in self._live.values():
-                by_tenant[hold.tenant.tenant_id].append(hold.id)
-            for tenant_id, leases in by_tenant.items():
-                try:
-                    await self._renew(_keys(tenant_id)[1], leases)
-                except RedisError as error:
-                    _log.warning("leases not renewed", tenant=tenant_id, reason=str(error))
+            redis_went = await self._backlog.wait(self._renew_every_s)
+            try:
+                if redis_went:
+                    await asyncio.sleep(_AGAIN_S)
+                    await self._shared.probe()
+                    await self._backlog.write_to(self._shared)
+                await self._renew_all()
+            except RedisError as error:
+                self._backlog.redis_went(error)
+            else:
+                if redis_went and self._backlog.redis_is_back():
+                    self._local.forget()
 
-    async def _renew(self, key: str, leases: list[str]) -> None:
-        """What was settled while this was under way stays settled; what had run out is taken
-        again, and removed if it was settled meanwhile after all."""
-        missing = await self._eval(RENEW, [key], [self._lease_ms, *leases])
-        running = [lease.decode() for lease in missing if lease.decode() in self._live]
+    async def _renew_all(self) -> None:
+        holds: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+        for hold in list(self._live.values()):
+            holds[hold.tenant.tenant_id, hold.tenant.key_id].append(hold)
+        for each in holds.values():
+            await self._renew(each)
+
+    async def _renew(self, holds: list[Hold]) -> None:
+        """Holds of one key. What was settled while this was under way stays settled; what Redis has
+        forgotten is taken again, and ended if it was settled meanwhile after all."""
+        tenant, reserved = holds[0].tenant, {hold.id: hold.reserved_tokens for hold in holds}
+        missing = await self._shared.renew(tenant, list(reserved))
+        running = [lease for lease in missing if lease in self._live]
         if running:
-            await self._eval(RETAKE, [key], [self._lease_ms, *running])
-            ended = [lease for lease in running if lease not in self._live]
-            if ended:
-                await self._redis.zrem(key, *ended)
+            await self._shared.retake(tenant, {lease: reserved[lease] for lease in running})
+            for lease in running:
+                if lease not in self._live:
+                    await self._shared.settle(Settlement(tenant, lease, reserved[lease]))
 
-    async def _run(
-        self, tenant: TenantContext, requests: int, tokens: int, lease: str, sequences: int = 0
-    ) -> tuple[str, int, LimitsNow]:
-        plan = tenant.plan
-        arguments: list[str | int] = [
-            _or_none(plan.requests_per_min),
-            _or_none(plan.tokens_per_min),
-            _or_none(plan.parallel_requests),
-            requests,
-            tokens,
-            lease,
-            self._lease_ms,
-            sequences,
-        ]
-        try:
-            answer = await self._eval(ACQUIRE, _keys(tenant.tenant_id), arguments)
-        except RedisError as error:
-            _log.error("limits not reachable", reason=str(error))
+    async def _take(
+        self, tenant: TenantContext, want: Want
+    ) -> tuple[Refusal | None, LimitsNow, int | None]:
+        if not self._backlog.is_open:
+            try:
+                taken = await self._shared.take(tenant, want)
+            except RedisError as error:
+                self._backlog.redis_went(error)
+            else:
+                self._local.remember(tenant, taken.now)
+                return taken.refusal, taken.now, taken.slot
+        if self._backlog.left_s() is None:
             raise UnavailableError(
                 "The server cannot check limits right now.", code="limits_unavailable"
-            ) from error
-        refused, retry_ms, left, requests_reset, tokens_left, tokens_reset, parallel = answer
-        now = LimitsNow(
-            requests=_use(plan.requests_per_min, left, requests_reset),
-            tokens=_use(plan.tokens_per_min, tokens_left, tokens_reset),
-            parallel=parallel,
-            parallel_max=plan.parallel_requests,
-        )
-        return refused.decode(), retry_ms, now
+            )
+        refusal, now = self._local.take(tenant, want, self._live.values())
+        if refusal is None and (want.requests or want.lease):
+            lease = want.lease or f"{new_id('hold')}:0"
+            served = Want(want.requests, want.tokens, lease, want.sequences, want.admitted)
+            self._backlog.add(Served(tenant, served, time.monotonic()))
+        return refusal, now, None
 
-    async def _settle(self, hold: Hold, tokens_back: int, requests_back: int) -> None:
-        plan = hold.tenant.plan
-        took_ms = (time.monotonic() - hold.began_s) * 1000
-        says = hold.reserved_tokens > 0 and not requests_back
-        arguments: list[str | int | float] = [
-            _or_none(plan.tokens_per_min),
-            tokens_back,
-            hold.id,
-            _or_none(plan.requests_per_min),
-            requests_back,
-            took_ms / hold.reserved_tokens if says else -1,
-            PACE_KEPT_MS,
-        ]
-        try:
-            await self._eval(SETTLE, _keys(hold.tenant.tenant_id), arguments)
-        except RedisError as error:
-            # The lease frees the place; the estimate stands until the bucket has refilled.
-            _log.warning("hold not settled", hold=hold.id, reason=str(error))
+    async def _settle(self, settlement: Settlement) -> None:
+        if not self._backlog.is_open:
+            try:
+                await self._shared.settle(settlement)
+            except RedisError as error:
+                self._backlog.redis_went(error)
+            else:
+                return
+        self._backlog.add(settlement)
 
-    async def _eval(
-        self, script: str, keys: Sequence[str], arguments: Sequence[str | int | float]
-    ) -> Any:
-        values = [*keys, *(str(argument) for argument in arguments)]
-        return await self._redis.eval(script, len(keys), *values)
+    def _refuse(self, tenant: TenantContext, refusal: Refusal | None, now: LimitsNow) -> None:
+        """Raises RateLimitedError for what was refused, if anything was."""
+        if refusal is not None:
+            self._count_refusal(refusal.owner, refusal.limit)
+            raise RateLimitedError(
+                refusal.message(tenant),
+                retry_after_ms=refusal.retry_ms,
+                type="tokens" if refusal.limit == "tokens" else "requests",
+                headers=now.headers(),
+            )
 
+    def _refuse_too_large(self, tenant: TenantContext, tokens: int, sequences: int) -> None:
+        """What no waiting would help. A limit of 0 refuses everything, and says so itself."""
+        for owner, caps in capped(tenant):
+            whose = f"plan '{tenant.plan.name}'" if owner == "plan" else "this API key"
+            if caps.tokens_per_min and tokens > caps.tokens_per_min:
+                self._count_refusal(owner, "tokens")
+                raise BadRequestError(
+                    f"This request may take {tokens} tokens (its prompts, and the most that all "
+                    f"its completions may have), more than the {caps.tokens_per_min} tokens per "
+                    f"minute of {whose}. Shorten the prompt, or lower max_tokens or n.",
+                    code="request_exceeds_limit",
+                    headers=_NO_RETRY,
+                )
+            if caps.parallel_requests and sequences > caps.parallel_requests:
+                self._count_refusal(owner, "parallel_requests")
+                raise BadRequestError(
+                    f"This request is {sequences} sequences (prompts times n), more than the "
+                    f"{caps.parallel_requests} that {whose} allows in parallel. Lower n or send "
+                    "fewer prompts at once.",
+                    param="n",
+                    code="request_exceeds_limit",
+                    headers=_NO_RETRY,
+                )
 
-def duration(ms: int) -> str:
-    """`12ms` below a second, then `1.5s`, then `2m3s`: the forms that clients of OpenAI parse."""
-    if ms < 1000:
-        return f"{ms}ms"
-    minutes, rest_ms = divmod(ms, 60_000)
-    seconds = f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".")
-    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
-
-
-def _limit_of(plan: PlanTerms, name: str) -> int | None:
-    return {
-        "requests": plan.requests_per_min,
-        "tokens": plan.tokens_per_min,
-        "parallel_requests": plan.parallel_requests,
-    }[name]
-
-
-def _use(limit: int | None, remaining: int, reset_ms: int) -> LimitUse:
-    if limit is None:
-        return LimitUse(None, None, 0)
-    return LimitUse(limit, max(0, remaining), reset_ms)
-
-
-def _or_none(limit: int | None) -> int:
-    return -1 if limit is None else limit
-
-
-def _keys(tenant_id: str) -> tuple[str, str, str]:
-    # The braces keep all keys of a tenant on one node of a Redis cluster.
-    prefix = f"tenora:limits:{{{tenant_id}}}"
-    return f"{prefix}:rates", f"{prefix}:parallel", f"{prefix}:pace"
-
-
-_UNKNOWN = LimitsNow(LimitUse(None, None, 0), LimitUse(None, None, 0), 0, None)
+    def _count_refusal(self, owner: Owner, limit: LimitName) -> None:
+        self._metrics.refused.labels(limit, owner).inc()

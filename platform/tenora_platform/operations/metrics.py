@@ -32,7 +32,17 @@ class Metrics:
         self.refused = Counter(
             "tenora_limit_refusals",
             "Requests refused by a limit",
-            ["limit"],
+            ["limit", "of"],
+            registry=self.registry,
+        )
+        self.limits_local = Gauge(
+            "tenora_limits_local",
+            "1 while this process checks limits without Redis",
+            registry=self.registry,
+        )
+        self.limits_unwritten = Gauge(
+            "tenora_limits_unwritten",
+            "Reservations and settlements that Redis has yet to hear of",
             registry=self.registry,
         )
         self._unrated = Gauge(

@@ -47,8 +47,8 @@ async def version() -> Version:
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readiness(state: State, response: Response) -> Readiness:
     """200 once requests can be served, else 503 and why. Other engines call it /health."""
-    reason = await _not_ready(state)
     warnings = state.unbilled.warnings()
+    reason = await _not_ready(state, warnings)
     if reason is None:
         warnings += state.engine.model.warnings
         return Readiness(status="ready", warnings=warnings)
@@ -85,17 +85,23 @@ async def _stats(state: AppState) -> EngineStats | None:
         return None  # shown as tenora_engine_ready 0
 
 
-async def _not_ready(state: AppState) -> str | None:
+async def _not_ready(state: AppState, warnings: list[str]) -> str | None:
+    """Why requests cannot be served; `warnings` gets what they are served in spite of."""
     if not state.engine.ready:
         return not_ready_reason(state)
     for work, why in state.outages.items():
         if work not in NEEDED:
             continue
         return f"The work '{work}' beside requests has failed and begins anew: {why}"
-    answers = await asyncio.gather(
+    database, redis = await asyncio.gather(
         _away("The database", state.db.ping()), _away("Redis", state.redis.ping())
     )
-    return " ".join(answer for answer in answers if answer is not None) or None
+    if redis is not None:
+        left_s = state.limits.away()
+        if left_s is not None:
+            warnings.append(f"{redis} Limits are checked without it for {left_s:.0f} s more.")
+            redis = None
+    return " ".join(answer for answer in (database, redis) if answer is not None) or None
 
 
 async def _away(server: str, ping: Awaitable[object]) -> str | None:

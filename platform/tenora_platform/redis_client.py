@@ -1,0 +1,63 @@
+"""Redis as requests use it. While the server is away a command fails at once: nobody waits for a
+cache. It knows no keys."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+_PROBE_S = 0.2
+
+
+class RequestRedis(Redis):
+    """After the first command that found no server, all others fail until a ping has found it
+    again. Pipelines are sent all the same."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._probing: asyncio.Task[None] | None = None
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if self._probing is not None:
+            raise RedisConnectionError("Redis did not answer a moment ago")
+        try:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except (RedisConnectionError, RedisTimeoutError):
+            if self._probing is None:
+                self._probing = asyncio.create_task(self._probe())
+            raise
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+        await super().aclose(close_connection_pool)
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            try:
+                await super().execute_command("PING")  # type: ignore[no-untyped-call]
+            except RedisError:
+                continue
+            self._probing = None
+            return
+
+
+def open_redis(url: str) -> Redis:
+    """A client that gives up within seconds. A connection that is gone is made anew: what was sent
+    on it is sent again. What has taken too long is not: it may be under way."""
+    backoff = ExponentialBackoff(cap=0.2, base=0.02)
+    return RequestRedis.from_url(
+        url,
+        socket_connect_timeout=2,
+        socket_timeout=3,
+        retry=Retry(backoff, retries=2, supported_errors=(RedisConnectionError,)),
+    )
