@@ -690,7 +690,7 @@ export interface paths {
         };
         /**
          * Show
-         * @description The plan, its limits, and what is used now.
+         * @description The plan, its limits and those of the key, and what is used now.
          */
         get: operations["limits_show"];
         put?: never;
@@ -1873,8 +1873,18 @@ export interface components {
             tokens_per_min?: number | null;
         };
         /**
+         * KeyLimitsView
+         * @description The limits of the key that asks, which hold within its plan's.
+         */
+        KeyLimitsView: {
+            parallel_requests: components["schemas"]["ParallelLimit"];
+            requests_per_min: components["schemas"]["RateLimit"];
+            tokens_per_min: components["schemas"]["RateLimit"];
+        };
+        /**
          * LimitsView
-         * @description A tenant's plan, what it limits, and what is used now.
+         * @description A tenant's plan, what it limits, and what is used now. `key` null: the key has no limits of
+         *     its own. `local`: Redis is away, and the server counts by each of its processes alone.
          */
         LimitsView: {
             /** Adapter Bytes */
@@ -1883,6 +1893,9 @@ export interface components {
             adapters: number | null;
             /** Budget */
             budget: string | null;
+            key: components["schemas"]["KeyLimitsView"] | null;
+            /** Local */
+            local: boolean;
             /**
              * Object
              * @default limits
