@@ -24,6 +24,7 @@ from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
 from tenora_platform.limits import routes as limits_routes
+from tenora_platform.me import routes as me_routes
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
@@ -117,6 +118,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         operators_routes.router,
         tenants_routes.router,
         key_routes.router,
+        me_routes.router,
         limits_routes.router,
         audit_routes.router,
         inference_routes.router,

@@ -291,6 +291,13 @@ async def current_admin(request: Request) -> AdminContext:
     )
 
 
+async def current_caller(request: Request) -> TenantContext | AdminContext:
+    """FastAPI dependency of what any valid key may ask."""
+    token = bearer_token(request)
+    auth = _authenticator(request)
+    return await auth.admins.find(token) or await auth.tenant(token)
+
+
 CurrentTenant = Annotated[TenantContext, Depends(current_tenant)]
 CurrentAdmin = Annotated[AdminContext, Depends(current_admin)]
 

@@ -41,4 +41,4 @@ class AdminKeys:
         async with self._db.admin_session() as session:
             row, _ = verified(await repository.find_keys(session, prefix), digest)
             await note_use(session, row)
-            return AdminContext(key_id=row.id, role=row.role)
+            return AdminContext(key_id=row.id, key_prefix=prefix, role=row.role)

@@ -17,6 +17,7 @@ class AdminContext(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks on the operator's side, by which admin key."""
 
     key_id: str
+    key_prefix: str | None = None  # of the secret it came with; None: of a configured key
     role: Role
 
     @property

@@ -47,6 +47,11 @@ class AdminKeyService:
             configured = configured[[key.id for key in configured].index(str(after)) + 1 :]
         return AdminKeyPage.of([*map(AdminKey.model_validate, rows), *configured], limit)
 
+    async def get(self, key_id: str) -> AdminKey:
+        """Raises NotFoundError."""
+        configured = next((key for key in self._configured() if key.id == key_id), None)
+        return configured or AdminKey.model_validate(await self._row(key_id))
+
     async def create(self, body: AdminKeyCreate) -> NewAdminKey:
         """Raises BadRequestError for an expiry in the past."""
         require_future(body.expires_at)

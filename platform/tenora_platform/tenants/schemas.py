@@ -152,7 +152,7 @@ class ApiKey(IdItem):
     object: Literal["api_key"] = "api_key"
     name: str
     prefix: str
-    scopes: list[str]
+    scopes: list[Scope]
     models: list[str] | None
     limits: KeyLimits
     previous: PreviousSecret | None

@@ -1,0 +1,33 @@
+"""Who asks, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tenora_platform.auth import Scope
+from tenora_platform.operators.roles import Role
+from tenora_platform.operators.schemas import AdminKey
+from tenora_platform.schemas import Item
+from tenora_platform.tenants.schemas import ApiKey, Plan
+
+
+class MyTenant(Item):
+    id: str
+    name: str
+
+
+class Me(Item):
+    """By `type` api_key, a tenant with its plan and the key's scopes; by admin_key, the operator
+    with the key's role. `secret_prefix` is that of the secret in use: a key has two while it is
+    rotated."""
+
+    object: Literal["me"] = "me"
+    type: Literal["api_key", "admin_key"]
+    tenant: MyTenant | None
+    key: Annotated[ApiKey | AdminKey, Field(discriminator="object")]
+    secret_prefix: str | None
+    roles: list[Role]
+    scopes: list[Scope]
+    plan: Plan | None
