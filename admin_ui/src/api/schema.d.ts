@@ -701,6 +701,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Me
+         * @description Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key.
+         */
+        get: operations["me_get_me"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/models": {
         parameters: {
             query?: never;
@@ -999,9 +1019,8 @@ export interface components {
             /** Name */
             name: string;
             /**
-             * Object
-             * @default admin_key
-             * @constant
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
             object: "admin_key";
             /** Prefix */
@@ -1110,9 +1129,8 @@ export interface components {
             /** Name */
             name: string;
             /**
-             * Object
-             * @default api_key
-             * @constant
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
             object: "api_key";
             /** Prefix */
@@ -1121,7 +1139,7 @@ export interface components {
             /** Revoked At */
             revoked_at: string | null;
             /** Scopes */
-            scopes: string[];
+            scopes: ("inference" | "adapters" | "usage" | "keys")[];
         };
         /**
          * ApiKeyChange
@@ -1937,6 +1955,35 @@ export interface components {
             object: "list";
         };
         /**
+         * Me
+         * @description By `type` api_key, a tenant with its plan and the key's scopes; by admin_key, the operator
+         *     with the key's role. `secret_prefix` is that of the secret in use: a key has two while it is
+         *     rotated.
+         */
+        Me: {
+            /** Key */
+            key: components["schemas"]["ApiKey"] | components["schemas"]["AdminKey"];
+            /**
+             * Object
+             * @default me
+             * @constant
+             */
+            object: "me";
+            plan: components["schemas"]["Plan"] | null;
+            /** Roles */
+            roles: ("owner" | "operator" | "billing" | "read_only" | "metrics")[];
+            /** Scopes */
+            scopes: ("inference" | "adapters" | "usage" | "keys")[];
+            /** Secret Prefix */
+            secret_prefix: string | null;
+            tenant: components["schemas"]["MyTenant"] | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "api_key" | "admin_key";
+        };
+        /**
          * MeterCost
          * @description One meter's share. `amount` is an exact decimal string.
          */
@@ -2029,6 +2076,13 @@ export interface components {
             /** Rank Min */
             rank_min: number;
         };
+        /** MyTenant */
+        MyTenant: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+        };
         /**
          * NewAdminKey
          * @description The only answers that hold the secret.
@@ -2104,7 +2158,7 @@ export interface components {
             /** Revoked At */
             revoked_at: string | null;
             /** Scopes */
-            scopes: string[];
+            scopes: ("inference" | "adapters" | "usage" | "keys")[];
         };
         /**
          * ParallelLimit
@@ -4517,6 +4571,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LimitsView"];
+                };
+            };
+        };
+    };
+    me_get_me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
                 };
             };
         };
