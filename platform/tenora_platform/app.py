@@ -17,7 +17,7 @@ from tenora_platform.assembly import build_state, running_engine
 from tenora_platform.audit import routes as audit_routes
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
-from tenora_platform.bodies import BodyLimit, KeyFirst
+from tenora_platform.bodies import BodyGate
 from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.http import RequestEdge
@@ -82,8 +82,7 @@ def create_app(
     portal = Portal(settings.portal_dir or portal_folder())
     app.router.default = portal.instead_of(app.router.default)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyLimit, settings=settings)
-    app.add_middleware(KeyFirst)
+    app.add_middleware(BodyGate)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -4,7 +4,7 @@ and plans as rows; what a caller may do with them is for each route to say (`req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.request import LateAction, Tenant
 from tenora_platform.db import Database, enter_tenant
+from tenora_platform.edge import BeforeBody
 from tenora_platform.errors import ForbiddenError, UnauthorizedError
 from tenora_platform.kept_keys import has_passed, note_use, of_prefix, verified
 from tenora_platform.keys import hash_key, key_prefix
@@ -35,7 +36,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 Tier = Literal["priority", "default", "flex"]
 BudgetAction = Literal["refuse", "degrade"]
 
-DependencyT = TypeVar("DependencyT")
+AnswerT = TypeVar("AnswerT")
 
 _EPOCH = "tenora:auth:epoch"
 _log = structlog.get_logger(__name__)
@@ -257,12 +258,9 @@ def _authenticator(request: Request) -> Authenticator:
     return auth
 
 
+@BeforeBody
 async def current_tenant(request: Request) -> TenantContext:
-    """FastAPI dependency of every tenant route. Where there is a body, `bodies.KeyFirst` has asked
-    already."""
-    known = request.scope.get("state", {}).get("caller")
-    if isinstance(known, TenantContext):
-        return known
+    """FastAPI dependency of every tenant route."""
     token = bearer_token(request)
     auth = _authenticator(request)
     if await auth.admins.find(token) is not None:
@@ -274,11 +272,9 @@ async def current_tenant(request: Request) -> TenantContext:
     return await auth.tenant(token)
 
 
+@BeforeBody
 async def current_admin(request: Request) -> AdminContext:
     """FastAPI dependency of every admin route. A tenant's key gets 403, an unknown one 401."""
-    known = request.scope.get("state", {}).get("caller")
-    if isinstance(known, AdminContext):
-        return known
     token = bearer_token(request)
     auth = _authenticator(request)
     admin = await auth.admins.find(token)
@@ -302,11 +298,13 @@ CurrentTenant = Annotated[TenantContext, Depends(current_tenant)]
 CurrentAdmin = Annotated[AdminContext, Depends(current_admin)]
 
 
-def require_scope(scope: Scope) -> Callable[..., Coroutine[Any, Any, TenantContext]]:
+def require_scope(scope: Scope) -> BeforeBody[TenantContext]:
     """A dependency that gives the TenantContext if the key has `scope`, else 403:
     `tenant: Annotated[TenantContext, Depends(require_scope("inference"))]`."""
 
-    async def scoped_tenant(tenant: CurrentTenant) -> TenantContext:
+    @BeforeBody
+    async def scoped_tenant(request: Request) -> TenantContext:
+        tenant = await current_tenant(request)
         if scope not in tenant.scopes:
             raise ForbiddenError(
                 f"This API key lacks the scope '{scope}'.", code="insufficient_scope"
@@ -316,20 +314,22 @@ def require_scope(scope: Scope) -> Callable[..., Coroutine[Any, Any, TenantConte
     return scoped_tenant
 
 
-def require_role(*roles: Role) -> Callable[..., Coroutine[Any, Any, AdminContext]]:
+def require_role(*roles: Role) -> BeforeBody[AdminContext]:
     """A dependency that every admin route declares, `dependencies=[Depends(require_role(...))]`:
     the AdminContext if the key has one of `roles` or is an owner's, else 403."""
 
+    @BeforeBody
     async def of_role(request: Request) -> AdminContext:
         return _within(await current_admin(request), roles)
 
     return _declaring(of_role, roles)
 
 
-def role_if_any(*roles: Role) -> Callable[..., Coroutine[Any, Any, AdminContext | None]]:
+def role_if_any(*roles: Role) -> BeforeBody[AdminContext | None]:
     """As `require_role`, of routes that say more to some: None without a key, and while the
     database cannot say whose it is."""
 
+    @BeforeBody
     async def of_role_if_any(request: Request) -> AdminContext | None:
         if "authorization" not in request.headers:
             return None
@@ -347,7 +347,7 @@ def declared_roles(dependency: object) -> frozenset[Role] | None:
     return getattr(dependency, "roles", None)
 
 
-def _declaring(dependency: DependencyT, roles: Sequence[Role]) -> DependencyT:
+def _declaring(dependency: BeforeBody[AnswerT], roles: Sequence[Role]) -> BeforeBody[AnswerT]:
     named: Any = dependency
     named.roles = frozenset(("owner", *roles))
     return dependency

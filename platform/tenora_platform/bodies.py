@@ -1,136 +1,128 @@
-"""Pure ASGI layers about request bodies: nothing of one is read before the key is known, and never
-more than its route takes. They know paths and keys, not what a body says."""
+"""The bodies of requests on their way in: nothing of one is given out before the edge has said how
+much may come, and what nobody reads ends its connection. Knows bytes, neither keys nor routes."""
 
 from __future__ import annotations
 
 import asyncio
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tenora_platform.auth import current_admin, current_tenant
-from tenora_platform.errors import ApiError, ForbiddenError, TooLargeError, response_of
-from tenora_platform.outages import outage_of
-from tenora_platform.settings import Settings
+from tenora_platform.errors import ApiError, TooLargeError, WhileReading
 
-INFERENCE = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/embeddings")
-TEXTS = ("/v1/tokenize", "/v1/detokenize")
-MANAGEMENT_BYTES_MAX = 1024**2
-PART_BYTES_MAX = 65 * 1024**2  # registry.uploads' largest part, and the form around it
 _SMALL_BYTES = 65_536  # what a connection buffers anyway
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024**2
 
 
-class KeyFirst:
-    """Asks for the key of a request with a body before anything of the body is read. Routes find
-    the answer in the scope and need not ask again."""
+class RequestBody:
+    """One request's body. `allow` opens it; until then not one byte is taken."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        length = _header(scope, b"content-length") or b""
+        self.declared_bytes = int(length) if length.isdigit() else None
+        """What the client says of its length; None where it says nothing."""
+        chunked = _header(scope, b"transfer-encoding") is not None
+        self.ended = not (self.declared_bytes or chunked)
+        self.allowed_bytes: int | None = None
+        self._refusal: ApiError | None = None
+        self._receive = receive
+        self._received_bytes = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be read; one that is empty may."""
+        return self.allowed_bytes is not None or self.ended
+
+    @property
+    def much_is_left(self) -> bool:
+        """Whether more may still come than the connection buffers anyway."""
+        small = self.declared_bytes is not None and self.declared_bytes <= _SMALL_BYTES
+        return not self.ended and not small
+
+    def allow(self, most_bytes: int, refusal: ApiError | None = None) -> None:
+        """Let it be read up to so many bytes. Raises `refusal` (TooLargeError where none is given)
+        for one that says it is larger; one that turns out to be meets it while it is read."""
+        self._refusal = refusal or too_large(most_bytes)
+        if (self.declared_bytes or 0) > most_bytes:
+            raise self._refusal
+        self.allowed_bytes = most_bytes
+
+    async def receive(self) -> Message:
+        """ASGI's. Raises the refusal of `allow` once more has come than was allowed."""
+        if not self.is_open:
+            # Only who sends a file listens here, for the client to leave, and is done soon.
+            await asyncio.get_running_loop().create_future()
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received_bytes += len(message.get("body", b""))
+            self.ended = not message.get("more_body")
+            if self._refusal is not None and self._received_bytes > (self.allowed_bytes or 0):
+                raise WhileReading(self._refusal)
+        return message
+
+    async def discard(self) -> None:
+        """Throw a little of the rest away: a client that sends a large body may read its answer
+        only after it has sent on for a while."""
+        left = _LINGER_BYTES
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                while left > 0 and not self.ended:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self.ended = not message.get("more_body")
+        except TimeoutError:
+            pass  # it has had its second
+
+
+class BodyGate:
+    """Pure ASGI, around the application: gives each request its closed `RequestBody`. An answer
+    that leaves much of one unread is sent at once; after a second of patience the connection ends.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _has_body(scope):
-            path = scope["path"]
-            ask = current_admin if path.startswith("/admin/") else current_tenant
-            try:
-                if path.startswith(("/v1/", "/admin/")):
-                    scope["state"]["caller"] = await ask(Request(scope))
-            except ForbiddenError:
-                pass  # a known key; what it may not do, the route says, or that there is none
-            except ApiError as error:
-                await refuse_unread(error, scope, receive, send)
-                return
-            except Exception as error:
-                outage = outage_of(error)
-                if outage is None:
-                    raise
-                await refuse_unread(outage, scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
-class BodyLimit:
-    """Refuses bodies beyond their route's size with 413, by their declared length or as they
-    arrive."""
-
-    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
-        self.app = app
-        self.settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = body_bytes_max(self.settings, scope["path"])
-        declared = _declared_bytes(scope)
-        if declared is not None and declared > limit:
-            await refuse_unread(_too_large(limit), scope, receive, send)
-            return
-        received = 0
-
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                # Not an ApiError: FastAPI lets only this kind through while it reads a body.
-                raise HTTPException(413, _too_large(limit).message)
-            return message
-
-        await self.app(scope, counted, send)
+        body = RequestBody(scope, receive)
+        scope.setdefault("state", {})["body"] = body
+        await self.app(scope, body.receive, _closing(body, send) if body.much_is_left else send)
 
 
-def body_bytes_max(settings: Settings, path: str) -> int:
-    """The most that any method of this path reads."""
-    if path.startswith("/v1/adapters"):
-        return settings.max_upload
-    if path.startswith("/v1/uploads/") and path.endswith("/parts"):
-        return min(settings.max_upload, PART_BYTES_MAX)
-    if path.startswith((*INFERENCE, *TEXTS)):
-        return settings.max_body
-    return min(settings.max_body, MANAGEMENT_BYTES_MAX)
+def body_of(request: Request) -> RequestBody:
+    """The request's body, as `BodyGate` has made it."""
+    body = request.scope["state"]["body"]
+    assert isinstance(body, RequestBody)
+    return body
 
 
-async def refuse_unread(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer without the body. A client that sends a large one may read its answer only after it
-    has sent on for a while: little of it is thrown away, then the connection is closed."""
-    declared = _declared_bytes(scope)
-    response = response_of(error)
-    if declared is not None and declared <= _SMALL_BYTES:
-        await response(scope, receive, send)
-        return
-    headers = [*response.raw_headers, (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body, "more_body": True})
-    left = _LINGER_BYTES
-    try:
-        async with asyncio.timeout(_LINGER_S):
-            while left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                if not message.get("more_body"):
-                    break
-    except TimeoutError:
-        pass  # it has had its second
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+def _closing(body: RequestBody, send: Send) -> Send:
+    closes = False
+
+    async def send_and_close(message: Message) -> None:
+        nonlocal closes
+        if message["type"] == "http.response.start":
+            closes = body.much_is_left
+            if closes:
+                headers = [*message.get("headers", []), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+        last = message["type"] == "http.response.body" and not message.get("more_body")
+        if last and closes:
+            await send({**message, "more_body": True})
+            await body.discard()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await send(message)
+
+    return send_and_close
+
+
+def too_large(most_bytes: int) -> TooLargeError:
+    return TooLargeError(f"The body is larger than this server accepts here ({most_bytes} bytes).")
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
     found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
     return found
-
-
-def _declared_bytes(scope: Scope) -> int | None:
-    """None where the length is not said."""
-    declared = _header(scope, b"content-length") or b""
-    return int(declared) if declared.isdigit() else None
-
-
-def _has_body(scope: Scope) -> bool:
-    return bool(_declared_bytes(scope)) or _header(scope, b"transfer-encoding") is not None
-
-
-def _too_large(limit: int) -> TooLargeError:
-    return TooLargeError(f"The body is larger than this server accepts here ({limit} bytes).")

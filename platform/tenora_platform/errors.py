@@ -169,6 +169,14 @@ class UnavailableError(ApiError):
         self.headers["retry-after"] = str(-(-retry_after_ms // 1000))
 
 
+class WhileReading(HTTPException):
+    """An ApiError met while a body is read: FastAPI lets only this kind through there."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, error.message)
+        self.error = error
+
+
 def from_engine(error: EngineError) -> ApiError:
     """What the engine's refusal is called at the HTTP edge."""
     if isinstance(error, ContextLengthError):
@@ -219,6 +227,17 @@ def from_validation(error: RequestValidationError) -> BadRequestError:
     )
 
 
+def _known(error: Exception) -> ApiError:
+    if isinstance(error, EngineError):
+        return from_engine(error)
+    if isinstance(error, RequestValidationError):
+        return from_validation(error)
+    if isinstance(error, WhileReading):
+        return error.error
+    assert isinstance(error, ApiError)
+    return error
+
+
 def _allowed(request: Request) -> str:
     """Every method that some route takes at this path; the router names the first route's only."""
     methods: set[str] = set()
@@ -233,17 +252,8 @@ def install_error_handlers(app: FastAPI) -> None:
     """Every failure leaves in the same shape. What nobody foresaw is caught by
     `http.ErrorBoundary`, which knows the request's id."""
 
-    async def on_api_error(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, ApiError)
-        return response_of(error)
-
-    async def on_engine_error(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, EngineError)
-        return response_of(from_engine(error))
-
-    async def on_validation(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return response_of(from_validation(error))
+    async def on_known(request: Request, error: Exception) -> JSONResponse:
+        return response_of(_known(error))
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -275,8 +285,7 @@ def install_error_handlers(app: FastAPI) -> None:
             BadRequestError("A value of this request cannot be stored.", code="invalid_value")
         )
 
-    app.add_exception_handler(ApiError, on_api_error)
+    for kind in (ApiError, EngineError, RequestValidationError, WhileReading):
+        app.add_exception_handler(kind, on_known)
     app.add_exception_handler(DataError, on_unstorable)
-    app.add_exception_handler(EngineError, on_engine_error)
-    app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)

@@ -34,7 +34,7 @@ def test_no_dependency_takes_a_thread() -> None:
     calls = {each.call for dependant in dependants for each in below(dependant)}
     plain = {
         call
-        for call in calls
+        for call in (inspect.unwrap(each) for each in calls if each is not None)
         if not inspect.iscoroutinefunction(call) and not inspect.isasyncgenfunction(call)
     }
     assert not plain

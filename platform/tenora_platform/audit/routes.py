@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends
 from tenora_platform.audit import repository
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.auth import require_role
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import READERS
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
 
-router = APIRouter(prefix="/admin/v1/audit_logs", tags=["audit"])
+router = APIRouter(prefix="/admin/v1/audit_logs", tags=["audit"], route_class=EdgeRoute)
 
 
 @router.get("", dependencies=[Depends(require_role(*READERS))])

@@ -14,11 +14,12 @@ from tenora_platform.billing.schemas import (
     PriceVersionCreate,
     PriceVersionList,
 )
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import AdminSession, State
 
-router = APIRouter(tags=["billing"])
+router = APIRouter(tags=["billing"], route_class=EdgeRoute)
 
 
 @router.get("/admin/v1/prices", dependencies=[Depends(require_role(*MONEY_READERS))])

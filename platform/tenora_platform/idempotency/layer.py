@@ -21,9 +21,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenora_platform.auth import current_admin, current_tenant
-from tenora_platform.bodies import INFERENCE, TEXTS, refuse_unread
+from tenora_platform.bodies import body_of
 from tenora_platform.db import Database
-from tenora_platform.errors import ApiError, BadRequestError, ConflictError
+from tenora_platform.errors import ApiError, BadRequestError, ConflictError, response_of
 from tenora_platform.idempotency import repository
 from tenora_platform.idempotency.body import HashedBody
 from tenora_platform.idempotency.tables import IdempotencyRow
@@ -33,6 +33,15 @@ from tenora_platform.secret import ServerSecret
 IN_FLIGHT = timedelta(minutes=10)
 """What has run for longer has died: no management request takes so long."""
 ANSWER_BYTES_MAX = 1024 * 1024
+WITHOUT = (
+    "/v1/chat/",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/tokenize",
+    "/v1/detokenize",
+)
+"""Inference is done as often as it is asked for, and its answers are streams."""
 _KEY = re.compile(rb"^[\x21-\x7e]{1,255}$")
 _log = structlog.get_logger(__name__)
 
@@ -57,8 +66,8 @@ class _Request:
 
 
 class Idempotency:
-    """Innermost of the layers: it asks who the caller is if none before has, and reads no body that
-    the routes would not."""
+    """Innermost of the layers: it asks who the caller is before the route does, and reads no body
+    that the route would not."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -76,7 +85,7 @@ class Idempotency:
         try:
             await self._once(request, scope, receive, send)
         except ApiError as error:
-            await refuse_unread(error, scope, receive, send)
+            await response_of(error)(scope, receive, send)
 
     async def _once(self, request: _Request, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises BadRequestError, ConflictError or UnavailableError before anything was done."""
@@ -92,6 +101,9 @@ class Idempotency:
         if first is None:
             await self._run(books, body, scope, send)
         else:
+            body_of(Request(scope)).allow(
+                state.settings.max_upload
+            )  # to compare it, not to keep it
             answer = await books.answer_again(first, body)
             headers = {"idempotency-replayed": "true"}
             response = Response(answer.body, answer.status, headers, answer.content_type)
@@ -102,7 +114,7 @@ class Idempotency:
         try:
             await self.app(scope, body.receive, answer.send)
         finally:
-            whole = answer.whole()
+            whole = answer.whole() if body_of(Request(scope)).is_open else None
             if whole is not None and _settled(whole.status) and await _came_whole(body):
                 await books.finish(body.sha256(), whole)
             else:
@@ -224,7 +236,7 @@ def _key_of(scope: Scope) -> str | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
     path = scope["path"]
-    if not path.startswith(("/v1/", "/admin/v1/")) or path.startswith((*INFERENCE, *TEXTS)):
+    if not path.startswith(("/v1/", "/admin/v1/")) or path.startswith(WITHOUT):
         return None
     key = _header(scope, b"idempotency-key")
     return None if key is None else key.decode("latin-1")
@@ -236,10 +248,8 @@ async def _request(scope: Scope, key: str) -> _Request:
     target = f"{scope['path']}?{query}" if query else scope["path"]
     if scope["path"].startswith("/admin/"):
         admin = await current_admin(Request(scope))
-        scope["state"]["caller"] = admin
         return _Request(admin.actor, None, key, target)
     tenant = await current_tenant(Request(scope))
-    scope["state"]["caller"] = tenant
     return _Request(tenant.key_id, tenant.tenant_id, key, target)
 
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
+from tenora_platform.inference.admission import admitted
 from tenora_platform.inference.chat import chat_prompt, chat_stream, chat_whole
 from tenora_platform.inference.completions import (
     completion_stream,
@@ -45,8 +47,9 @@ from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState, State, state_of
 from tenora_platform.tenants.key_terms import covers, require_model
 
-router = APIRouter(tags=["inference"])
+router = APIRouter(tags=["inference"], route_class=EdgeRoute)
 InferenceTenant = Annotated[TenantContext, Depends(require_scope("inference"))]
+AdmittedTenant = Annotated[TenantContext, Depends(admitted("inference"))]
 
 _STREAMS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -119,13 +122,11 @@ def _card(name: str, row: AdapterVersionRow, base: str, tenant: TenantContext) -
 
 @router.post("/v1/chat/completions", response_model=ChatCompletion, responses=_STREAMS)
 async def create_chat_completion(
-    body: ChatCompletionRequest, request: Request, state: State, tenant: InferenceTenant
+    body: ChatCompletionRequest, request: Request, state: State, tenant: AdmittedTenant
 ) -> Response:
     """OpenAI's chat completions, with the additions of `SamplingFields`."""
-    require_engine(state)
     open_ended = body.max_tokens is None and body.max_completion_tokens is None
     require_model(tenant, body.model)
-    request.state.admission = await state.limits.admit(tenant)
     length = count_characters([body.messages, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     work = partial(chat_prompt, state, body)
@@ -140,12 +141,10 @@ async def create_chat_completion(
 
 @router.post("/v1/completions", response_model=Completion, responses=_STREAMS)
 async def create_completion(
-    body: CompletionRequest, request: Request, state: State, tenant: InferenceTenant
+    body: CompletionRequest, request: Request, state: State, tenant: AdmittedTenant
 ) -> Response:
     """OpenAI's completions: `prompt` is a text, texts, token ids, or lists of token ids."""
-    require_engine(state)
     require_model(tenant, body.model)
-    request.state.admission = await state.limits.admit(tenant)
     lengths = prompt_lengths(body.prompt)
     refuse_too_long(state.engine, max(lengths, default=0), "prompt")
     work = partial(text_prompts, state, body)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from tenora_platform.auth import CurrentTenant
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.limits.schemas import KeyLimitsView, LimitsView, ParallelLimit, RateLimit
 from tenora_platform.limits.uses import LimitUse, ScopeUse
 from tenora_platform.state import State
 
-router = APIRouter(prefix="/v1/limits", tags=["limits"])
+router = APIRouter(prefix="/v1/limits", tags=["limits"], route_class=EdgeRoute)
 
 
 @router.get("")

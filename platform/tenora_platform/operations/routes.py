@@ -17,13 +17,14 @@ from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
 from tenora_platform.auth import require_role, role_if_any
 from tenora_platform.background import NEEDED
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operations.schemas import EngineView, Health, Readiness, Version
 from tenora_platform.operations.service import engine_view
 from tenora_platform.operators.roles import READERS, AdminContext
 from tenora_platform.outages import first_line
 from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=EdgeRoute)
 MetricsReader = Annotated[
     AdminContext | None, Depends(role_if_any("operator", "read_only", "metrics"))
 ]

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from tenora_platform.auth import CurrentAdmin, require_role
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import READERS
 from tenora_platform.operators.schemas import (
     AdminKeyCreate,
@@ -17,7 +18,7 @@ from tenora_platform.operators.service import AdminKeyService
 from tenora_platform.schemas import After, Deleted, Limit, Rotation
 from tenora_platform.state import AdminSession, State
 
-router = APIRouter(prefix="/admin/v1/admin_keys", tags=["admin"])
+router = APIRouter(prefix="/admin/v1/admin_keys", tags=["admin"], route_class=EdgeRoute)
 
 
 async def service_of(session: AdminSession, state: State, admin: CurrentAdmin) -> AdminKeyService:

@@ -3,6 +3,8 @@ lock where the answer must still hold at the commit."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import TenantContext
@@ -15,18 +17,38 @@ async def check_storage(
 ) -> None:
     """Raises TooLargeError if the tenant may not store so much more. What open uploads were
     declared with counts as stored."""
-    plan = tenant.plan
-    if plan.adapter_bytes is None:
-        return
-    stored = await repository.stored_bytes(session, tenant.tenant_id)
-    if stored + more_bytes > plan.adapter_bytes:
-        raise TooLargeError(
-            f"The plan '{plan.name}' stores {plan.adapter_bytes} bytes of adapters; {stored} are "
-            f"used, open uploads included, and this one has {more_bytes}. Delete versions you do "
-            "not need, or cancel uploads.",
-            param=param,
-            code="adapter_storage_exceeded",
-        )
+    left = await storage_left(session, tenant)
+    if left is not None and more_bytes > left:
+        raise storage_exceeded(tenant, left, more_bytes, param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many bytes may come, and what is said to more."""
+
+    bytes: int
+    refusal: TooLargeError
+
+
+async def storage_left(session: AsyncSession, tenant: TenantContext) -> int | None:
+    """Bytes that the tenant may still store; None where the plan sets no limit."""
+    most = tenant.plan.adapter_bytes
+    if most is None:
+        return None
+    return max(0, most - await repository.stored_bytes(session, tenant.tenant_id))
+
+
+def storage_exceeded(
+    tenant: TenantContext, left: int, more_bytes: int | None, *, param: str
+) -> TooLargeError:
+    """What is said of an upload of `more_bytes` (None: of a size nobody knows) beyond the plan."""
+    plan, size = tenant.plan, "" if more_bytes is None else f", and this one has {more_bytes}"
+    return TooLargeError(
+        f"The plan '{plan.name}' stores {plan.adapter_bytes} bytes of adapters; {left} are left, "
+        f"open uploads counted{size}. Delete versions you do not need, or cancel uploads.",
+        param=param,
+        code="adapter_storage_exceeded",
+    )
 
 
 async def check_names(session: AsyncSession, tenant: TenantContext, name: str) -> None:

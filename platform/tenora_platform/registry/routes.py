@@ -6,12 +6,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
-from tenora_platform.auth import TenantContext, require_scope
+from tenora_platform.auth import TenantContext
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import BadRequestError
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
 from tenora_platform.intake.header import HEADER_BYTES_MAX
+from tenora_platform.registry.admission import (
+    adapter_room,
+    adapters_tenant,
+    part_room,
+    preflight_room,
+)
 from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
 from tenora_platform.registry.preflight import preflight
+from tenora_platform.registry.quota import Room
 from tenora_platform.registry.schemas import (
     Adapter,
     AdapterVersion,
@@ -29,8 +37,10 @@ from tenora_platform.registry.uploads import Uploads
 from tenora_platform.schemas import After, Deleted, Limit, ListPage, Order
 from tenora_platform.state import ReadyEngine, State
 
-router = APIRouter(tags=["adapters"])
-AdapterTenant = Annotated[TenantContext, Depends(require_scope("adapters"))]
+router = APIRouter(tags=["adapters"], route_class=EdgeRoute)
+AdapterTenant = Annotated[TenantContext, Depends(adapters_tenant)]
+AdapterRoom = Annotated[Room, Depends(adapter_room)]
+PartRoom = Annotated[Room, Depends(part_room)]
 
 NAME_BYTES_MAX = 256
 
@@ -80,14 +90,16 @@ _PART_FORM = _form(
 
 
 @router.post("/v1/adapters", status_code=202, openapi_extra=_ADAPTER_FORM)
-async def create_adapter(request: Request, state: State, tenant: AdapterTenant) -> AdapterVersion:
+async def create_adapter(
+    request: Request, state: State, tenant: AdapterTenant, room: AdapterRoom
+) -> AdapterVersion:
     """Upload a PEFT LoRA adapter as the next version of `name`. It is quarantined until it has
     been checked: ask for the version until its state is active or rejected."""
     name = MemorySink("name", NAME_BYTES_MAX)
     config = MemorySink("adapter_config", CONFIG_BYTES_MAX)
     upload_id = MemorySink("upload_id", NAME_BYTES_MAX)
     uploads = Uploads(state, tenant)
-    with uploads.spool.file(uploads.bytes_max(), "weights") as weights:
+    with uploads.spool.file(room) as weights:
         sinks: dict[str, Sink] = {
             "name": name,
             "adapter_config": config,
@@ -105,7 +117,11 @@ async def create_adapter(request: Request, state: State, tenant: AdapterTenant) 
         return await Registry(state, tenant).add_version(_text(name), bytes(config.data), received)
 
 
-@router.post("/v1/adapters/preflight", openapi_extra=_PREFLIGHT_FORM)
+@router.post(
+    "/v1/adapters/preflight",
+    openapi_extra=_PREFLIGHT_FORM,
+    dependencies=[Depends(preflight_room)],
+)
 async def preflight_adapter(
     request: Request, state: State, tenant: AdapterTenant, engine: ReadyEngine
 ) -> Preflight:
@@ -214,12 +230,11 @@ async def get_upload(upload_id: str, state: State, tenant: AdapterTenant) -> Upl
 
 @router.post("/v1/uploads/{upload_id}/parts", openapi_extra=_PART_FORM)
 async def add_upload_part(
-    upload_id: str, request: Request, state: State, tenant: AdapterTenant
+    upload_id: str, request: Request, state: State, tenant: AdapterTenant, room: PartRoom
 ) -> UploadPart:
     uploads = Uploads(state, tenant)
-    room = await uploads.part_room(upload_id)  # 404 before the bytes are taken
     sha256 = MemorySink("sha256", NAME_BYTES_MAX)
-    with uploads.spool.file(room, "data") as data:
+    with uploads.spool.file(room) as data:
         seen = await read_multipart(
             request.headers.get("content-type", ""),
             request.stream(),

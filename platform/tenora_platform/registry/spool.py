@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenora_platform.errors import TooLargeError
 from tenora_platform.ids import new_id
 from tenora_platform.registry.disk import StorageFullError, full_disk_named, require_room
+from tenora_platform.registry.quota import Room
 
 FLUSH_BYTES = 1024 * 1024  # to hash and write these takes about a millisecond
 
@@ -22,25 +22,21 @@ class SpoolFile:
     """A file being received: `write` and `settle` until done, `finish`, then read `path`, `bytes`
     and `sha256`."""
 
-    def __init__(self, path: Path, bytes_max: int, what: str, *, reserve_bytes: int = 0) -> None:
+    def __init__(self, path: Path, room: Room, *, reserve_bytes: int = 0) -> None:
         self.path = path
         self.bytes = 0
         self._reserve_bytes = reserve_bytes
         self._full: StorageFullError | None = None
-        self._bytes_max = bytes_max
-        self._what = what
+        self._room = room
         self._digest = hashlib.sha256()
         self._arrived = bytearray()
         self._file = path.open("xb", buffering=0)  # a full disk is met by `write`, not by `close`
 
     def write(self, data: bytes | memoryview) -> None:
-        """Raises TooLargeError once more than `bytes_max` bytes came."""
+        """Raises TooLargeError once more has come than there is room for."""
         self.bytes += len(data)
-        if self.bytes > self._bytes_max:
-            raise TooLargeError(
-                f"{self._what} is larger than allowed ({self._bytes_max} bytes).",
-                param=self._what,
-            )
+        if self.bytes > self._room.bytes:
+            raise self._room.refusal
         self._arrived += data
 
     async def settle(self) -> None:
@@ -122,10 +118,10 @@ class Spool:
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def file(self, bytes_max: int, what: str) -> Iterator[SpoolFile]:
-        """A file to receive at most `bytes_max` bytes of `what`; gone when the block ends."""
+    def file(self, room: Room) -> Iterator[SpoolFile]:
+        """A file to receive into; gone when the block ends."""
         with self.place() as path:
-            spooled = SpoolFile(path, bytes_max, what, reserve_bytes=self._reserve_bytes)
+            spooled = SpoolFile(path, room, reserve_bytes=self._reserve_bytes)
             try:
                 yield spooled
             finally:

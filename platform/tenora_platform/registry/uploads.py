@@ -24,7 +24,7 @@ from tenora_platform.errors import (
 from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.registry import repository
-from tenora_platform.registry.quota import check_storage
+from tenora_platform.registry.quota import Room, check_storage, storage_exceeded, storage_left
 from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
 from tenora_platform.registry.spool import ReceivedWeights, Spool, SpoolFile
 from tenora_platform.registry.storage import AdapterStorage, part_key
@@ -56,6 +56,19 @@ class Uploads:
         plan_max = self._tenant.plan.adapter_bytes
         server_max = self._state.settings.max_upload
         return server_max if plan_max is None else min(plan_max, server_max)
+
+    async def room(self) -> Room:
+        """For weights that come now: what the plan has left, and no more than the server takes."""
+        async with self._session() as session:
+            left = await storage_left(session, self._tenant)
+        server_max = self._state.settings.max_upload
+        if left is None or left >= server_max:
+            return Room(server_max, _too_large("weights", server_max))
+        return Room(left, storage_exceeded(self._tenant, left, None, param="weights"))
+
+    def require_disk(self, more_bytes: int) -> None:
+        """Raises StorageFullError where the store has no such room."""
+        self._storage.require_room(more_bytes)
 
     async def create(self, body: UploadCreate) -> Upload:
         """Raises TooLargeError, QuotaExceededError, StorageFullError."""
@@ -90,11 +103,12 @@ class Uploads:
             row = await self._require(session, upload_id)
             return _view(row, await repository.parts_of(session, upload_id))
 
-    async def part_room(self, upload_id: str) -> int:
-        """The largest part the upload takes. Raises NotFoundError, ConflictError."""
+    async def part_room(self, upload_id: str) -> Room:
+        """For one part. Raises NotFoundError, ConflictError."""
         async with self._session() as session:
             upload = await self._require_pending(session, upload_id)
-            return min(PART_BYTES_MAX, upload.bytes)
+            most = min(PART_BYTES_MAX, upload.bytes)
+        return Room(most, _too_large("data", most))
 
     async def add_part(
         self, upload_id: str, spooled: SpoolFile, expected_sha256: str | None
@@ -251,6 +265,10 @@ def _in_order(
             f"The parts have {total} bytes; {upload.bytes} were declared.", param="part_ids"
         )
     return ordered
+
+
+def _too_large(what: str, most: int) -> TooLargeError:
+    return TooLargeError(f"{what} is larger than allowed ({most} bytes).", param=what)
 
 
 def _part_view(row: UploadPartRow) -> UploadPart:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import READERS
 from tenora_platform.schemas import After, Deleted, Limit, Rotation
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
@@ -20,9 +21,11 @@ from tenora_platform.tenants.schemas import (
 )
 from tenora_platform.tenants.service import TenantService
 
-router = APIRouter()
-admin = APIRouter(prefix="/admin/v1/tenants/{tenant_id}/api_keys", tags=["admin"])
-own = APIRouter(prefix="/v1/api_keys", tags=["api_keys"])
+router = APIRouter(route_class=EdgeRoute)
+admin = APIRouter(
+    prefix="/admin/v1/tenants/{tenant_id}/api_keys", tags=["admin"], route_class=EdgeRoute
+)
+own = APIRouter(prefix="/v1/api_keys", tags=["api_keys"], route_class=EdgeRoute)
 
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 MAY_READ = [Depends(require_role(*READERS))]

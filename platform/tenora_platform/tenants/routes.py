@@ -11,6 +11,7 @@ from tenora_platform.auth import (
     plan_terms,
     require_role,
 )
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
@@ -26,7 +27,7 @@ from tenora_platform.tenants.schemas import (
 )
 from tenora_platform.tenants.service import TenantService
 
-router = APIRouter(prefix="/admin/v1", tags=["admin"])
+router = APIRouter(prefix="/admin/v1", tags=["admin"], route_class=EdgeRoute)
 
 PlanName = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.state import AdminSession, State
 from tenora_platform.times import QueryTime
@@ -23,7 +24,7 @@ from tenora_platform.usage.service import (
     Query as UsageQuery,
 )
 
-router = APIRouter(tags=["usage"])
+router = APIRouter(tags=["usage"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 
 Start = Annotated[

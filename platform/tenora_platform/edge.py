@@ -1,0 +1,66 @@
+"""What every request passes before anything of its body is read: whose key it is, what that key
+may do, how large the body may be, limits and budget. A route says it by the dependencies of its
+signature; what those ask, and in which order, is theirs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Generic, TypeVar
+
+from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from tenora_platform.bodies import body_of
+
+BODY_BYTES_MAX = 1024**2
+"""Of routes that say nothing else."""
+
+T = TypeVar("T")
+
+
+class BeforeBody(Generic[T]):
+    """A dependency that needs the request's head only, and so is asked before the body is read;
+    once in a request, whoever depends on it. Use it as a decorator."""
+
+    __name__: str
+
+    def __init__(self, check: Callable[[Request], Awaitable[T]]) -> None:
+        functools.update_wrapper(self, check)
+        self._check = check
+
+    async def __call__(self, request: Request) -> T:
+        answers: dict[BeforeBody[Any], Any] = request.scope["state"].setdefault("before_body", {})
+        if self not in answers:
+            answers[self] = await self._check(request)
+        answer: T = answers[self]
+        return answer
+
+
+class EdgeRoute(APIRoute):
+    """The class of all our routes, `APIRouter(route_class=EdgeRoute)`. FastAPI reads a body before
+    it asks for anything; this asks what is `BeforeBody` first, in the order of the signature, then
+    opens the body. A route of another class cannot read one."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        read_and_answer = super().get_route_handler()
+        checks = tuple(before_body(self.dependant))
+
+        async def handle(request: Request) -> Response:
+            for check in checks:
+                await check(request)
+            body = body_of(request)
+            if body.allowed_bytes is None:
+                body.allow(BODY_BYTES_MAX)
+            return await read_and_answer(request)
+
+        return handle
+
+
+def before_body(dependant: Dependant) -> Iterator[BeforeBody[Any]]:
+    """What of these dependencies, and of theirs, is asked before the body is read."""
+    for dependency in dependant.dependencies:
+        yield from before_body(dependency)
+        if isinstance(dependency.call, BeforeBody):
+            yield dependency.call
