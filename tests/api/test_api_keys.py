@@ -113,6 +113,20 @@ async def test_no_key_gives_more_than_it_has(
     assert harmless.json()["name"] == "renamed"
 
 
+async def test_a_key_that_may_more_can_be_given_nothing(api: Api) -> None:
+    tenant = await api.new_tenant(scopes=["keys"])
+    path = f"/admin/v1/tenants/{tenant.id}/api_keys"
+    body = {"scopes": ["inference"], "models": ["a"], "expires_at": IN_AN_HOUR}
+    other = (await api.admin("POST", path, json=body)).json()
+    for change in ({"models": None}, {"models": ["b"]}, {"expires_at": None}):
+        path = f"/v1/api_keys/{other['id']}"
+        answer = await api.call(tenant.key, "PATCH", path, json=change)
+        assert answer.status_code == 400, change
+        assert answer.json()["error"]["param"] == "scopes"
+    less = await api.call(tenant.key, "PATCH", path, json={"models": ["a@1"]})
+    assert less.json()["models"] == ["a@1"]
+
+
 async def test_less_can_be_given(api: Api) -> None:
     tenant = await api.new_tenant(models=["a", "b"], limits=LIMITS, expires_at=IN_A_DAY)
     body = {

@@ -84,8 +84,8 @@ class ApiKeyService:
 
     async def change(self, key_id: str, body: ApiKeyChange) -> ApiKey:
         """What is absent stays, within `limits` too. Raises NotFoundError; ConflictError for a
-        revoked key; BadRequestError for a null that may not be, for an expiry in the past, and for
-        anything given that is beyond the asking key."""
+        revoked key; BadRequestError for a null that may not be, for an expiry in the past, for
+        anything given that is beyond the asking key, and for giving anything to a key that is."""
         row = await self._row(key_id, lock=True)
         if row.revoked_at is not None:
             raise ConflictError("This key has been revoked; make a new one.", code="key_ended")
@@ -102,10 +102,12 @@ class ApiKeyService:
         if limits is None:
             limits = KeyLimits().model_dump()
         fields |= {f"limits.{name}" for name in limits}
-        before, own = told(row), await self._own_terms()  # read first: it may be the same key
+        before, was = told(row), _terms(row)
+        own = await self._own_terms()  # read first: it may be the same key
         for name, value in (changes | limits).items():
             setattr(row, name, value)
-        require_within(_terms(row), own, fields)
+        gains = any(_terms(row).beyond(was))
+        require_within(_terms(row), own, None if gains else fields)
         await self._note("api_key.update", row, before)
         return ApiKey.model_validate(row)
 
