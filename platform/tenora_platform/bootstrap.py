@@ -3,7 +3,6 @@ migrations under an advisory lock. Runs as the database's owner, before anything
 
 from __future__ import annotations
 
-from pathlib import Path
 from zlib import crc32
 
 from alembic import command
@@ -19,9 +18,9 @@ from sqlalchemy.pool import NullPool
 
 from tenora_platform.db import Base, DatabaseUrls, psycopg_url, with_options
 from tenora_platform.installation import DEFAULT, Installation
+from tenora_platform.resources import migrations_folder
 from tenora_platform.secret import ServerSecret
 
-MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 _LOCK_TIMEOUT_S = 30  # for which requests queue behind a migration that waits for a table
 _LOCK = 0x7E20_0A01  # advisory lock: one process at a time makes roles and migrates
 
@@ -52,9 +51,10 @@ def database_urls(
 def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
     """Make the roles and migrate to `revision`; safe to run from many processes at once. Raises
     DatabaseSetupError."""
-    if not (MIGRATIONS / "env.py").is_file():
+    if not (migrations_folder() / "env.py").is_file():
         raise DatabaseSetupError(
-            f"The migrations are not at {MIGRATIONS}. Run Tenora from a checkout (make setup)."
+            f"The migrations are not at {migrations_folder()}. Install a wheel that was made by "
+            "`make wheel`, or run Tenora from a checkout (make setup)."
         )
     engine = _owner_engine(urls.owner)
     key = {"key": _lock_key(urls.installation)}
@@ -111,7 +111,7 @@ def _lock_key(installation: Installation) -> int:
 
 def _alembic(connection: Connection, installation: Installation) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["metadata"] = Base.metadata
     config.attributes["installation"] = installation

@@ -16,10 +16,10 @@ from rich.console import Console
 from tenora_platform.admin_key import make_admin_key
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import base_url
+from tenora_platform.resources import examples_folder
 from tenora_platform.secret import load_secret, write_private
 from tenora_platform.settings import Settings
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "adapters"
 _CHECK_S = 120
 _PLANS = {"acme": "premium", "globex": "standard"}
 
@@ -46,9 +46,10 @@ def prepare_demo(settings: Settings) -> Settings:
     return settings.model_copy(update={"admin_key": SecretStr(remembered.read_text().strip())})
 
 
-def read_manifest(folder: Path = EXAMPLES) -> list[DemoAdapter]:
+def read_manifest(folder: Path | None = None) -> list[DemoAdapter]:
     """The adapters of `manifest.json`, empty when there are none. Raises CliError for one that
     names what is not there."""
+    folder = folder or examples_folder()
     manifest = folder / "manifest.json"
     if not manifest.is_file():
         return []

@@ -20,7 +20,8 @@ DOCS = "/docs"
 _NOT_BUILT = """The portal was not built, so there is nothing to show here; the API runs.
 
 To build it: run `make portal` in the checkout (it uses the Node of the virtual environment and
-writes its log to .venv/portal.log), then reload. The API's description is at /openapi.json.
+writes its log to .venv/portal.log), then reload. A wheel has it if `make wheel` made it. The API's
+description is at /openapi.json.
 """
 _NONCE = "__TENORA_CSP_NONCE__"
 """What stands for the nonce in the built pages (admin_ui/vite.config.ts)."""
@@ -108,8 +109,3 @@ def _html(file: Path) -> Response:
         "x-frame-options": "DENY",
     }
     return HTMLResponse(file.read_text(encoding="utf-8").replace(_NONCE, nonce), headers=headers)
-
-
-def portal_folder() -> Path:
-    """Where the checkout builds the portal."""
-    return Path(__file__).resolve().parents[2] / "admin_ui" / "dist"

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tenora_engine.config import EngineConfig, PolicyName, SchedulingPolicy
 from tenora_platform.installation import InstallationName
+from tenora_platform.resources import is_installed
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
@@ -162,6 +163,12 @@ class Settings(BaseSettings):
     def object_store_url(self) -> str:
         return self.object_store or str((self.data_dir / "objects").resolve())
 
+    @property
+    def kernels_dir(self) -> Path | None:
+        """Where an installed Tenora compiles its kernels at the first start; a checkout has them
+        compiled by its Makefile."""
+        return self.data_dir.resolve() / "kernels" if is_installed() else None
+
     def with_urls(self, *, database_url: str, redis_url: str) -> Settings:
         """The same settings with the servers that run now."""
         return self.model_copy(update={"database_url": database_url, "redis_url": redis_url})
@@ -185,6 +192,7 @@ class Settings(BaseSettings):
             model=self.model,
             served_name=self.served_name or Path(self.model).resolve().name,
             load_format=self.load_format,
+            kernels_dir=str(self.kernels_dir) if self.kernels_dir else None,
             device=self.resolved_device(),
             dtype=self.dtype,
             weight_dtype=self.weight_dtype,

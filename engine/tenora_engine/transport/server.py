@@ -132,6 +132,10 @@ def _build(boot: m.Boot) -> Engine:
         import torch
 
         torch.set_num_threads(boot.config.threads)
+    if boot.config.kernels_dir is not None and boot.config.device == "cpu":
+        from tenora_kernels.compiled.build import build_where_missing
+
+        build_where_missing(Path(boot.config.kernels_dir))
     try:
         return call_in_ending_thread(lambda: factory(boot.config))
     except MemoryError as error:

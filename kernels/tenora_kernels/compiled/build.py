@@ -4,6 +4,7 @@ library's place, for `tenora doctor`."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -19,13 +20,15 @@ from tenora_kernels.compiled.library import (
     SOURCE_DIR,
     current_files,
     default_dir,
+    find_in,
     is_whole,
     library_path,
     reason_path,
     seal,
 )
-from tenora_kernels.compiled.variants import NATIVE, Variant, chosen, runnable
+from tenora_kernels.compiled.variants import NATIVE, UnknownKernelsError, Variant, chosen, runnable
 
+_log = logging.getLogger("tenora_engine")  # whose start it is
 COMPILERS = ("c++", "g++", "clang++")
 TIMEOUT_S = 600.0
 
@@ -61,6 +64,26 @@ def build_extension(
     reason_path(target_dir, variant).unlink(missing_ok=True)
     _remove_others(target_dir)
     return library
+
+
+def build_where_missing(target_dir: Path) -> None:
+    """For an installed package, whose folder may not be ours to write: the library that is to
+    serve, made in `target_dir` unless it is there or beside its sources. What goes wrong is kept
+    for whoever asks why plain torch serves."""
+    try:
+        variant = chosen()
+    except UnknownKernelsError:
+        return  # the engine refuses it, and says what there is
+    if variant is None or is_whole(library_path(default_dir(), variant)):
+        return
+    find_in(target_dir)
+    if is_whole(library_path(target_dir, variant)):
+        return
+    _log.info("compiling the kernels for this processor into %s: once, a minute or two", target_dir)
+    try:
+        build_extension(target_dir, variant=variant)
+    except BuildError as error:
+        _log.warning("the kernels could not be compiled: %s", error)
 
 
 def _remove_others(target_dir: Path) -> None:

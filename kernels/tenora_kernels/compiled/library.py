@@ -5,20 +5,28 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 import torch
 
 from tenora_kernels.compiled.variants import NATIVE, Variant, cpu, runnable
 
+DIR_VARIABLE = "TENORA_KERNELS_DIR"
 SOURCE_DIR = Path(__file__).with_name("src")
 FLAGS = ("-O3", "-std=c++20", "-fPIC", "-fopenmp", "-Wno-psabi")
 """Of every variant; the machine that compiles is the one that runs it, and part of the name."""
 
 
 def default_dir() -> Path:
-    """Where the library is kept unless told otherwise: beside its sources."""
-    return Path(__file__).with_name("_build")
+    """Where the library is kept: as TENORA_KERNELS_DIR says, else beside its sources."""
+    chosen = os.environ.get(DIR_VARIABLE)
+    return Path(chosen) if chosen else Path(__file__).with_name("_build")
+
+
+def find_in(folder: Path) -> None:
+    """Have this process, and those it starts, look there, unless told otherwise already."""
+    os.environ.setdefault(DIR_VARIABLE, str(folder))
 
 
 def library_path(target_dir: Path, variant: Variant = NATIVE) -> Path:

