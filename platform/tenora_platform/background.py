@@ -31,6 +31,7 @@ def api_work(state: AppState) -> Work:
     return {
         "leases": state.limits.keep_leases,
         "flights": state.flights.keep_watch,
+        "presence": state.presence.keep,
     }
 
 
@@ -46,12 +47,14 @@ def worker_work(state: AppState) -> Work:
     state = dataclasses.replace(state, db=state.db.patient())
     sink = UsageSink(state.engine, state.db)
     return {
+        "presence": state.presence.keep,
+        "uploads": state.upload_waits.listen,
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
         "idempotency": partial(keep_swept, state.db),
         "usage": sink.run,
-        "leftovers": Leftovers(state.db, sink, state.unbilled, state.metrics).run,
+        "leftovers": Leftovers(state.db, sink, state.unbilled).run,
     }
 
 
