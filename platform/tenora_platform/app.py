@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
@@ -37,7 +37,6 @@ from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 from tenora_platform.tenants import key_routes
 from tenora_platform.tenants import routes as tenants_routes
-from tenora_platform.texts import refuse_lone_surrogates
 from tenora_platform.usage import routes as usage_routes
 
 EXPOSED_HEADERS = (
@@ -107,7 +106,6 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         version=version("tenora"),
         summary="Multi-tenant LoRA serving",
         lifespan=lifespan,
-        dependencies=[Depends(refuse_lone_surrogates)],
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
         docs_url=None,  # the portal's, from our own files

@@ -287,6 +287,7 @@ async def current_admin(request: Request) -> AdminContext:
     )
 
 
+@BeforeBody
 async def current_caller(request: Request) -> TenantContext | AdminContext:
     """FastAPI dependency of what any valid key may ask."""
     token = bearer_token(request)

@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenora_platform.errors import ApiError, TooLargeError, WhileReading
 
+VALUES_MAX = 16_384
+"""Of a JSON body, as `json_bodies` counts, where nothing else is said."""
 _SMALL_BYTES = 65_536  # what a connection buffers anyway
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024**2
@@ -25,6 +27,7 @@ class RequestBody:
         chunked = _header(scope, b"transfer-encoding") is not None
         self.ended = not (self.declared_bytes or chunked)
         self.allowed_bytes: int | None = None
+        self.values_max = VALUES_MAX
         self._refusal: ApiError | None = None
         self._receive = receive
         self._received_bytes = 0

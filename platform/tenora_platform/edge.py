@@ -13,6 +13,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from tenora_platform.bodies import body_of
+from tenora_platform.json_bodies import JsonRequest
 
 BODY_BYTES_MAX = 1024**2
 """Of routes that say nothing else."""
@@ -41,7 +42,7 @@ class BeforeBody(Generic[T]):
 class EdgeRoute(APIRoute):
     """The class of all our routes, `APIRouter(route_class=EdgeRoute)`. FastAPI reads a body before
     it asks for anything; this asks what is `BeforeBody` first, in the order of the signature, then
-    opens the body. A route of another class cannot read one."""
+    opens the body, whose JSON `json_bodies` reads. A route of another class cannot read one."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         read_and_answer = super().get_route_handler()
@@ -53,7 +54,7 @@ class EdgeRoute(APIRoute):
             body = body_of(request)
             if body.allowed_bytes is None:
                 body.allow(BODY_BYTES_MAX)
-            return await read_and_answer(request)
+            return await read_and_answer(JsonRequest(request.scope, request.receive))
 
         return handle
 

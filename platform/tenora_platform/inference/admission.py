@@ -11,6 +11,9 @@ from tenora_platform.edge import BeforeBody
 from tenora_platform.inference.session import require_engine
 from tenora_platform.state import get_state
 
+VALUES_MAX = 2**18
+"""Of a JSON body, or twice the context's tokens: prompts may be token ids."""
+
 
 def admitted(scope: Scope) -> BeforeBody[TenantContext]:
     """A dependency that gives the tenant once the request may come in. It counts from here on, also
@@ -22,8 +25,10 @@ def admitted(scope: Scope) -> BeforeBody[TenantContext]:
     async def admitted_tenant(request: Request) -> TenantContext:
         tenant = await scoped_tenant(request)
         state = await get_state(request)
-        body_of(request).allow(state.settings.max_body)
+        body = body_of(request)
+        body.allow(state.settings.max_body)
         require_engine(state)
+        body.values_max = max(VALUES_MAX, 2 * state.engine.model.context_tokens)
         request.state.admission = await state.limits.admit(tenant)
         return tenant
 

@@ -11,6 +11,7 @@ from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
 from tenora_engine.text.processor import TextProcessor
 from tenora_platform.errors import BadRequestError
+from tenora_platform.inference.bounds import PROMPTS_MAX
 from tenora_platform.inference.neutral_fields import unsupported
 from tenora_platform.inference.schemas import (
     ChatCompletionRequest,
@@ -18,10 +19,7 @@ from tenora_platform.inference.schemas import (
     SamplingFields,
 )
 
-STOP_STRINGS_MAX = 4
 STOP_LENGTH_MAX = 256
-LOGIT_BIAS_MAX = 1024
-PROMPTS_MAX = 128
 CHOICES_MAX = 128
 COMPLETION_TOKENS_DEFAULT = 16  # OpenAI's default of /v1/completions
 
@@ -177,12 +175,6 @@ def _or(value: float | None, default: float) -> float:
 
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     texts = [stop] if isinstance(stop, str) else list(stop or ())
-    if len(texts) > STOP_STRINGS_MAX:
-        raise BadRequestError(
-            f"stop has {len(texts)} texts; at most {STOP_STRINGS_MAX} are allowed.",
-            param="stop",
-            code="invalid_value",
-        )
     if any(not text or len(text) > STOP_LENGTH_MAX for text in texts):
         raise BadRequestError(
             f"Each text of stop must have 1 to {STOP_LENGTH_MAX} characters.",
@@ -195,12 +187,6 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, float]:
     if bias is None:
         return {}
-    if len(bias) > LOGIT_BIAS_MAX:
-        raise BadRequestError(
-            f"logit_bias has {len(bias)} entries; at most {LOGIT_BIAS_MAX} are allowed.",
-            param="logit_bias",
-            code="invalid_value",
-        )
     out: dict[int, float] = {}
     for key, value in bias.items():
         if not key.isascii() or not key.isdigit() or len(key) > 9:

@@ -3,11 +3,25 @@ the wire. Knows no engine; what a field means is decided in `inference.parameter
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tenora_engine.request import REPETITION_PENALTY_MAX, REPETITION_PENALTY_MIN
+from tenora_platform.inference.bounds import (
+    ALLOWED_TOKENS_MAX,
+    BAD_WORDS_MAX,
+    FIELDS_MAX,
+    LOGIT_BIAS_MAX,
+    METADATA_MAX,
+    STOP_STRINGS_MAX,
+    STOP_TOKENS_MAX,
+    TEMPLATE_ARGUMENTS_MAX,
+    at_most,
+    check_messages,
+    check_prompts,
+    too_many,
+)
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 ServiceTier = Literal["auto", "default", "priority", "flex"]
@@ -15,7 +29,11 @@ FinishReasonText = Literal["stop", "length"]
 COUNT_MAX = 2**31 - 1
 
 TOKEN = Annotated[int, Field(ge=0, lt=2**31)]
-COUNT_MAX = 2**31 - 1
+MetadataName = Annotated[str, Field(max_length=64)]
+MetadataText = Annotated[str, Field(max_length=512)]
+ItemT = TypeVar("ItemT")
+QuickList = Annotated[list[ItemT], Field(fail_fast=True)]
+"""Given up at the first item that is wrong: a client is told of one anyway."""
 
 
 class Given(BaseModel):
@@ -27,6 +45,8 @@ class Given(BaseModel):
     @classmethod
     def without_nulls(cls, data: Any) -> Any:
         if isinstance(data, dict):
+            if len(data) > FIELDS_MAX:
+                raise too_many(len(data), FIELDS_MAX)
             return {name: value for name, value in data.items() if value is not None}
         return data
 
@@ -66,9 +86,9 @@ class ChatMessage(Given):
     model_config = ConfigDict(extra="allow")
 
     role: Role
-    content: str | list[TextPart] | None = None
+    content: str | QuickList[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = Field(default=None, max_length=128)
+    tool_calls: QuickList[ToolCall] | None = Field(default=None, max_length=128)
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None  # OpenAI's older form of tool_calls
     refusal: str | None = None
@@ -99,12 +119,12 @@ class SamplingFields(Given):
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float] | None, at_most(LOGIT_BIAS_MAX)] = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: str | list[str] | None = None
+    stop: Annotated[str | list[str] | None, at_most(STOP_STRINGS_MAX)] = None
     user: str | None = Field(default=None, max_length=512)
     service_tier: ServiceTier | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
     prompt_cache_key: str | None = Field(default=None, max_length=512)
     safety_identifier: str | None = Field(default=None, max_length=512)
 
@@ -115,10 +135,12 @@ class SamplingFields(Given):
     )
     min_tokens: int = Field(default=0, ge=0, le=COUNT_MAX)
     ignore_eos: bool = False
-    stop_token_ids: list[TOKEN] | None = Field(default=None, max_length=64)
+    stop_token_ids: Annotated[list[TOKEN] | None, at_most(STOP_TOKENS_MAX)] = None
     include_stop_str_in_output: bool = False
-    bad_words: list[str] | None = Field(default=None, max_length=64)
-    allowed_token_ids: list[TOKEN] | None = Field(default=None, min_length=1, max_length=4096)
+    bad_words: Annotated[list[str] | None, at_most(BAD_WORDS_MAX)] = None
+    allowed_token_ids: Annotated[list[TOKEN] | None, at_most(ALLOWED_TOKENS_MAX)] = Field(
+        default=None, min_length=1
+    )
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
@@ -127,7 +149,9 @@ class SamplingFields(Given):
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
+    messages: Annotated[
+        QuickList[ChatMessage], Field(min_length=1), BeforeValidator(check_messages)
+    ]
     max_completion_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
@@ -136,7 +160,7 @@ class ChatCompletionRequest(SamplingFields):
     # Absent, it is the opposite of `continue_final_message`.
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=64)
+    chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
 
     # Known to OpenAI's API, not to this one: any value but the neutral one is refused by name.
     tools: Any = None
@@ -156,7 +180,10 @@ class ChatCompletionRequest(SamplingFields):
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `prompt` is a text, texts, token ids, or lists of token ids."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Annotated[
+        str | QuickList[str] | QuickList[int] | QuickList[QuickList[int]],
+        BeforeValidator(check_prompts),
+    ]
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, le=20)
     best_of: int | None = Field(default=None, ge=1, le=128)

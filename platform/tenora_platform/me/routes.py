@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from tenora_platform.auth import TenantContext, current_caller
+from tenora_platform.edge import EdgeRoute
 from tenora_platform.me.schemas import Me, MyTenant
 from tenora_platform.operators.roles import AdminContext
 from tenora_platform.operators.service import AdminKeyService
@@ -14,7 +15,7 @@ from tenora_platform.state import AppState, State
 from tenora_platform.tenants.key_service import ApiKeyService
 from tenora_platform.tenants.schemas import Plan
 
-router = APIRouter(tags=["me"])
+router = APIRouter(tags=["me"], route_class=EdgeRoute)
 CurrentCaller = Annotated[TenantContext | AdminContext, Depends(current_caller)]
 
 

@@ -1,0 +1,68 @@
+"""How much of each list and mapping a body may hold. Looked at before its members are: a validator
+that meets a million of them, each wrong, takes seconds, in which nobody else is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+
+FIELDS_MAX = 256  # of one object, known ones and others
+MESSAGES_MAX = 4096
+PARTS_MAX = 4096  # of all messages: parts of their contents, and calls of tools
+STOP_STRINGS_MAX = 4
+STOP_TOKENS_MAX = 64
+BAD_WORDS_MAX = 64
+ALLOWED_TOKENS_MAX = 4096
+LOGIT_BIAS_MAX = 1024
+METADATA_MAX = 16
+TEMPLATE_ARGUMENTS_MAX = 64
+PROMPTS_MAX = 128
+
+
+def at_most(most: int) -> BeforeValidator:
+    """No more entries than that, in a list or a mapping."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > most:
+            raise too_many(len(value), most)
+        return value
+
+    return BeforeValidator(check)
+
+
+def check_prompts(value: Any) -> Any:
+    """PROMPTS_MAX of them; the token ids of one are bounded by the context."""
+    one = isinstance(value, list) and value and isinstance(value[0], int)
+    if isinstance(value, list) and not one and len(value) > PROMPTS_MAX:
+        raise too_many(len(value), PROMPTS_MAX)
+    return value
+
+
+def check_messages(value: Any) -> Any:
+    """MESSAGES_MAX of them, PARTS_MAX in all."""
+    if not isinstance(value, list):
+        return value
+    if len(value) > MESSAGES_MAX:
+        raise too_many(len(value), MESSAGES_MAX)
+    parts = 0
+    for message in value:
+        if isinstance(message, dict):
+            lists = (message.get("content"), message.get("tool_calls"))
+            parts += sum(len(each) for each in lists if isinstance(each, list))
+    if parts > PARTS_MAX:
+        raise PydanticCustomError(
+            "too_long",
+            "has {count} parts of contents and calls of tools in all; at most {most} are allowed",
+            {"count": parts, "most": PARTS_MAX},
+        )
+    return value
+
+
+def too_many(count: int, most: int) -> PydanticCustomError:
+    return PydanticCustomError(
+        "too_long",
+        "has {count} entries; at most {most} are allowed",
+        {"count": count, "most": most},
+    )

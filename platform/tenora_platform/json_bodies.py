@@ -1,0 +1,70 @@
+"""JSON bodies: parsed quickly, for nobody else is served meanwhile, and no more of them than a
+count of their values allows. Knows JSON, not what it means."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import Request
+from pydantic_core import from_json
+
+from tenora_platform.bodies import body_of
+from tenora_platform.errors import ApiError, BadRequestError, WhileReading
+from tenora_platform.texts import lone_surrogate
+
+DEPTH_MAX = 200  # the parser's own
+NAMED_BYTES = 65_536
+"""Up to here what is wrong with a body is looked for a second time, to say where it is."""
+
+
+class JsonRequest(Request):
+    """A request whose `json` is `read_json`'s."""
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            try:
+                self._json = read_json(await self.body(), body_of(self).values_max)
+            except ApiError as error:
+                raise WhileReading(error) from error
+        return self._json
+
+
+def read_json(body: bytes, values_max: int) -> Any:
+    """The value of a JSON text of at most about `values_max` values (commas and brackets within
+    texts count too: to tell them apart takes longer than to parse). Raises BadRequestError."""
+    count = body.count(b",") + body.count(b"[") + body.count(b"{")
+    if count > values_max:
+        raise BadRequestError(
+            f"The body's JSON has {count} commas and brackets; at most {values_max} are read.",
+            code="json_too_large",
+        )
+    try:
+        # 4 MB of text take 0.3 ms by this parser and 3 by the standard library's.
+        return from_json(body, cache_strings="keys")
+    except ValueError as error:
+        if "recursion limit" in str(error):
+            raise BadRequestError(
+                f"The body's JSON is nested more than {DEPTH_MAX} deep.", code="json_too_deep"
+            ) from error
+        if len(body) > NAMED_BYTES:
+            raise BadRequestError(
+                f"The body is not valid JSON in UTF-8: {error}.", code="invalid_json"
+            ) from error
+    return _read_slowly(body)
+
+
+def _read_slowly(body: bytes) -> Any:
+    """UTF-16 and UTF-32 are read too; a lone surrogate is named. Raises BadRequestError."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("The body is not valid JSON.", code="invalid_json") from error
+    where = lone_surrogate(value)
+    if where is not None:
+        raise BadRequestError(
+            f"{where or 'The body'} has a lone surrogate, half of a character; send whole ones.",
+            param=where[:200] or None,
+            code="invalid_value",
+        )
+    return value
