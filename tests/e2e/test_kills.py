@@ -26,7 +26,7 @@ BLOWS = [
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 def test_each_process_is_killed_and_nothing_is_lost(base_model_dir: Path, tmp_path: Path) -> None:
-    result = measure_kills(tmp_path, base_model_dir, BLOWS, read_books)
+    result = measure_kills(tmp_path, base_model_dir, BLOWS, read_books, bound_s=60.0)
     log = (tmp_path / "up.log").read_text()
     assert not result["faults"], f"{result}\n{log[-4000:]}"
     assert result["answered"] > 10, "there was a load"

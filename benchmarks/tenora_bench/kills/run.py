@@ -16,14 +16,14 @@ import aiohttp
 
 from tenora_bench.books import Books
 from tenora_bench.client import BenchError
-from tenora_bench.kills.load import Load, count_errors, under_load
+from tenora_bench.kills.load import Load, Outcome, ask, count_errors, under_load
 from tenora_bench.kills.platform import LEASE_S, PARTS, Part, Platform, processes_of, up
-from tenora_bench.kills.verdict import Event, Found, verdict
+from tenora_bench.kills.verdict import BOUND_S, Event, Found, verdict
 
 _GIVE_UP_S = 90.0
 _LOADED_S = 1.0  # of load before the first and after each
 _CLIENTS = 3
-_PROBE_S = 2.0  # a probe may have met the very process that is stopped
+_PROBE_S = 5.0  # a probe may have met the very process that is stopped
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,12 @@ def measure_kills(
     blows: Sequence[Blow],
     read_books: Callable[[Path], Books],
     engine_stop_s: float = 0.0,
+    bound_s: float = BOUND_S,
 ) -> dict[str, Any]:
     """Deal the blows under load; stop the engine for `engine_stop_s` at the end (0: do not); see
     what is held one lease later; take the platform down and read the books of its data directory.
     """
-    load, found = Load(), Found()
+    load, found = Load(), Found(bound_s=bound_s)
     with up(scratch, model) as platform:
         seen = [platform.pid_of(part) for part in PARTS]
         asyncio.run(_deal(platform, load, found, blows, engine_stop_s))
@@ -88,17 +89,17 @@ async def _deal(
         async with under_load(platform.url, platform.keys, load, _CLIENTS):
             await asyncio.sleep(_LOADED_S)
             for blow in blows:
-                found.events.append(await _blow(platform, probe, blow))
+                found.events.append(await _blow(platform, load, probe, blow))
                 await asyncio.sleep(_LOADED_S)
             if engine_stop_s:
-                found.shown_s = await _stop_engine(platform, probe, engine_stop_s)
+                found.shown_s = await _stop_engine(platform, load, probe, engine_stop_s)
         await asyncio.sleep(LEASE_S + 1)
         for tenant, key in platform.keys.items():
             if held := await _held(probe, key):
                 found.held[tenant] = held
 
 
-async def _blow(platform: Platform, probe: aiohttp.ClientSession, blow: Blow) -> Event:
+async def _blow(platform: Platform, load: Load, probe: aiohttp.ClientSession, blow: Blow) -> Event:
     """Deal it, and time until all is served again: by another process, if it was killed."""
     old, engine = platform.pid_of(blow.part), platform.pid_of("engine")
     if old is None:
@@ -112,7 +113,7 @@ async def _blow(platform: Platform, probe: aiohttp.ClientSession, blow: Blow) ->
     async def back() -> bool:
         now = platform.pid_of(blow.part)
         replaced = now not in (None, old) if blow.how == "kill" else now == old
-        return replaced and await _serves(platform, probe)
+        return replaced and await _serves(platform, load, probe)
 
     await _until(back)
     back_s = round(time.monotonic() - over_s, 2)
@@ -127,7 +128,9 @@ async def _stopped(pid: int, stop_s: float) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-async def _stop_engine(platform: Platform, probe: aiohttp.ClientSession, stop_s: float) -> float:
+async def _stop_engine(
+    platform: Platform, load: Load, probe: aiohttp.ClientSession, stop_s: float
+) -> float:
     """SIGSTOP, and SIGCONT after so long: when `/readyz` says so."""
     pid = platform.pid_of("engine")
     if pid is None:
@@ -140,12 +143,12 @@ async def _stop_engine(platform: Platform, probe: aiohttp.ClientSession, stop_s:
         await asyncio.sleep(max(0.0, stop_s - shown_s))
     finally:
         os.kill(pid, signal.SIGCONT)
-    await _until(lambda: _serves(platform, probe))
+    await _until(lambda: _serves(platform, load, probe))
     return round(shown_s, 2)
 
 
-async def _serves(platform: Platform, probe: aiohttp.ClientSession) -> bool:
-    """Ready, and a question that only the database can answer is answered to both tenants."""
+async def _serves(platform: Platform, load: Load, probe: aiohttp.ClientSession) -> bool:
+    """Ready; and each tenant is told what only the database knows, and answered by its adapter."""
     try:
         if not await _ready(probe):
             return False
@@ -154,6 +157,11 @@ async def _serves(platform: Platform, probe: aiohttp.ClientSession) -> bool:
                 async with probe.get(path, headers=_bearer(key)) as reply:
                     if reply.status != 200:
                         return False
+            outcome = Outcome()
+            await ask(probe, key, outcome, stream=False)
+            if outcome.usage is None:
+                return False
+            load.outcomes.append(outcome)
     except (aiohttp.ClientError, TimeoutError):
         return False
     return True

@@ -36,6 +36,7 @@ class Found:
     held: dict[str, Any] = field(default_factory=dict)  # tenant -> what is held a lease later
     shown_s: float | None = None  # after which /readyz told of a stopped engine
     processes_left: list[str] = field(default_factory=list)
+    bound_s: float = BOUND_S
 
 
 def verdict(load: Load, books: Books, found: Found) -> list[str]:
@@ -54,7 +55,7 @@ def _of_events(found: Found) -> list[str]:
     faults = [
         f"{event.part} was back {event.back_s:.1f} s after a {event.how}"
         for event in found.events
-        if event.back_s > BOUND_S
+        if event.back_s > found.bound_s
     ]
     faults += [
         f"a {event.how} of {event.part} cost the engine its process"
