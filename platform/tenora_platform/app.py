@@ -18,8 +18,10 @@ from tenora_platform.audit import routes as audit_routes
 from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
 from tenora_platform.bodies import BodyGate
+from tenora_platform.budgets import routes as budgets_routes
 from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
+from tenora_platform.events import routes as events_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
@@ -30,7 +32,6 @@ from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
 from tenora_platform.portal import Portal
-from tenora_platform.processes.presence import Role
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.resources import portal_folder
 from tenora_platform.settings import Settings
@@ -46,6 +47,7 @@ EXPOSED_HEADERS = (
     "x-should-retry",
     "x-tenora-adapter",
     "x-tenora-adapter-digest",
+    "x-tenora-budget",
     "x-tenora-limits",
     "x-tenora-residency",
     "x-tenora-tier",
@@ -63,14 +65,11 @@ def create_app(
     *,
     engine: EngineClient,
     work: Callable[[AppState], Work] = all_work,
-    metrics: Metrics | None = None,
-    role: Role = "all",
-    name: str = "",
 ) -> FastAPI:
     """The application. `settings` must name a database (already prepared) and a Redis; `work` runs
     beside requests. The application answers at once and is ready when the engine is."""
-    metrics = metrics or Metrics()
-    state = build_state(settings, engine, metrics, role, name)
+    metrics = Metrics()
+    state = build_state(settings, engine, metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -127,6 +126,8 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         registry_routes.router,
         usage_routes.router,
         billing_routes.router,
+        budgets_routes.router,
+        events_routes.router,
     ):
         app.include_router(router)
     return app

@@ -80,6 +80,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
     key_caps: Caps = Caps()  # of this key alone, within the plan's
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
+    prepaid: bool = False  # spends its credit only
     namespace: str  # of cached KV: HMAC of the tenant, or of its trust group
 
     def to_engine(self, tier: str | None = None) -> Tenant:
@@ -193,6 +194,7 @@ class Authenticator:
             scopes=tuple(key.scopes),
             key_caps=Caps(**key.limits),
             key_models=None if key.models is None else tuple(key.models),
+            prepaid=tenant.prepaid,
             namespace=tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         )
         return context, good_until

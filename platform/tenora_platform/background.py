@@ -31,12 +31,13 @@ def api_work(state: AppState) -> Work:
     return {
         "leases": state.limits.keep_leases,
         "flights": state.flights.keep_watch,
-        "presence": state.presence.keep,
+        "budgets": state.budgets.keep,
     }
 
 
 def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
+    from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
@@ -45,16 +46,15 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.usage.sink import UsageSink
 
     state = dataclasses.replace(state, db=state.db.patient())
-    sink = UsageSink(state.engine, state.db)
+    sink = UsageSink(state.engine, state.db, told=state.budgets.book)
     return {
-        "presence": state.presence.keep,
-        "uploads": state.upload_waits.listen,
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
         "idempotency": partial(keep_swept, state.db),
         "usage": sink.run,
-        "leftovers": Leftovers(state.db, sink, state.unbilled).run,
+        "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
+        "leftovers": Leftovers(state.db, sink, state.unbilled, state.metrics).run,
     }
 
 

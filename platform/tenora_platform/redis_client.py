@@ -14,8 +14,6 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _PROBE_S = 0.2
-ANSWER_S = 3.0
-"""What has not answered by then is away."""
 
 
 class RequestRedis(Redis):
@@ -60,6 +58,6 @@ def open_redis(url: str) -> Redis:
     return RequestRedis.from_url(
         url,
         socket_connect_timeout=2,
-        socket_timeout=ANSWER_S,
+        socket_timeout=3,
         retry=Retry(backoff, retries=2, supported_errors=(RedisConnectionError,)),
     )

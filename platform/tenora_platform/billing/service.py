@@ -18,22 +18,24 @@ _UNFORESEEN = (DataError, IntegrityError, ArithmeticError, ValueError)
 _log = structlog.get_logger(__name__)
 
 
-async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> None:
-    """Write the lines of newly stored events, in their own transaction; those that cannot be rated
-    are marked. Call it once for each event. Never at the events' cost: what the checks did not
-    foresee leaves all of them marked."""
+async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> list[RatedLine]:
+    """Write and return the lines of newly stored events, in their own transaction; those that
+    cannot be rated are marked. Call it once for each event. Never at the events' cost: what the
+    checks did not foresee leaves all of them marked."""
     if not events:
-        return
+        return []
     try:
         async with session.begin_nested():
             await repository.lock_prices(session, to_change=False)
             lines, unrated = await _rated(session, events)
             await repository.add_lines(session, lines)
             await repository.add_unrated(session, unrated)
+            return lines
     except _UNFORESEEN as error:
         _log.exception("events cannot be rated", events=len(events))
         reason = f"rating failed: {plain_reason(error)}"
         await repository.add_unrated(session, [(event, reason) for event in events])
+        return []
 
 
 async def _rated(

@@ -34,6 +34,14 @@ _KEY = {
     "revoked": "revoked_at",
     "last used": "last_used_at",
 }
+_CREDIT = {
+    "id": "id",
+    "amount": "amount",
+    "expires": "expires_at",
+    "lapsed": "lapsed",
+    "note": "note",
+    "granted": "created_at",
+}
 _ADMIN = "the admin key"
 
 
@@ -76,6 +84,30 @@ def update_tenant(
     with connected(url, key, what=_ADMIN) as api:
         made = api.call("PATCH", f"/admin/v1/tenants/{tenant_id}", json=body)
     show(made, _TENANT, as_json=as_json, rows=[made])
+
+
+@tenant.command("credit")
+def grant_credit(
+    tenant_id: TenantId,
+    amount: Annotated[
+        str, typer.Argument(help="Money, such as 25.00; none: what was granted.")
+    ] = "",
+    expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
+    note: Annotated[str | None, typer.Option(help="What it is for.")] = None,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Grant prepaid credit, or show what was granted. Who has credit spends nothing else."""
+    path = f"/admin/v1/tenants/{tenant_id}/credits"
+    given = {"amount": amount, "expires_at": expires_at, "note": note}
+    body = {field: value for field, value in given.items() if value}
+    with connected(url, key, what=_ADMIN) as api:
+        if not amount:
+            show(api.all_of(path), _CREDIT, as_json=as_json)
+            return
+        made = api.call("POST", path, json=body)
+    show(made, _CREDIT, as_json=as_json, rows=[made])
 
 
 @key.command("list")

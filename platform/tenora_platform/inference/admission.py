@@ -30,6 +30,7 @@ def admitted(scope: Scope) -> BeforeBody[TenantContext]:
         require_engine(state)
         body.values_max = max(VALUES_MAX, 2 * state.engine.model.context_tokens)
         request.state.admission = await state.limits.admit(tenant)
+        await state.budgets.admit(tenant)
         return tenant
 
     return admitted_tenant

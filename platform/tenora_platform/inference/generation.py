@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
 from tenora_engine.events import FinishEvent, SequenceEvent, TokenLogprob, UsageRecord
-from tenora_engine.request import GenerationRequest
+from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import ApiError, UnavailableError
 from tenora_platform.inference.parameters import Generation
@@ -112,6 +114,11 @@ class Run:
             )
             for _ in range(generation.sampling.n)
         ]
+
+    def serve(self, tenant: Tenant) -> None:
+        """In another tier than was meant when it was made; before `pieces`."""
+        self.request = msgspec.structs.replace(self.request, tenant=tenant)
+        self.tier = tenant.tier
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises what `EngineClient.submit` raises before the first piece, and ApiError when a

@@ -14,6 +14,7 @@ import msgspec
 
 from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
+from tenora_platform.budgets.hold import NO_HOLD, BudgetHold
 from tenora_platform.errors import UnavailableError
 from tenora_platform.ids import new_id
 from tenora_platform.inference.generation import Piece, Run, merged
@@ -114,7 +115,12 @@ class InferenceSession:
             admission=self.admission,
         )
         self.headers.update(hold.headers)
+        budget: BudgetHold = NO_HOLD
         try:
+            budget = await self.state.budgets.acquire(self.tenant, self._runs, self._history)
+            self.headers.update(budget.headers)
+            if budget.degraded:
+                self._serve_as("flex")
             adapter = self.resolved.adapter
             if adapter is not None:
                 self.headers["x-tenora-residency"] = await self.state.engine.residency(adapter.ref)
@@ -126,10 +132,24 @@ class InferenceSession:
                     self._note_tier()
                     yield piece
         finally:
-            if any(run.begun for run in self._runs):
-                await hold.settle(sum(run.count_tokens() for run in self._runs))
-            else:
-                await hold.release()
+            try:
+                if any(run.begun for run in self._runs):
+                    await hold.settle(sum(run.count_tokens() for run in self._runs))
+                else:
+                    await hold.release()
+            finally:
+                await budget.end(self._runs)
+
+    @property
+    def _history(self) -> str:
+        """By what a tenant's answers are known to be long: its adapter, of whatever version."""
+        adapter = self.resolved.adapter
+        return adapter.label.partition("@")[0] if adapter else self.state.engine.model.id
+
+    def _serve_as(self, tier: str) -> None:
+        self.tier = self.headers["x-tenora-tier"] = tier
+        for run in self._runs:
+            run.serve(self.tenant.to_engine(tier))
 
     @property
     def _num_sequences(self) -> int:

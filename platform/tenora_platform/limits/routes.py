@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from tenora_platform.auth import CurrentTenant
+from tenora_platform.budgets.schemas import budget_views
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.limits.schemas import KeyLimitsView, LimitsView, ParallelLimit, RateLimit
 from tenora_platform.limits.uses import LimitUse, ScopeUse
@@ -17,6 +18,7 @@ router = APIRouter(prefix="/v1/limits", tags=["limits"], route_class=EdgeRoute)
 async def show(tenant: CurrentTenant, state: State) -> LimitsView:
     """The plan, its limits and those of the key, and what is used now."""
     now = await state.limits.now(tenant)
+    budgets, credit = budget_views(await state.budgets.levels(tenant))
     plan = tenant.plan
     return LimitsView(
         plan=plan.name,
@@ -32,6 +34,8 @@ async def show(tenant: CurrentTenant, state: State) -> LimitsView:
         adapters=plan.adapters,
         adapter_bytes=plan.adapter_bytes,
         budget=plan.budget,
+        budgets=budgets,
+        credit=credit,
     )
 
 

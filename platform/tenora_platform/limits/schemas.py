@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from tenora_platform.budgets.schemas import BudgetView, CreditView
+
 
 class RateLimit(BaseModel):
     """`limit` null: not limited. `remaining` and `reset_ms` are of this moment."""
@@ -50,3 +52,5 @@ class LimitsView(BaseModel):
     adapters: int | None
     adapter_bytes: int | None
     budget: Decimal | None
+    budgets: list[BudgetView]  # of the plan and of the key that asks
+    credit: CreditView | None  # of a tenant that prepays

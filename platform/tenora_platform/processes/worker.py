@@ -32,11 +32,7 @@ class Stop:
 
 
 async def work(
-    settings: Settings,
-    engine: EngineAddress,
-    stop: Stop,
-    begun: Callable[[], None],
-    name: str = "worker",
+    settings: Settings, engine: EngineAddress, stop: Stop, begun: Callable[[], None]
 ) -> None:
     """Until `stop`: then usage that waits is stored still."""
     from tenora_platform.assembly import build_state, running_engine
@@ -45,8 +41,7 @@ async def work(
     from tenora_platform.processes.engine_client import shared_engine
     from tenora_platform.usage.sink import UsageSink
 
-    client = shared_engine(settings, engine, with_text=False)
-    state = build_state(settings, client, Metrics(), "worker", name)
+    state = build_state(settings, shared_engine(settings, engine, with_text=False), Metrics())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(state.db.close)
         stack.push_async_callback(state.redis.aclose)
@@ -54,17 +49,15 @@ async def work(
         async with doing(worker_work(state), state.outages):
             begun()
             await stop.wait()
-        await UsageSink(state.engine, state.db).store_what_waits()
+        sink = UsageSink(state.engine, state.db, told=state.budgets.book)
+        await sink.store_what_waits()
 
 
 async def serve(handover: Handover, owner: Owner) -> None:
-    from tenora_platform.operations.metrics import share_metrics
-
-    share_metrics(handover.metrics_dir, handover.counts_as)
     stop = Stop()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     owner.when_gone(stop, _END_S)
-    await work(handover.settings, handover.engine, stop, owner.say_ready, handover.name)
+    await work(handover.settings, handover.engine, stop, owner.say_ready)
 
 
 def main() -> None:

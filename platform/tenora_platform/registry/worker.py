@@ -5,6 +5,7 @@ All it needs to know is in the database and the store, so a crash costs a check 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -56,7 +57,9 @@ class IntakeWorker:
                 await asyncio.sleep(RETRY_S)
                 continue
             if not worked:
-                await self._state.upload_waits.wait(POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await self._state.upload_waits.wait()
 
     async def run_once(self) -> bool:
         """Check and release what waits now; says whether there was anything. Nothing is checked

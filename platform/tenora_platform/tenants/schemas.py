@@ -111,6 +111,7 @@ class TenantChange(Body):
     plan: Name | None = None
     status: Literal["active", "suspended"] | None = None
     trust_group: Name | None = None
+    prepaid: bool | None = None  # whether it may spend its credit only
 
 
 class Tenant(IdItem):
@@ -119,6 +120,7 @@ class Tenant(IdItem):
     plan: str
     status: Literal["active", "suspended"]
     trust_group: str | None
+    prepaid: bool
     created_at: datetime
     updated_at: datetime
 

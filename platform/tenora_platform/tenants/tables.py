@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Numeric, Text, func
+from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Numeric, Text, false, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_engine.request import LateAction
@@ -62,6 +62,7 @@ class TenantRow(Base):
     plan: Mapped[str] = mapped_column(Text, ForeignKey("plans.name"))
     status: Mapped[str] = mapped_column(Text, server_default="active")
     trust_group: Mapped[str | None] = mapped_column(Text)  # tenants that may share cached KV
+    prepaid: Mapped[bool] = mapped_column(server_default=false())  # spends its credit only
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.budgets.true_up import last_corrections
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.state import AdminSession, State
@@ -108,10 +109,12 @@ async def get_all_usage(session: AdminSession, query: AdminQuery) -> UsagePage:
 
 
 @router.get("/admin/v1/reconciliation", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def get_reconciliation(session: AdminSession) -> Reconciliation:
+async def get_reconciliation(session: AdminSession, state: State) -> Reconciliation:
     """What was used and is not billed: events without a price, records that were set aside. Both
-    are tried again from time to time."""
-    return await reconciliation(session)
+    are tried again from time to time. And where budgets had counted otherwise than the books."""
+    found = await reconciliation(session)
+    found.budget_corrections = await last_corrections(state.redis)
+    return found
 
 
 @router.get("/admin/v1/costs", dependencies=[Depends(require_role(*MONEY_READERS))])

@@ -91,8 +91,19 @@ class DeadLetter(BaseModel):
     record: dict[str, Any]
 
 
+class BudgetCorrection(BaseModel):
+    """A budget's counter that differed from the books, and was put right; decimal strings."""
+
+    tenant_id: str
+    account: str
+    counted: str
+    books: str
+    found_at: datetime
+
+
 class Reconciliation(BaseModel):
-    """What is kept and not billed, in all and the newest of it. `settled`: there is none."""
+    """What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
+    it the budgets that had been counted wrong, of a day."""
 
     object: Literal["reconciliation"] = "reconciliation"
     settled: bool
@@ -100,6 +111,7 @@ class Reconciliation(BaseModel):
     dead_letters: int
     newest_unrated_events: list[UnratedEvent]
     newest_dead_letters: list[DeadLetter]
+    budget_corrections: list[BudgetCorrection] = []
 
 
 class CostPage(BaseModel):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing.service import rate_events
+from tenora_platform.budgets.accounts import Charge, charges_of
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
 from tenora_platform.usage.records import (
@@ -27,6 +28,9 @@ from tenora_platform.usage.records import (
     event_values,
     letter_values,
 )
+
+Told = Callable[[Sequence[Charge]], Awaitable[None]]
+"""Hears what has been stored and rated, after the commit; must not fail."""
 
 RETRY_S = 1.0
 # What can only be about the record at hand. Everything else (a server that is away, a schema that
@@ -47,9 +51,10 @@ _log = structlog.get_logger(__name__)
 class UsageSink:
     """One runs in each process that has an engine."""
 
-    def __init__(self, engine: EngineClient, db: Database) -> None:
+    def __init__(self, engine: EngineClient, db: Database, *, told: Told | None = None) -> None:
         self._engine = engine
         self._db = db
+        self._told = told
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop. Nothing is lost when it is."""
@@ -97,7 +102,8 @@ class UsageSink:
         Records that are there already change nothing."""
         try:
             async with self._db.admin_session() as session:
-                await self._store(session, records)
+                charges = await self._store(session, records)
+            await self._tell(charges)
         except _OWN_FAULT:
             # Something the checks did not foresee. One by one, so that it stops nothing else.
             for record in records:
@@ -107,26 +113,39 @@ class UsageSink:
         """Whether a record that was set aside is an event by now."""
         try:
             async with self._db.admin_session() as session:
-                return not await self._store_good(session, [record])
+                bad, charges = await self._store_good(session, [record])
+            await self._tell(charges)
+            return not bad
         except _OWN_FAULT:
             return False
 
     async def _store_alone(self, record: UsageRecord) -> None:
         try:
             async with self._db.admin_session() as session:
-                await self._store(session, [record])
+                charges = await self._store(session, [record])
+            await self._tell(charges)
         except _OWN_FAULT as error:
             async with self._db.admin_session() as session:
                 await _set_aside(session, record, f"it could not be stored: {plain_reason(error)}")
 
-    async def _store(self, session: AsyncSession, records: Sequence[UsageRecord]) -> None:
-        for record, reason in await self._store_good(session, records):
+    async def _tell(self, charges: Sequence[Charge]) -> None:
+        """Once it is in the books."""
+        if self._told is not None and charges:
+            await self._told(charges)
+
+    async def _store(
+        self, session: AsyncSession, records: Sequence[UsageRecord]
+    ) -> Sequence[Charge]:
+        bad, charges = await self._store_good(session, records)
+        for record, reason in bad:
             await _set_aside(session, record, reason)
+        return charges
 
     async def _store_good(
         self, session: AsyncSession, records: Sequence[UsageRecord]
-    ) -> list[tuple[UsageRecord, str]]:
-        """Store and rate what can be an event; returns the others, with the reasons."""
+    ) -> tuple[list[tuple[UsageRecord, str]], list[Charge]]:
+        """Store and rate what can be an event; returns the others, with the reasons, and what each
+        of the new events costs."""
         tenants = await repository.known_tenants(
             session, [claimed_tenant(record) for record in records]
         )
@@ -138,10 +157,10 @@ class UsageSink:
             except BadRecordError as error:
                 bad.append((record, str(error)))
         new = await repository.add_events(session, list(events.values()))
-        await rate_events(
-            session, [billable(values) for key, values in events.items() if key in new]
-        )
-        return bad
+        stored = [billable(values) for key, values in events.items() if key in new]
+        lines = await rate_events(session, stored)
+        keys = {event_id: values["api_key_id"] for event_id, values in events.items()}
+        return bad, charges_of(stored, keys, lines)
 
 
 async def _set_aside(session: AsyncSession, record: UsageRecord, reason: str) -> None:

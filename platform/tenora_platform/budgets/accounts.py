@@ -1,0 +1,173 @@
+"""Which budgets a request is under, as accounts with caps, and what one finished sequence charges
+to them. Money is an integer here, nanos (10^-9 of the currency's unit): what Redis can add and
+compare. Knows plans and keys as numbers; no Redis, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Literal
+
+from tenora_engine.events import UsageRecord
+from tenora_platform.auth import Caps, TenantContext
+from tenora_platform.billing.rating import Billable, PriceList, RatedLine, exact_sum, rate
+from tenora_platform.usage.records import billable, event_values
+
+BudgetName = Literal["key_day", "key_month", "plan_day", "plan_month", "credit"]
+CREDIT: Literal["credit"] = "credit"
+"""The account of prepaid credit; it has no period."""
+
+_WIDE = Context(prec=80)
+_NANO = Decimal(10) ** 9
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One cap. `account` is the name of its counter in Redis; `cap` None: Redis has it (credit)."""
+
+    name: BudgetName
+    account: str
+    cap: int | None  # nanos
+    soft: float | None  # 0 to 1 of the cap: from there on it tells
+    degrade: bool  # beyond the soft cap, requests are flex
+    key_id: str | None  # None: of the whole tenant
+    start: datetime | None  # of its period; None for credit, which has none
+    resets_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one finished sequence costs, once."""
+
+    event_id: str
+    tenant_id: str
+    key_id: str
+    at: datetime
+    nanos: int
+    output_tokens: int = 0
+
+
+def has_budget(tenant: TenantContext) -> bool:
+    """Whether requests of this key are under any budget at all."""
+    plan, key = tenant.plan, tenant.key_caps
+    return (
+        plan.budget is not None
+        or plan.budget_day is not None
+        or key.budget is not None
+        or key.budget_day is not None
+        or tenant.prepaid
+    )
+
+
+def budgets_of(tenant: TenantContext, now: datetime) -> list[Budget]:
+    """Those of its key first: the narrowest one that refuses is the one that is named."""
+    day, month = day_start(now), month_start(now)
+    key, plan, key_id = tenant.key_caps, tenant.plan, tenant.key_id
+    every: list[tuple[BudgetName, Caps, str | None, Decimal | None, datetime]] = [
+        ("key_day", key, key_id, key.budget_day, day),
+        ("key_month", key, key_id, key.budget, month),
+        ("plan_day", plan, None, plan.budget_day, day),
+        ("plan_month", plan, None, plan.budget, month),
+    ]
+    found = [
+        Budget(
+            name=name,
+            account=account_of(name, start, of),
+            cap=nanos_within(cap),
+            soft=caps.budget_soft,
+            degrade=caps.budget_action == "degrade",
+            key_id=of,
+            start=start,
+            resets_at=_end(name, start),
+        )
+        for name, caps, of, cap, start in every
+        if cap is not None
+    ]
+    if tenant.prepaid:
+        found.append(
+            Budget(
+                name=CREDIT,
+                account=CREDIT,
+                cap=None,
+                soft=tenant.plan.budget_soft,
+                degrade=tenant.plan.budget_action == "degrade",
+                key_id=None,
+                start=None,
+                resets_at=None,
+            )
+        )
+    return found
+
+
+def _end(name: BudgetName, start: datetime) -> datetime:
+    return start + timedelta(days=1) if name.endswith("day") else next_month(start)
+
+
+def account_of(name: BudgetName, start: datetime, key_id: str | None) -> str:
+    """`d:2026-11-22`, `m:2026-11`, and of one key `k:<key id>:d:2026-11-22`: the scripts know."""
+    period = f"d:{start:%Y-%m-%d}" if name.endswith("day") else f"m:{start:%Y-%m}"
+    return period if key_id is None else f"k:{key_id}:{period}"
+
+
+def day_start(time: datetime) -> datetime:
+    return time.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def month_start(time: datetime) -> datetime:
+    return day_start(time).replace(day=1)
+
+
+def next_month(month: datetime) -> datetime:
+    return (month + timedelta(days=32)).replace(day=1)
+
+
+def nanos_charged(amount: Decimal) -> int:
+    """An event's whole amount, rounded up once: the counter is never below what is billed, and
+    above it by less than one nano an event."""
+    return int(_WIDE.multiply(amount, _NANO).to_integral_value(ROUND_CEILING, _WIDE))
+
+
+def nanos_within(cap: Decimal) -> int:
+    """A cap, rounded down."""
+    return int(_WIDE.multiply(cap, _NANO).to_integral_value(ROUND_FLOOR, _WIDE))
+
+
+def money_of(nanos: int) -> Decimal:
+    """Back to the currency's unit, exactly."""
+    return _WIDE.scaleb(Decimal(nanos), -9)
+
+
+def charge_of(record: UsageRecord, prices: Sequence[PriceList]) -> Charge:
+    """What the usage sink will make of this record. Raises BadRecordError for one that cannot
+    become an event, UnratableError for one that cannot be priced."""
+    values = event_values(record, {record.context.get("tenant_id", "")})
+    event = billable(values)
+    return charge_for(event, values["api_key_id"], rate(prices, event))
+
+
+def charges_of(
+    events: Sequence[Billable], keys: Mapping[str, str | None], lines: Sequence[RatedLine]
+) -> list[Charge]:
+    """Of those events that have been rated; `keys` has the API key of each. One whose meters did
+    not move has no lines and costs nothing."""
+    by_event: dict[str, list[RatedLine]] = {}
+    for line in lines:
+        by_event.setdefault(line.event_id, []).append(line)
+    return [
+        charge_for(event, keys[event.event_id], by_event.get(event.event_id, []))
+        for event in events
+        if event.event_id in by_event or not any(event.quantities().values())
+    ]
+
+
+def charge_for(event: Billable, key_id: str | None, lines: Sequence[RatedLine]) -> Charge:
+    return Charge(
+        event_id=event.event_id,
+        tenant_id=event.tenant_id,
+        key_id=key_id or "",
+        at=event.event_time,
+        nanos=nanos_charged(exact_sum(line.amount for line in lines)),
+        output_tokens=event.output_tokens,
+    )

@@ -1,0 +1,40 @@
+"""What a client is told when a budget does not let its request pass."""
+
+from __future__ import annotations
+
+from tenora_platform.budgets.accounts import BudgetName, money_of
+from tenora_platform.budgets.store import Level
+from tenora_platform.errors import QuotaExceededError
+
+_WORDS: dict[BudgetName, str] = {
+    "key_day": "This API key's budget of the day",
+    "key_month": "This API key's budget of the month",
+    "plan_day": "Your plan's budget of the day",
+    "plan_month": "Your plan's budget of the month",
+    "credit": "Your prepaid credit",
+}
+
+
+def refusal(level: Level, wanted: int = 0) -> QuotaExceededError:
+    """`wanted`: nanos that this request would have held."""
+    spent, cap, held = level.spent or 0, level.cap or 0, level.held
+    words = f"{_WORDS[level.budget.name]} ({_text(cap)}) "
+    if spent >= cap:
+        words += "is used up"
+    else:
+        words += (
+            f"does not cover this request: {_text(spent)} is spent, requests in flight hold "
+            f"{_text(held)}, and this one may cost {_text(wanted)}"
+        )
+    if level.budget.resets_at is None:
+        words += "; ask the operator of this server for more."
+    else:
+        words += f"; it begins anew at {level.budget.resets_at:%Y-%m-%dT%H:%M:%SZ}."
+    details: dict[str, str] = {"budget": level.budget.name}
+    if level.budget.resets_at is not None:
+        details["resets_at"] = f"{level.budget.resets_at:%Y-%m-%dT%H:%M:%SZ}"
+    return QuotaExceededError(words, details=details)
+
+
+def _text(nanos: int) -> str:
+    return f"{money_of(nanos).normalize():f}"

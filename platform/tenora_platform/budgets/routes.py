@@ -1,0 +1,63 @@
+"""HTTP routes of prepaid credit (admin). Budgets themselves are in plans, keys and /v1/limits."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fastapi import APIRouter, Depends
+from redis.exceptions import RedisError
+
+from tenora_platform.auth import CurrentAdmin, require_role
+from tenora_platform.budgets import repository
+from tenora_platform.budgets.credit import grant_credit
+from tenora_platform.budgets.schemas import CreditCreate, CreditGrant, CreditPage
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import NotFoundError
+from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.schemas import After, Limit
+from tenora_platform.state import AdminSession, State
+from tenora_platform.tenants.repository import get_tenant
+
+router = APIRouter(
+    prefix="/admin/v1/tenants/{tenant_id}/credits", tags=["credits"], route_class=EdgeRoute
+)
+
+
+@router.post("", status_code=201, dependencies=[Depends(require_role("billing"))])
+async def create_credit(
+    tenant_id: str, body: CreditCreate, session: AdminSession, state: State, admin: CurrentAdmin
+) -> CreditGrant:
+    """Grant prepaid credit. From the first grant on the tenant spends its credit only, within its
+    plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends that."""
+    row = await grant_credit(
+        session,
+        tenant_id,
+        amount=body.amount,
+        expires_at=body.expires_at,
+        note=body.note,
+    )
+    grant = CreditGrant.model_validate(row)
+    await state.audit.append(
+        session,
+        actor=admin.actor,
+        action="credit.grant",
+        target=row.id,
+        tenant_id=tenant_id,
+        after=grant.model_dump(include={"amount", "expires_at", "note"}),
+    )
+    await session.commit()  # before it is looked up again
+    await state.auth.invalidate()
+    with contextlib.suppress(RedisError):  # the true-up says it, a minute after Redis is back
+        await state.budgets.store.forget_credit(tenant_id)
+    return grant
+
+
+@router.get("", dependencies=[Depends(require_role(*MONEY_READERS))])
+async def list_credits(
+    tenant_id: str, session: AdminSession, after: After = None, limit: Limit = 20
+) -> CreditPage:
+    """Every grant, newest first."""
+    if await get_tenant(session, tenant_id) is None:
+        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+    rows = await repository.list_grants(session, tenant_id, after=after, limit=limit)
+    return CreditPage.of([CreditGrant.model_validate(row) for row in rows], limit)

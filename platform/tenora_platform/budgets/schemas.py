@@ -1,0 +1,97 @@
+"""Budgets and credit over HTTP. Amounts are decimal strings in the currency of the price list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from tenora_platform.budgets.accounts import BudgetName, money_of
+from tenora_platform.budgets.store import Level
+from tenora_platform.schemas import Body, IdItem, ListPage
+from tenora_platform.times import BodyTime
+
+Amount = Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
+Note = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$"
+    ),
+]
+
+
+class BudgetView(BaseModel):
+    """`held` is what requests in flight may still cost. `state`: `soft` beyond the soft cap, `hard`
+    when nothing is left."""
+
+    name: BudgetName
+    cap: str
+    spent: str
+    held: str
+    state: Literal["ok", "soft", "hard"]
+    resets_at: datetime | None
+
+    @classmethod
+    def of(cls, level: Level) -> BudgetView:
+        return cls(
+            name=level.budget.name,
+            cap=f"{money_of(level.cap or 0):f}",
+            spent=f"{money_of(level.spent or 0):f}",
+            held=f"{money_of(level.held):f}",
+            state="hard" if level.reached else "soft" if level.soft else "ok",
+            resets_at=level.budget.resets_at,
+        )
+
+
+class CreditView(BaseModel):
+    """`granted` is without what has lapsed; `balance` is what is left of it, less than 0 if a
+    request took more than it was expected to."""
+
+    granted: str
+    spent: str
+    held: str
+    balance: str
+
+    @classmethod
+    def of(cls, level: Level) -> CreditView:
+        cap, spent = level.cap or 0, level.spent or 0
+        return cls(
+            granted=f"{money_of(cap):f}",
+            spent=f"{money_of(spent):f}",
+            held=f"{money_of(level.held):f}",
+            balance=f"{money_of(cap - spent):f}",
+        )
+
+
+def budget_views(levels: Sequence[Level]) -> tuple[list[BudgetView], CreditView | None]:
+    """The budgets, and the credit that is one of them."""
+    credit = next((level for level in levels if level.budget.cap is None), None)
+    budgets = [BudgetView.of(level) for level in levels if level is not credit]
+    return budgets, None if credit is None else CreditView.of(credit)
+
+
+class CreditCreate(Body):
+    """Money that the tenant may spend, until `expires_at` if it is named."""
+
+    amount: Amount
+    expires_at: BodyTime | None = None
+    note: Note | None = None
+
+
+class CreditGrant(IdItem):
+    """`lapsed` is what was left of it when it expired; null until then."""
+
+    object: Literal["credit_grant"] = "credit_grant"
+    tenant_id: str
+    amount: Decimal
+    expires_at: datetime | None
+    lapsed: Decimal | None
+    note: str | None
+    created_at: datetime
+
+
+class CreditPage(ListPage[CreditGrant]):
+    pass

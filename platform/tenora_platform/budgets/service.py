@@ -1,0 +1,242 @@
+"""Budgets of money: what a request may cost is held before it runs, and replaced by what it has
+cost. It knows tenants' caps, prices and Redis as its memory; invoices and their rounding are
+billing's, requests and tokens a minute are limits'."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenora_engine.events import UsageRecord
+from tenora_platform.auth import TenantContext
+from tenora_platform.billing.price_book import PriceBook
+from tenora_platform.billing.rating import UnratableError
+from tenora_platform.budgets.accounts import (
+    Budget,
+    Charge,
+    budgets_of,
+    charge_of,
+    has_budget,
+)
+from tenora_platform.budgets.estimate import estimate
+from tenora_platform.budgets.fallback import LocalBooks
+from tenora_platform.budgets.hold import NO_HOLD, BudgetHold, Run
+from tenora_platform.budgets.refusals import refusal
+from tenora_platform.budgets.seeding import Seeder
+from tenora_platform.budgets.store import NOTHING, Answer, BudgetStore, Level, Work
+from tenora_platform.budgets.telling import Teller
+from tenora_platform.db import Database
+from tenora_platform.errors import UnavailableError
+from tenora_platform.operations.metrics import Metrics
+from tenora_platform.single_flight import SingleFlight
+from tenora_platform.usage.records import BadRecordError
+
+TICK_S = 1.0
+_SEEDS_MAX = 3  # of one request: a day may begin, or Redis be emptied, between two steps
+_log = structlog.get_logger(__name__)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Budgets:
+    """The budgets of every tenant, as this process sees them. `keep` must run beside it."""
+
+    def __init__(
+        self,
+        db: Database,
+        redis: Redis,
+        *,
+        lease_s: float,
+        metrics: Metrics,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.store = BudgetStore(redis, lease_ms=int(lease_s * 1000))
+        self.seeder = Seeder(db, self.store)
+        self._prices = PriceBook(db)
+        self._teller = Teller(db)
+        self._local = LocalBooks(self.seeder)
+        self._metrics = metrics
+        self._clock = clock
+        self._lease_s = lease_s
+        self._seeding: SingleFlight[object] = SingleFlight()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._changed: dict[str, TenantContext] = {}  # by key: has settled since the last tick
+
+    async def admit(self, tenant: TenantContext) -> None:
+        """Refuse, before anything is done for a request, what a budget that is used up refuses
+        later anyway. Raises QuotaExceededError."""
+        if not has_budget(tenant):
+            return
+        try:
+            levels = await self.store.spent(tenant.tenant_id, budgets_of(tenant, self._clock()))
+        except RedisError:
+            return  # `acquire` knows what then
+        for level in levels:
+            if level.reached:
+                self._refuse(tenant, levels, level, 0)
+
+    async def acquire(self, tenant: TenantContext, runs: Sequence[Run], model: str) -> BudgetHold:
+        """Hold what these runs are expected to cost under every budget of the tenant and its key;
+        `model` is by whose history. Costs nothing without a budget. Raises QuotaExceededError, and
+        UnavailableError where there is no price to go by."""
+        if not has_budget(tenant):
+            return NO_HOLD
+        now = self._clock()
+        work = estimate(await self._prices.lists(), tenant, runs, model, now)
+        answer = await self._ask(tenant, budgets_of(tenant, now), work)
+        amounts = work.amounts(answer.expected_tokens)
+        if answer.refused_by is not None:
+            self._refuse(tenant, answer.levels, answer.refused_by, sum(amounts))
+        self._teller.tell(tenant.tenant_id, answer.levels, None)
+        hold = BudgetHold(
+            self,
+            tenant,
+            model,
+            {each.event_id: nanos for each, nanos in zip(work.sequences, amounts, strict=True)},
+            answer.levels,
+        )
+        self._local.took(hold)
+        return hold
+
+    async def levels(self, tenant: TenantContext) -> list[Level]:
+        """What is spent and held of each budget now, changing nothing."""
+        budgets = budgets_of(tenant, self._clock())
+        if not budgets:
+            return []
+        return (await self._ask(tenant, budgets, NOTHING)).levels
+
+    async def end(
+        self, hold: BudgetHold, records: Sequence[UsageRecord], unused: Sequence[str]
+    ) -> None:
+        """Called by the hold. A task of its own: a client that goes away cancels its request, and
+        what it held must be settled all the same."""
+        self._local.gave_back(hold)
+        task = asyncio.create_task(self._settle(hold, records, unused))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.shield(task)
+
+    async def book(self, charges: Sequence[Charge]) -> None:
+        """The usage sink tells what it has stored and rated. While Redis is away nothing is lost:
+        the true-up reads the books."""
+        by_tenant: dict[str, list[Charge]] = defaultdict(list)
+        for charge in charges:
+            by_tenant[charge.tenant_id].append(charge)
+        if not by_tenant:
+            return
+        try:
+            for tenant_id in await self.store.with_counters(list(by_tenant)):
+                await self.store.book(tenant_id, by_tenant[tenant_id])
+        except RedisError as error:
+            _log.warning("spending not told to Redis", events=len(charges), reason=str(error))
+
+    async def keep(self) -> None:
+        """For ever: renew holds of this process, so that one that dies frees its own a lease later;
+        settle what Redis did not take; tell of caps that were reached."""
+        renewed_s = time.monotonic()
+        while True:
+            await asyncio.sleep(min(TICK_S, self._lease_s / 3))
+            try:
+                await self._settle_queued()
+                if time.monotonic() - renewed_s >= self._lease_s / 3:
+                    await self._renew()
+                    renewed_s = time.monotonic()
+                await self._look()
+            except RedisError as error:
+                _log.warning("holds not renewed", reason=str(error))
+
+    def _refuse(
+        self, tenant: TenantContext, levels: Sequence[Level], by: Level, wanted: int
+    ) -> None:
+        of, _, span = by.budget.name.partition("_")
+        self._metrics.refused.labels(
+            *((f"budget_{span}", of) if span else ("credit", "plan"))
+        ).inc()
+        self._teller.tell(tenant.tenant_id, levels, by)
+        raise refusal(by, wanted)
+
+    async def _ask(self, tenant: TenantContext, budgets: Sequence[Budget], work: Work) -> Answer:
+        try:
+            await self._settle_queued()
+            answer = await self._ask_redis(tenant, budgets, work)
+        except RedisError as error:
+            _log.warning("budgets are checked locally", reason=str(error))
+            answer = await self._local.acquire(tenant, budgets, work, self._clock())
+            self._metrics.budget_local_checks.labels(answer.what).inc()
+            return answer
+        self._local.learn(tenant.tenant_id, answer)
+        return answer
+
+    async def _ask_redis(
+        self, tenant: TenantContext, budgets: Sequence[Budget], work: Work
+    ) -> Answer:
+        for _ in range(_SEEDS_MAX):
+            answer = await self.store.acquire(tenant.tenant_id, tenant.key_id, budgets, work)
+            if answer.what != "unknown":
+                return answer
+            unknown = tuple(each.budget.account for each in answer.levels if each.spent is None)
+            tenant_id, now = tenant.tenant_id, self._clock()
+            await self._seeding.run(
+                (tenant_id, unknown),
+                lambda of=tenant_id, unknown=unknown, now=now: self.seeder.seed(of, unknown, now),  # type: ignore[misc]
+            )
+        raise UnavailableError("The server cannot tell what is spent.", code="budgets_unavailable")
+
+    async def _settle(
+        self, hold: BudgetHold, records: Sequence[UsageRecord], unused: Sequence[str]
+    ) -> None:
+        charges = []
+        try:
+            prices = await self._prices.lists() if records else ()
+            for record in records:
+                charges.append(charge_of(record, prices))
+        except (BadRecordError, UnratableError, SQLAlchemyError) as error:
+            # Held for a lease; the books say what it costs.
+            _log.warning("request not settled", model=hold.model, reason=str(error))
+        self._changed[hold.tenant.key_id] = hold.tenant
+        if not charges and not unused:
+            return
+        try:
+            await self.store.settle(hold.tenant.tenant_id, hold.model, charges, unused)
+        except RedisError as error:
+            self._local.queue(hold, charges, unused)
+            _log.warning("request is settled later", reason=str(error))
+
+    async def _settle_queued(self) -> None:
+        """In any order, and perhaps twice: each charge counts once."""
+        while (first := self._local.first_queued()) is not None:
+            await self.store.settle(first.tenant_id, first.model, first.charges, first.unused)
+            self._local.was_told(first)
+        self._metrics.budget_settles_queued.set(self._local.queued)
+
+    async def _renew(self) -> None:
+        """What was settled while this was under way stays settled; what had run out is held again,
+        and given up if it ended meanwhile after all."""
+        for tenant_id, ids in self._local.held_by_tenant().items():
+            missing = await self.store.renew(tenant_id, ids)
+            again = [
+                (event_id, *held) for event_id in missing if (held := self._local.held(event_id))
+            ]
+            if not again:
+                continue
+            await self.store.retake(tenant_id, again)
+            ended = [event_id for event_id, *_ in again if not self._local.held(event_id)]
+            if ended:
+                await self.store.settle(tenant_id, "", (), ended)
+
+    async def _look(self) -> None:
+        """At those who have spent since the last time."""
+        changed, self._changed = list(self._changed.values()), {}
+        for tenant in changed:
+            levels = await self.store.spent(tenant.tenant_id, budgets_of(tenant, self._clock()))
+            self._teller.tell(tenant.tenant_id, levels, None)

@@ -1,0 +1,28 @@
+"""Rows of prepaid credit. What has been spent of it is in the rated lines, not here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import DateTime, ForeignKey, Numeric, Text, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenora_platform.db import Base
+
+_Time = DateTime(timezone=True)
+
+
+class CreditGrantRow(Base):
+    """Money that a tenant may spend until `expires_at` (NULL: for ever). `lapsed` is what was left
+    of it when it expired."""
+
+    __tablename__ = "credit_grants"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
+    note: Mapped[str | None] = mapped_column(Text)
+    expires_at: Mapped[datetime | None] = mapped_column(_Time)
+    lapsed: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

@@ -1,0 +1,66 @@
+"""Keeps the events of budgets: `budget.soft` and `budget.hard`, once for each budget, period and
+cap. It does not deliver them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenora_platform.budgets.accounts import money_of
+from tenora_platform.budgets.store import Level
+from tenora_platform.db import Database
+from tenora_platform.events import repository
+
+Kind = Literal["budget.soft", "budget.hard"]
+_REMEMBERED_MAX = 100_000
+_log = structlog.get_logger(__name__)
+
+
+class Teller:
+    """Works beside requests. What the database did not take is said again at the next occasion."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._told: set[tuple[str, str, str]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def tell(self, tenant_id: str, levels: Sequence[Level], refused_by: Level | None) -> None:
+        """Of what has been reached, and of what has refused a request."""
+        for level in levels:
+            if level.soft:
+                self._tell("budget.soft", tenant_id, level)
+            if level.reached or level is refused_by:
+                self._tell("budget.hard", tenant_id, level)
+
+    def _tell(self, kind: Kind, tenant_id: str, level: Level) -> None:
+        once = f"{level.budget.account} {level.cap}"
+        told = (kind, tenant_id, once)
+        if told in self._told:
+            return
+        if len(self._told) >= _REMEMBERED_MAX:
+            self._told.clear()
+        self._told.add(told)
+        task = asyncio.create_task(self._keep(kind, tenant_id, level, once))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _keep(self, kind: Kind, tenant_id: str, level: Level, once: str) -> None:
+        budget = level.budget
+        data = {
+            "budget": budget.name,
+            "api_key_id": budget.key_id,
+            "cap": f"{money_of(level.cap or 0):f}",
+            "spent": f"{money_of(level.spent or 0):f}",
+            "held": f"{money_of(level.held):f}",
+            "resets_at": None if budget.resets_at is None else budget.resets_at.isoformat(),
+        }
+        try:
+            async with self._db.tenant_session(tenant_id) as session:
+                await repository.add(session, tenant_id=tenant_id, type=kind, once=once, data=data)
+        except (SQLAlchemyError, OSError) as error:
+            self._told.discard((kind, tenant_id, once))
+            _log.warning("event not kept", type=kind, tenant=tenant_id, reason=str(error))
