@@ -247,7 +247,7 @@ export interface paths {
         /**
          * Get Reconciliation
          * @description What was used and is not billed: events without a price, records that were set aside. Both
-         *     are tried again from time to time.
+         *     are tried again from time to time. And where budgets had counted otherwise than the books.
          */
         get: operations["usage_get_reconciliation"];
         put?: never;
@@ -358,6 +358,51 @@ export interface paths {
          * @description As POST /v1/api_keys/{key_id}/rotate.
          */
         post: operations["admin_rotate_tenant_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/credits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Credits
+         * @description Every grant, newest first.
+         */
+        get: operations["credits_list_credits"];
+        put?: never;
+        /**
+         * Create Credit
+         * @description Grant prepaid credit. From the first grant on the tenant spends its credit only, within its
+         *     plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends that.
+         */
+        post: operations["credits_create_credit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tenant Events
+         * @description A tenant's events, newest first.
+         */
+        get: operations["events_list_tenant_events"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -673,6 +718,26 @@ export interface paths {
          * @description What the usage costs, as exact decimal strings. Events without a price are counted apart.
          */
         get: operations["usage_get_costs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Events
+         * @description What happened, newest first: `budget.soft`, `budget.hard`.
+         */
+        get: operations["events_list_events"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1294,6 +1359,50 @@ export interface components {
             /** Valid */
             valid: boolean;
         };
+        /**
+         * BudgetCorrection
+         * @description A budget's counter that differed from the books, and was put right; decimal strings.
+         */
+        BudgetCorrection: {
+            /** Account */
+            account: string;
+            /** Books */
+            books: string;
+            /** Counted */
+            counted: string;
+            /**
+             * Found At
+             * Format: date-time
+             */
+            found_at: string;
+            /** Tenant Id */
+            tenant_id: string;
+        };
+        /**
+         * BudgetView
+         * @description `held` is what requests in flight may still cost. `state`: `soft` beyond the soft cap, `hard`
+         *     when nothing is left.
+         */
+        BudgetView: {
+            /** Cap */
+            cap: string;
+            /** Held */
+            held: string;
+            /**
+             * Name
+             * @enum {string}
+             */
+            name: "key_day" | "key_month" | "plan_day" | "plan_month" | "credit";
+            /** Resets At */
+            resets_at: string | null;
+            /** Spent */
+            spent: string;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "ok" | "soft" | "hard";
+        };
         /** ChatChoice */
         ChatChoice: {
             /**
@@ -1751,6 +1860,82 @@ export interface components {
             unrated_events: number;
         };
         /**
+         * CreditCreate
+         * @description Money that the tenant may spend, until `expires_at` if it is named.
+         */
+        CreditCreate: {
+            /** Amount */
+            amount: number | string;
+            /** Expires At */
+            expires_at?: string | null;
+            /** Note */
+            note?: string | null;
+        };
+        /**
+         * CreditGrant
+         * @description `lapsed` is what was left of it when it expired; null until then.
+         */
+        CreditGrant: {
+            /** Amount */
+            amount: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Expires At */
+            expires_at: string | null;
+            /** Id */
+            id: string;
+            /** Lapsed */
+            lapsed: string | null;
+            /** Note */
+            note: string | null;
+            /**
+             * Object
+             * @default credit_grant
+             * @constant
+             */
+            object: "credit_grant";
+            /** Tenant Id */
+            tenant_id: string;
+        };
+        /** CreditPage */
+        CreditPage: {
+            /** Data */
+            data: components["schemas"]["CreditGrant"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * CreditView
+         * @description `granted` is without what has lapsed; `balance` is what is left of it, less than 0 if a
+         *     request took more than it was expected to.
+         */
+        CreditView: {
+            /** Balance */
+            balance: string;
+            /** Granted */
+            granted: string;
+            /** Held */
+            held: string;
+            /** Spent */
+            spent: string;
+        };
+        /**
          * DeadLetter
          * @description A record of the engine's that could not become an event.
          */
@@ -1817,6 +2002,51 @@ export interface components {
             param: string | null;
             /** Type */
             type: string;
+        };
+        /**
+         * Event
+         * @description `data` is the thing it is about, as it was then; its form follows from `type`.
+         */
+        Event: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Data */
+            data: {
+                [key: string]: unknown;
+            };
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default event
+             * @constant
+             */
+            object: "event";
+            /** Type */
+            type: string;
+        };
+        /** EventPage */
+        EventPage: {
+            /** Data */
+            data: components["schemas"]["Event"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
         };
         /**
          * FunctionCall
@@ -1911,6 +2141,9 @@ export interface components {
             adapters: number | null;
             /** Budget */
             budget: string | null;
+            /** Budgets */
+            budgets: components["schemas"]["BudgetView"][];
+            credit: components["schemas"]["CreditView"] | null;
             key: components["schemas"]["KeyLimitsView"] | null;
             /** Local */
             local: boolean;
@@ -2510,9 +2743,15 @@ export interface components {
         };
         /**
          * Reconciliation
-         * @description What is kept and not billed, in all and the newest of it. `settled`: there is none.
+         * @description What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
+         *     it the budgets that had been counted wrong, of a day.
          */
         Reconciliation: {
+            /**
+             * Budget Corrections
+             * @default []
+             */
+            budget_corrections: components["schemas"]["BudgetCorrection"][];
             /** Dead Letters */
             dead_letters: number;
             /** Newest Dead Letters */
@@ -2625,6 +2864,8 @@ export interface components {
             object: "tenant";
             /** Plan */
             plan: string;
+            /** Prepaid */
+            prepaid: boolean;
             /**
              * Status
              * @enum {string}
@@ -2647,6 +2888,8 @@ export interface components {
             name?: string | null;
             /** Plan */
             plan?: string | null;
+            /** Prepaid */
+            prepaid?: boolean | null;
             /** Status */
             status?: ("active" | "suspended") | null;
             /** Trust Group */
@@ -3806,6 +4049,115 @@ export interface operations {
             };
         };
     };
+    credits_list_credits: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreditPage"];
+                };
+            };
+        };
+    };
+    credits_create_credit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreditCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreditGrant"];
+                };
+            };
+        };
+    };
+    events_list_tenant_events: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only of this type, such as budget.soft */
+                type?: string | null;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
     usage_get_all_usage: {
         parameters: {
             query?: {
@@ -4542,6 +4894,42 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
+                };
+            };
+        };
+    };
+    events_list_events: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only of this type, such as budget.soft */
+                type?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
                 };
             };
         };
