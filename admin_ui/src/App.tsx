@@ -1,11 +1,13 @@
 /** Which page an address shows, for a tenant, for an operator, and for nobody yet. */
 
-import { lazy, Suspense } from "react";
+import { lazy, type ReactNode, Suspense } from "react";
 import { Navigate, Route, Routes } from "react-router";
 import { AdaptersPage } from "./adapters/AdaptersPage";
 import { useSession } from "./api/context";
+import { destinationsOf } from "./components/destinations";
 import { Shell } from "./components/Shell";
 import { TableSkeleton } from "./components/states";
+import { KeysPage } from "./keys/KeysPage";
 import { PlaygroundPage } from "./playground/PlaygroundPage";
 import { SignInPage } from "./signin/SignInPage";
 import { TenantsPage } from "./tenants/TenantsPage";
@@ -14,35 +16,29 @@ import { TenantsPage } from "./tenants/TenantsPage";
 const UsagePage = lazy(() => import("./usage/UsagePage"));
 const EnginePage = lazy(() => import("./engine/EnginePage"));
 
+const PAGES: Record<string, ReactNode> = {
+  "/adapters": <AdaptersPage />,
+  "/playground": <PlaygroundPage />,
+  "/usage": <UsagePage />,
+  "/keys": <KeysPage />,
+  "/operator/tenants": <TenantsPage />,
+  "/operator/engine": <EnginePage />,
+};
+
 export function App() {
   const { session } = useSession();
   if (session === null) return <SignInPage />;
+  const opened = destinationsOf(session);
   return (
     <Shell>
       <Suspense fallback={<TableSkeleton />}>
-        {session.role === "tenant" ? <TenantRoutes /> : <OperatorRoutes />}
+        <Routes>
+          {opened.map(({ to }) => (
+            <Route key={to} path={to} element={PAGES[to]} />
+          ))}
+          {opened[0] && <Route path="*" element={<Navigate to={opened[0].to} replace />} />}
+        </Routes>
       </Suspense>
     </Shell>
-  );
-}
-
-function TenantRoutes() {
-  return (
-    <Routes>
-      <Route path="/adapters" element={<AdaptersPage />} />
-      <Route path="/playground" element={<PlaygroundPage />} />
-      <Route path="/usage" element={<UsagePage />} />
-      <Route path="*" element={<Navigate to="/adapters" replace />} />
-    </Routes>
-  );
-}
-
-function OperatorRoutes() {
-  return (
-    <Routes>
-      <Route path="/operator/tenants" element={<TenantsPage />} />
-      <Route path="/operator/engine" element={<EnginePage />} />
-      <Route path="*" element={<Navigate to="/operator/tenants" replace />} />
-    </Routes>
   );
 }

@@ -21,7 +21,7 @@ ORIGIN = "https://app.example"
 
 
 def test_the_portals_pages_are_its_routes() -> None:
-    assert set(re.findall(r'path="(/[^"*]*)"', APP.read_text())) | {"/"} == PAGES
+    assert set(re.findall(r'"(/[^"*]*)": <', APP.read_text())) | {"/"} == PAGES
 
 
 @pytest.fixture

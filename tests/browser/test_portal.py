@@ -141,6 +141,62 @@ def test_operator_sees_tenants_and_the_page_pool(page: Page, portal: PortalUnder
     assert sum(int(count.replace(",", "")) for count in shown) == pool["total_pages"]
 
 
+def act_on_key(page: Page, name: str, action: str) -> Locator:
+    page.get_by_role("button", name=f"Actions for {name}").click()
+    page.get_by_role("menuitem", name=action).click()
+    return page.get_by_role("dialog").last
+
+
+def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
+    tenant_id, key = portal.new_tenant("Hooli")
+    sign_in(page, key)
+    page.get_by_role("link", name="Keys").click()
+    page.get_by_role("button", name="New key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name of the key").fill("billing robot")
+    for scope in ("inference", "adapters", "keys"):
+        dialog.get_by_label(scope, exact=True).uncheck()
+    dialog.get_by_role("button", name="Models, expiry and limits").click()
+    dialog.get_by_label("Models").fill("support")
+    page.keyboard.press("Enter")
+    dialog.get_by_label("Requests a minute").fill("30")
+    dialog.get_by_role("button", name="Create key").click()
+    robot = dialog.get_by_label("Key", exact=True).input_value()
+    dialog.get_by_role("button", name="Done").click()
+    expect(row(page, "billing robot")).to_contain_text("30 requests/min")
+    me = portal.call(robot, "GET", "/v1/me")
+    assert (me["scopes"], me["key"]["models"]) == (["usage"], ["support"])
+
+    dialog = act_on_key(page, "billing robot", "Change")
+    dialog.get_by_label("Requests a minute").fill("20")
+    dialog.get_by_role("button", name="Save").click()
+    expect(row(page, "billing robot")).to_contain_text("20 requests/min")
+
+    dialog = act_on_key(page, "billing robot", "Rotate")
+    dialog.get_by_text("In an hour").click()
+    dialog.get_by_role("button", name="Rotate", exact=True).click()
+    second = dialog.get_by_label("Key", exact=True).input_value()
+    dialog.get_by_role("button", name="Done").click()
+    expect(row(page, "billing robot")).to_contain_text("rotating")
+    for secret in (robot, second):
+        assert portal.call(secret, "GET", "/v1/me")["key"]["id"] == me["key"]["id"]
+
+    page.get_by_role("button", name="Sign out").click()
+    sign_in(page, second)  # a key for usage alone comes in, and sees what it may
+    expect(page.get_by_role("heading", name="Usage")).to_be_visible()
+    expect(page.get_by_role("navigation").get_by_role("link")).to_have_count(1)
+    page.get_by_role("button", name="Sign out").click()
+
+    sign_in(page, portal.server.admin_key)
+    row(page, "Hooli").get_by_role("button", name="Actions for Hooli").click()
+    page.get_by_role("menuitem", name="Keys", exact=True).click()
+    dialog = act_on_key(page, "billing robot", "Revoke")
+    dialog.get_by_role("button", name="Revoke", exact=True).click()
+    expect(row(page, "billing robot")).to_contain_text("revoked")
+    keys = portal.admin("GET", f"/admin/v1/tenants/{tenant_id}/api_keys")["data"]
+    assert [each["revoked_at"] is None for each in keys] == [False, True]
+
+
 def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, "tn_not_a_key")
     expect(page.get_by_role("alert")).to_contain_text("not known here")

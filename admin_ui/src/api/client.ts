@@ -42,3 +42,9 @@ export function withErrors<Data, Declared>(
 ): UseQueryResult<Data, Error> {
   return result as UseQueryResult<Data, unknown> as UseQueryResult<Data, Error>;
 }
+
+/** What an answer of success holds. */
+export function required<T>(data: T | undefined): T {
+  if (data === undefined) throw new Error("The server sent an empty answer.");
+  return data;
+}

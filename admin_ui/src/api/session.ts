@@ -1,6 +1,6 @@
 /** Who is signed in: one key and what it opens. Kept in sessionStorage, so it ends with the tab. */
 
-import { createClient } from "./client";
+import { createClient, required } from "./client";
 import { ApiError, describe } from "./errors";
 
 export type Role = "tenant" | "admin";
@@ -8,6 +8,10 @@ export type Role = "tenant" | "admin";
 export interface Session {
   key: string;
   role: Role;
+  /** The tenant's. */
+  name: string | null;
+  /** The key's scopes, of an admin key its roles; null: not known. */
+  may: string[] | null;
 }
 
 const STORAGE_KEY = "tenora.session";
@@ -16,8 +20,9 @@ export function loadSession(): Session | null {
   const raw = sessionStorage.getItem(STORAGE_KEY);
   if (raw === null) return null;
   try {
-    const { key, role } = JSON.parse(raw) as Partial<Session>;
-    if (typeof key === "string" && (role === "tenant" || role === "admin")) return { key, role };
+    const { key, role, name = null, may = null } = JSON.parse(raw) as Partial<Session>;
+    if (typeof key === "string" && (role === "tenant" || role === "admin"))
+      return { key, role, name, may };
   } catch {
     // Written by something else: as good as signed out.
   }
@@ -35,27 +40,21 @@ export function maskKey(key: string): string {
   return key.length <= 14 ? "••••" : `${key.slice(0, 10)}…${key.slice(-4)}`;
 }
 
-/** Asks the API what a key opens. Throws an Error whose message says why it opens nothing. */
-export async function detectRole(key: string): Promise<Role> {
-  const client = createClient(key);
-  const probes: Record<Role, () => Promise<unknown>> = {
-    tenant: () => client.GET("/v1/models"),
-    admin: () => client.GET("/admin/v1/plans"),
-  };
-  // The likelier door first; the operator may have chosen an admin key of any form.
-  const order: Role[] = key.startsWith("tna_") ? ["admin", "tenant"] : ["tenant", "admin"];
-  const refusals: ApiError[] = [];
-  for (const role of order) {
-    try {
-      await probes[role]();
-      return role;
-    } catch (error) {
-      if (!(error instanceof ApiError) || (error.status !== 401 && error.status !== 403))
-        throw new Error(describe(error));
-      refusals.push(error);
-    }
+/** Asks the API whose key this is. Throws an Error whose message says why it opens nothing. */
+export async function whoHas(key: string): Promise<Session> {
+  try {
+    const { data } = await createClient(key).GET("/v1/me");
+    const me = required(data);
+    if (me.type === "api_key")
+      return { key, role: "tenant", name: me.tenant?.name ?? null, may: me.scopes };
+    if (me.roles.every((role) => role === "metrics"))
+      throw new Error("This key reads metrics only; there is nothing here for it.");
+    return { key, role: "admin", name: null, may: me.roles };
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401)
+      throw new Error("This key is not known here. Check that it is complete and not revoked.");
+    if (error instanceof ApiError && error.status === 403)
+      throw new Error(`This key is known but not allowed in: ${error.message}`);
+    throw new Error(describe(error));
   }
-  const forbidden = refusals.find((reason) => reason.status === 403);
-  if (forbidden) throw new Error(`This key is known but not allowed in: ${forbidden.message}`);
-  throw new Error("This key is not known here. Check that it is complete and not revoked.");
 }

@@ -12,45 +12,21 @@ import {
   Tooltip,
 } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
-import {
-  IconChartBar,
-  IconCpu,
-  IconLogout,
-  IconMessages,
-  IconStack2,
-  IconUsers,
-} from "@tabler/icons-react";
+import { IconLogout } from "@tabler/icons-react";
 import type { ReactNode } from "react";
 import { Link, useLocation } from "react-router";
 import { useSession } from "../api/context";
-import { maskKey, type Role } from "../api/session";
+import { maskKey } from "../api/session";
 import { ColorSchemeToggle } from "./ColorSchemeToggle";
+import { destinationsOf } from "./destinations";
 import { Logo } from "./Logo";
 import classes from "./Shell.module.css";
-
-interface Destination {
-  to: string;
-  label: string;
-  icon: ReactNode;
-}
-
-const DESTINATIONS: Record<Role, Destination[]> = {
-  tenant: [
-    { to: "/adapters", label: "Adapters", icon: <IconStack2 size={18} /> },
-    { to: "/playground", label: "Playground", icon: <IconMessages size={18} /> },
-    { to: "/usage", label: "Usage and cost", icon: <IconChartBar size={18} /> },
-  ],
-  admin: [
-    { to: "/operator/tenants", label: "Tenants", icon: <IconUsers size={18} /> },
-    { to: "/operator/engine", label: "Engine", icon: <IconCpu size={18} /> },
-  ],
-};
 
 export function Shell({ children }: { children: ReactNode }) {
   const [opened, { toggle, close }] = useDisclosure();
   const { session } = useSession();
   const { pathname } = useLocation();
-  const role = session?.role ?? "tenant";
+  const destinations = session === null ? [] : destinationsOf(session);
 
   return (
     <AppShell
@@ -75,13 +51,13 @@ export function Shell({ children }: { children: ReactNode }) {
           <Burger opened={opened} onClick={toggle} hiddenFrom="sm" size="sm" aria-label="Close" />
         </Group>
         <Box flex={1}>
-          {DESTINATIONS[role].map(({ to, label, icon }) => (
+          {destinations.map(({ to, label, Icon }) => (
             <NavLink
               key={to}
               component={Link}
               to={to}
               label={label}
-              leftSection={icon}
+              leftSection={<Icon size={18} />}
               active={pathname.startsWith(to)}
               aria-current={pathname.startsWith(to) ? "page" : undefined}
               onClick={close}
@@ -108,7 +84,7 @@ function SignedIn() {
     <Box className={classes.signedIn}>
       <Group gap={8} mb={6} px={8} wrap="nowrap">
         <Badge color={session.role === "admin" ? "grape" : "teal"}>
-          {session.role === "admin" ? "Operator" : "Tenant"}
+          {session.role === "admin" ? "Operator" : (session.name ?? "Tenant")}
         </Badge>
         <Text size="xs" c="dimmed" ff="monospace" truncate>
           {maskKey(session.key)}

@@ -16,7 +16,7 @@ import { IconInfoCircle, IconKey } from "@tabler/icons-react";
 import { type FormEvent, useState } from "react";
 import { useSession } from "../api/context";
 import { describe } from "../api/errors";
-import { detectRole } from "../api/session";
+import { whoHas } from "../api/session";
 import { ColorSchemeToggle } from "../components/ColorSchemeToggle";
 import { Logo } from "../components/Logo";
 import classes from "./SignInPage.module.css";
@@ -37,7 +37,7 @@ export function SignInPage() {
     setBusy(true);
     setError(null);
     try {
-      signIn({ key: trimmed, role: await detectRole(trimmed) });
+      signIn(await whoHas(trimmed));
     } catch (reason) {
       setError(describe(reason));
       setBusy(false);

@@ -6,6 +6,7 @@ import { notifications } from "@mantine/notifications";
 import {
   IconDots,
   IconKey,
+  IconList,
   IconPlayerPause,
   IconPlayerPlay,
   IconUserPlus,
@@ -18,14 +19,16 @@ import { Copyable } from "../components/Copyable";
 import { formatDate } from "../components/format";
 import { PageHeader } from "../components/PageHeader";
 import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
+import { CreateKeyModal } from "../keys/KeyModals";
 import { CreateTenantModal } from "./CreateTenantModal";
-import { KeyModal } from "./KeyModal";
 import { type Tenant, useSetStatus, useTenants } from "./queries";
+import { TenantKeysModal } from "./TenantKeysModal";
 
 export function TenantsPage() {
   const tenants = useTenants();
   const [creating, create] = useDisclosure();
   const [keyFor, setKeyFor] = useState<Tenant | null>(null);
+  const [keysOf, setKeysOf] = useState<Tenant | null>(null);
   const [suspending, setSuspending] = useState<Tenant | null>(null);
   const status = useSetStatus();
 
@@ -76,12 +79,19 @@ export function TenantsPage() {
         <TenantTable
           tenants={tenants.data}
           onKey={setKeyFor}
+          onKeys={setKeysOf}
           onSuspend={setSuspending}
           onResume={resume}
         />
       )}
       <CreateTenantModal opened={creating} onClose={create.close} onCreated={setKeyFor} />
-      <KeyModal tenant={keyFor} onClose={() => setKeyFor(null)} />
+      <CreateKeyModal
+        owner={keyFor?.id ?? null}
+        title={`A key for ${keyFor?.name ?? ""}`}
+        opened={keyFor !== null}
+        onClose={() => setKeyFor(null)}
+      />
+      <TenantKeysModal tenant={keysOf} onClose={() => setKeysOf(null)} />
       <ConfirmModal
         opened={suspending !== null}
         title={`Suspend ${suspending?.name ?? ""}?`}
@@ -103,11 +113,12 @@ export function TenantsPage() {
 interface TenantTableProps {
   tenants: Tenant[];
   onKey: (tenant: Tenant) => void;
+  onKeys: (tenant: Tenant) => void;
   onSuspend: (tenant: Tenant) => void;
   onResume: (tenant: Tenant) => void;
 }
 
-function TenantTable({ tenants, onKey, onSuspend, onResume }: TenantTableProps) {
+function TenantTable({ tenants, ...actions }: TenantTableProps) {
   return (
     <Card p={0}>
       <Table.ScrollContainer minWidth={680} type="native">
@@ -143,12 +154,7 @@ function TenantTable({ tenants, onKey, onSuspend, onResume }: TenantTableProps) 
                   {formatDate(tenant.created_at)}
                 </Table.Td>
                 <Table.Td>
-                  <TenantMenu
-                    tenant={tenant}
-                    onKey={onKey}
-                    onSuspend={onSuspend}
-                    onResume={onResume}
-                  />
+                  <TenantMenu tenant={tenant} {...actions} />
                 </Table.Td>
               </Table.Tr>
             ))}
@@ -163,7 +169,7 @@ interface TenantMenuProps extends Omit<TenantTableProps, "tenants"> {
   tenant: Tenant;
 }
 
-function TenantMenu({ tenant, onKey, onSuspend, onResume }: TenantMenuProps) {
+function TenantMenu({ tenant, onKey, onKeys, onSuspend, onResume }: TenantMenuProps) {
   return (
     <Menu position="bottom-end">
       <Menu.Target>
@@ -172,6 +178,9 @@ function TenantMenu({ tenant, onKey, onSuspend, onResume }: TenantMenuProps) {
         </ActionIcon>
       </Menu.Target>
       <Menu.Dropdown>
+        <Menu.Item leftSection={<IconList size={16} />} onClick={() => onKeys(tenant)}>
+          Keys
+        </Menu.Item>
         <Menu.Item leftSection={<IconKey size={16} />} onClick={() => onKey(tenant)}>
           Create a key
         </Menu.Item>

@@ -1,7 +1,7 @@
 /** What the operator's tenants page asks the API for. */
 
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FetchClient, type Schemas, withErrors } from "../api/client";
+import { type FetchClient, required, type Schemas, withErrors } from "../api/client";
 import { useApi } from "../api/context";
 
 export type Tenant = Schemas["Tenant"];
@@ -46,11 +46,6 @@ function useTenantMutation<Input, Output>(
   });
 }
 
-function required<T>(data: T | undefined): T {
-  if (data === undefined) throw new Error("The server sent an empty answer.");
-  return data;
-}
-
 export function useCreateTenant(onDone: (tenant: Tenant) => void) {
   const { client } = useApi();
   return useTenantMutation(
@@ -71,21 +66,5 @@ export function useSetStatus() {
         })
       ).data,
     ),
-  );
-}
-
-export function useCreateKey(onDone: (key: Schemas["NewApiKey"]) => void) {
-  const { client } = useApi();
-  return useTenantMutation(
-    async ({ id, name }: { id: string; name: string }) =>
-      required(
-        (
-          await client.POST("/admin/v1/tenants/{tenant_id}/api_keys", {
-            params: { path: { tenant_id: id } },
-            body: { name },
-          })
-        ).data,
-      ),
-    onDone,
   );
 }

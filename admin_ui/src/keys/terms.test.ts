@@ -1,0 +1,83 @@
+import { describe, expect, test } from "vitest";
+import {
+  type ApiKey,
+  changeBody,
+  createBody,
+  fieldsOf,
+  limitWords,
+  NEW_KEY,
+  stateOf,
+} from "./terms";
+
+const KEY: ApiKey = {
+  object: "api_key",
+  id: "key_1",
+  name: "ci",
+  prefix: "abcd1234",
+  scopes: ["inference"],
+  models: ["support"],
+  limits: {
+    requests_per_min: 10,
+    tokens_per_min: null,
+    parallel_requests: null,
+    budget: "5.500000000000",
+    budget_day: null,
+    budget_soft: null,
+    budget_action: "refuse",
+  },
+  previous: null,
+  created_at: "2026-11-01T00:00:00Z",
+  expires_at: null,
+  revoked_at: null,
+  last_used_at: null,
+};
+
+describe("what the form sends", () => {
+  test("a new key without bounds", () => {
+    const body = createBody({ ...NEW_KEY, scopes: ["usage"] });
+    expect(body.scopes).toEqual(["usage"]);
+    expect(body.models).toBeNull();
+    expect(body.expires_at).toBeNull();
+    expect(body.limits?.requests_per_min).toBeNull();
+  });
+
+  test("bounds as the API takes them", () => {
+    const body = createBody({
+      ...NEW_KEY,
+      name: " ci ",
+      models: ["support", "json@2"],
+      expires: "2027-01-31",
+      requests: "10",
+      budget: "12.50",
+    });
+    expect(body.name).toBe("ci");
+    expect(body.models).toEqual(["support", "json@2"]);
+    expect(body.expires_at).toBe("2027-01-31T23:59:59Z");
+    expect(body.limits).toMatchObject({ requests_per_min: 10, budget: "12.50", budget_day: null });
+  });
+
+  test("a change holds nothing but what differs", () => {
+    const before = fieldsOf(KEY);
+    expect(changeBody(before, before)).toEqual({});
+    expect(changeBody(before, { ...before, name: "new" })).toEqual({ name: "new" });
+    expect(changeBody(before, { ...before, models: [], requests: "", tokens: "7" })).toEqual({
+      models: null,
+      limits: { requests_per_min: null, tokens_per_min: 7 },
+    });
+  });
+});
+
+test("the state of a key", () => {
+  const now = new Date("2026-12-01T00:00:00Z");
+  expect(stateOf(KEY, now)).toBe("active");
+  expect(stateOf({ ...KEY, expires_at: "2026-11-30T00:00:00Z" }, now)).toBe("expired");
+  expect(stateOf({ ...KEY, revoked_at: "2026-11-30T00:00:00Z" }, now)).toBe("revoked");
+  const previous = { prefix: "x", expires_at: "2026-12-02T00:00:00Z" };
+  expect(stateOf({ ...KEY, previous }, now)).toBe("rotating");
+});
+
+test("limits in words", () => {
+  expect(limitWords(KEY.limits)).toEqual(["10 requests/min", "5.5 a month"]);
+  const limits = { ...KEY.limits, budget: "100.000000000000", budget_day: "0" };
+  expect(limitWords(limits).slice(1)).toEqual(["100 a month", "0 a day"]);
+});
