@@ -4,27 +4,37 @@ on, and who is given the usage."""
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine_clients import (
+    FOREVER,
+    config,
     drained,
     everything,
+    exhaust,
+    first_of,
     no_text,
     process_client,
     take_usage,
     until_running,
 )
 from fake_step_engine import request
+from tenora_engine.errors import EngineUnavailableError
 from tenora_engine.events import UsageRecord
 from tenora_engine.transport import serving, wire
 from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.engine_process import EngineProcess
+from tenora_engine.transport.link import EngineLink
 from tenora_engine.transport.process import ProcessEngineClient
 from tenora_engine.transport.remote import RemoteEngineClient
 
@@ -151,3 +161,89 @@ async def test_usage_is_with_one_client_at_a_time(owner: ProcessEngineClient) ->
 
 def ids(records: list[UsageRecord]) -> list[str]:
     return [record.event_id for record in records]
+
+
+async def test_clients_survive_the_engine_and_may_come_before_it(tmp_path: Path) -> None:
+    """Two clients of an engine that a third owns: all who wait are told at once when it dies, and
+    both are ready again by themselves, at the same address and with what another model says."""
+    address = EngineAddress(f"ipc://{tmp_path}/engine.sock", "token")
+    clients = [RemoteEngineClient(address, "fake", no_text, 30) for _ in range(2)]
+    starting = [asyncio.create_task(client.start()) for client in clients]
+    await asyncio.sleep(0.3)
+    assert not any(client.ready for client in clients)
+    engine = EngineProcess(config(tmp_path / "outbox"), address, "fake_step_engine:build")
+    await engine.start()
+    await asyncio.gather(*starting)
+    assert [client.model.id for client in clients] == ["base", "base"]
+    running = [
+        client.submit(request(f"running-{number}", max_tokens=FOREVER))
+        for number, client in enumerate(clients)
+    ]
+    await asyncio.gather(*(first_of(events) for events in running))
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    for events in running:
+        with pytest.raises(EngineUnavailableError, match="gone away"):
+            async with asyncio.timeout(2):  # not by its silence: as soon as its socket closes
+                await exhaust(events)
+    assert not any(client.ready for client in clients)
+    await engine.stop()
+    other = msgspec.structs.replace(config(tmp_path / "outbox"), served_name="another")
+    engine = EngineProcess(other, address, "fake_step_engine:build")
+    await engine.start()
+    try:
+        for number, client in enumerate(clients):
+            async with asyncio.timeout(PATIENCE_S):
+                await client._is_ready.wait()
+            assert client.model.id == "another"
+            assert len(await everything(client, request(f"after-{number}", max_tokens=2))) == 3
+    finally:
+        await asyncio.gather(*(client.stop() for client in clients))
+        await engine.stop()
+
+
+async def test_a_wait_in_vain_says_what_is_there(
+    tmp_path: Path, owner: ProcessEngineClient
+) -> None:
+    for address, words in [
+        (EngineAddress(f"ipc://{tmp_path}/nobody.sock", "token"), "nothing listens there"),
+        (EngineAddress(owner.address.endpoint, "guess"), "expects another token"),
+    ]:
+        client = RemoteEngineClient(address, "fake", no_text, start_timeout_s=0.7)
+        with pytest.raises(EngineUnavailableError, match=words):
+            await client.start()
+
+
+async def test_the_last_words_of_an_engine_are_read(tmp_path: Path) -> None:
+    """Also by a client that gets to them when the connection is gone already."""
+    address = EngineAddress(f"ipc://{tmp_path}/engine.sock", "token")
+    taken: list[bytes] = []
+    order: list[bool] = []
+    failures: list[Exception] = []
+    ended = asyncio.Event()
+
+    def changed(there_is_one: bool) -> None:
+        order.append(there_is_one)
+        if there_is_one:
+            link.send(b"speak")
+        else:
+            assert len(taken) == 20_000
+            ended.set()
+
+    def speak() -> None:
+        with address.listening() as router:
+            client, _ = router.recv_multipart()
+            for number in range(20_000):
+                router.send_multipart([client, b"%d" % number])
+
+    link = EngineLink(address, taken.append, changed, failures.append)
+    speaking = asyncio.create_task(asyncio.to_thread(speak))
+    async with asyncio.timeout(PATIENCE_S):
+        while not taken:  # noqa: ASYNC110  # nothing tells of the first
+            await asyncio.sleep(0.001)
+        time.sleep(0.5)  # noqa: ASYNC251  # this loop stands still meanwhile
+        await ended.wait()
+        await speaking
+    assert taken == [b"%d" % number for number in range(20_000)]
+    assert (order, failures) == ([True, False], [])
+    link.close()

@@ -205,22 +205,23 @@ async def test_what_cannot_be_sent_fails_its_own_request_only(
 async def test_a_connection_whose_work_fails_begins_anew(
     owner: ProcessEngineClient, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends the task that reads or writes: all who wait are told, the engine drops what
-    ran, and soon it is ready again."""
+    """Whatever the socket raises: all who wait are told, the engine drops what ran, and soon it is
+    ready again."""
     client = RemoteEngineClient(owner.address, "fake", no_text)
     await client.start()
     events = client.submit(request(f"cut-{method}", max_tokens=FOREVER))
     await first_of(events)
-    real = getattr(zmq.asyncio.Socket, method)
-    unbroken = iter([True])
+    real = getattr(zmq.Socket, method)
+    assert client._link is not None
+    unbroken, ours = iter([True]), client._link._socket
 
-    async def breaks_once(self: zmq.asyncio.Socket, *args: Any, **more: Any) -> Any:
-        if self is client._socket and next(unbroken, False):
+    def breaks_once(self: zmq.Socket[bytes], *args: Any, **more: Any) -> Any:
+        if self is ours and next(unbroken, False):
             raise RuntimeError("a surprise")
-        return await real(self, *args, **more)
+        return real(self, *args, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(zmq.asyncio.Socket, method, breaks_once)
+        patched.setattr(zmq.Socket, method, breaks_once)
         with pytest.raises(EngineUnavailableError, match="a surprise"):
             await exhaust(events)
         assert not client.ready

@@ -50,6 +50,7 @@ class ProcessEngineClient(RemoteEngineClient):
         endpoint, self._temporary_dir = choose_endpoint(socket_dir)
         address = EngineAddress(endpoint, secrets.token_urlsafe(32), CurveKeys.random())
         super().__init__(address, config.model, text_factory, start_timeout_s)
+        self._ended: EngineError | None = None  # what the child died of, until those who wait know
         self._process = EngineProcess(
             config,
             address,
@@ -88,7 +89,7 @@ class ProcessEngineClient(RemoteEngineClient):
         self._stopped.set()
         if await self._process.stop() == 0:
             await self._farewell()
-        await self._disconnect(stopped_error())
+        self._disconnect(stopped_error())
         if self._temporary_dir is not None:
             shutil.rmtree(self._temporary_dir, ignore_errors=True)
 
@@ -100,6 +101,25 @@ class ProcessEngineClient(RemoteEngineClient):
         except TimeoutError:
             _log.warning("the engine's last events did not arrive")
 
+    def _note_connection(self, there_is_one: bool) -> None:
+        """What ends a connection is the child's end, of which Died knows more; it comes through
+        another pipe, before this or after it."""
+        if there_is_one:
+            self._fail_ended()
+            super()._note_connection(there_is_one)
+        elif self._ended is not None:
+            self._fail_ended()
+
     def _take_note(self, event: ChildEvent) -> None:
-        if not isinstance(event, Started):
-            self._lost(event.error)
+        if isinstance(event, Started):
+            return
+        self._ended = event.error
+        if self._link is not None and self._link.connected:  # its last words are still to be read
+            asyncio.get_running_loop().call_later(_FAREWELL_S, self._fail_ended)
+        else:
+            self._fail_ended()
+
+    def _fail_ended(self) -> None:
+        error, self._ended = self._ended, None
+        if error is not None:
+            self._lost(error)

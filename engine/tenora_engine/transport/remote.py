@@ -4,16 +4,13 @@ process; `process` adds this."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
@@ -22,7 +19,8 @@ from tenora_engine.events import EngineStats, Residency, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
-from tenora_engine.transport.address import QUEUED_MESSAGES_MAX, EngineAddress
+from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.link import EngineLink
 from tenora_engine.transport.routing import RoutedClient, stopped_error
 from tenora_engine.transport.wire import (
     ANSWER_MAX_S,
@@ -33,16 +31,16 @@ from tenora_engine.transport.wire import (
 
 _CALL_TIMEOUT_S = 30.0
 _CALLS_MAX = 10_000
-_LAST_WORDS_S = 0.1  # after which what an engine sent before it died has been read
-_AGAIN_S = 0.2  # until the work on a socket that failed begins anew
+_PING = encode(m.Ping())
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class RemoteEngineClient(RoutedClient):
-    """An EngineClient over one DEALER socket. Several may serve one engine process. Without a
-    `text_factory` it has no `text`, for who makes none."""
+    """An EngineClient over one EngineLink. Several may share one engine; each may start before the
+    engine does, and is ready again by itself when another engine has taken its place there.
+    Without a `text_factory` it has no `text`, for who makes none."""
 
     def __init__(
         self,
@@ -58,17 +56,14 @@ class RemoteEngineClient(RoutedClient):
         self._start_timeout_s = start_timeout_s
         self._text: TextProcessor | None = None
         self._model: ModelInfo | None = None
-        self._context: zmq.asyncio.Context | None = None
-        self._socket: zmq.asyncio.Socket | None = None
-        self._news: zmq.asyncio.Socket | None = None  # of the connection itself
-        self._tasks: list[asyncio.Task[None]] = []
-        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(QUEUED_MESSAGES_MAX)
+        self._link: EngineLink | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._beat_s = 0.0
         self._calls: dict[int, asyncio.Future[object]] = {}
         self._call_numbers = itertools.count()
         self._is_ready = asyncio.Event()  # the engine knows us; `_silent`: but says nothing now
         self._silent = False
         self._heard_s = 0.0
-        self._losses = 0
         self._stopped = asyncio.Event()
         self._said_goodbye = asyncio.Event()
 
@@ -110,15 +105,24 @@ class RemoteEngineClient(RoutedClient):
                     self._text = await asyncio.to_thread(self._text_factory, self._model_folder)
                 await self._is_ready.wait()
         except TimeoutError:
-            where = self._address.endpoint
-            raise EngineUnavailableError(f"no engine answered at {where}") from None
+            raise EngineUnavailableError(
+                f"no engine answered at {self._address.endpoint} within"
+                f" {self._start_timeout_s:g} s: {self._what_is_there()}"
+            ) from None
+
+    def _what_is_there(self) -> str:
+        if self._link is not None and self._link.connected:
+            return "what listens there still loads, or expects another token"
+        if self._link is not None and self._link.refused:
+            return "what listens there expects other keys"
+        return "nothing listens there"
 
     async def stop(self) -> None:
         """Leave the engine; what this client still runs there is aborted."""
-        if self._socket is not None and not self._stopped.is_set():
-            self._socket.send(encode(m.Bye()))
+        if self._link is not None and not self._stopped.is_set():
+            self._link.send(encode(m.Bye()))
         self._stopped.set()
-        await self._disconnect(stopped_error())
+        self._disconnect(stopped_error())
 
     async def forget_adapter(self, namespace: str, digest: str) -> None:
         """See `EngineClient`. An engine that is away holds nothing to forget."""
@@ -213,95 +217,67 @@ class RemoteEngineClient(RoutedClient):
             msgspec.MsgspecError,
         ) as error:
             raise InvalidRequestError(f"a value cannot be sent to the engine: {error}") from error
-        try:
-            self._outgoing.put_nowait(data)
-        except asyncio.QueueFull:
+        if self._link is not None and not self._link.send(data):
             self._lost(EngineUnavailableError("the engine does not take messages any more"))
 
     def _connect(self) -> None:
-        self._context = zmq.asyncio.Context()
-        socket = self._context.socket(zmq.DEALER)
-        socket.set_hwm(QUEUED_MESSAGES_MAX)
-        socket.setsockopt(zmq.LINGER, 200)
-        self._news = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._address.connect(socket)
         self._said_goodbye.clear()
-        self._socket = socket
-        self._outgoing = asyncio.Queue(QUEUED_MESSAGES_MAX)
-        self._tasks = [
-            asyncio.create_task(self._watched(work, socket))
-            for work in (self._read, self._write, self._ping, self._notice_loss)
-        ]
+        self._link = EngineLink(
+            self._address, self._take_data, self._note_connection, self._note_failure
+        )
+        self._beat_s = time.monotonic()
+        self._beat()
 
-    async def _watched(
-        self, work: Callable[[zmq.asyncio.Socket], Awaitable[None]], socket: zmq.asyncio.Socket
-    ) -> None:
-        """Keep `work` going. Should it fail, this client is not ready, all who wait are told, the
-        engine ends what it runs for us, and it begins anew."""
-        while True:
-            try:
-                await work(socket)
-            except Exception as error:
-                _log.exception("the connection to the engine failed and begins anew")
-                self._lost(EngineUnavailableError(f"the connection to the engine failed: {error}"))
-            await asyncio.sleep(_AGAIN_S)
-            with contextlib.suppress(zmq.ZMQError):  # _ping says Hello again too
-                await socket.send(encode(m.Bye()))
-                await socket.send(encode(m.Hello(self._address.token)))
-
-    async def _disconnect(self, error: EngineError) -> None:
+    def _disconnect(self, error: EngineError) -> None:
         self._lost(error)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        if self._socket is not None and self._context is not None:
-            self._socket.disable_monitor()
-            if self._news is not None:
-                self._news.close(linger=0)
-            self._socket.close()
-            self._context.term()
-        self._socket = self._context = self._news = None
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
-    async def _read(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            data = await socket.recv()
-            try:
-                message = decode_from_engine(data)
-            except msgspec.MsgspecError as error:
-                _log.error("a message from the engine cannot be read: %s", error)
-                continue
-            self._take(message)
+    def _note_connection(self, there_is_one: bool) -> None:
+        """The engine does not know us through another connection than before: nobody could take
+        what runs over to it."""
+        if self._is_ready.is_set():
+            self._lost(EngineUnavailableError("the engine has gone away; try again later"))
+        if there_is_one:
+            self._say_hello()
 
-    async def _write(self, socket: zmq.asyncio.Socket) -> None:
-        await socket.send(encode(m.Hello(self._address.token)))
-        while True:
-            await socket.send(await self._outgoing.get())
+    def _note_failure(self, error: Exception) -> None:
+        """This client is not ready, all who wait are told, the engine ends what it runs for us,
+        and with the next Hello it begins anew."""
+        _log.error("the connection to the engine failed and begins anew", exc_info=error)
+        self._lost(EngineUnavailableError(f"the connection to the engine failed: {error}"))
+        if self._link is not None:
+            self._link.send(encode(m.Bye()))
 
-    async def _notice_loss(self, _: zmq.asyncio.Socket) -> None:
-        """The system closes the connection of an engine that has died: all that waits for it is
-        told at once, and not when the next engine says that it knows nothing of it."""
-        while self._news is not None:
-            await self._news.recv_multipart()
-            losses, told_s = self._losses, 0.0
-            while told_s < self._heard_s:  # it may have said more than was read yet
-                told_s = self._heard_s
-                await asyncio.sleep(_LAST_WORDS_S)
-            if self._is_ready.is_set() and losses == self._losses:
-                self._lost(EngineUnavailableError("the engine has gone away; try again later"))
+    def _say_hello(self) -> None:
+        if self._link is not None:
+            self._link.send(encode(m.Hello(self._address.token)))
 
-    async def _ping(self, socket: zmq.asyncio.Socket) -> None:
-        """Say Hello until the engine answers, then Ping, answered with Pong, or with Unknown by one
-        that does not know this client any more; and see whether it does answer."""
-        while True:
-            asleep_s = time.monotonic()
-            await asyncio.sleep(PING_S)
-            now = time.monotonic()
-            if now - asleep_s > 2 * PING_S:
-                self._heard_s = now  # it was us who stood still: what came meanwhile is not read
-            self._judge_silence(now - self._heard_s)
-            known = self._is_ready.is_set()
-            await socket.send(encode(m.Ping() if known else m.Hello(self._address.token)))
+    def _beat(self) -> None:
+        """Each second Hello until the engine answers, then Ping, answered with Pong, or with
+        Unknown by one that does not know this client any more; and see whether it does answer."""
+        self._beat_timer = asyncio.get_running_loop().call_later(PING_S, self._beat)
+        now = time.monotonic()
+        stood_still, self._beat_s = now - self._beat_s > 2 * PING_S, now
+        if stood_still:
+            self._heard_s = now  # it was us who stood still: what came meanwhile is not read
+        self._judge_silence(now - self._heard_s)
+        if not self._is_ready.is_set():
+            self._say_hello()
+        elif self._link is not None:
+            self._link.send(_PING)
+
+    def _take_data(self, data: bytes) -> None:
+        try:
+            message = decode_from_engine(data)
+        except msgspec.MsgspecError as error:
+            _log.error("a message from the engine cannot be read: %s", error)
+            return
+        self._take(message)
 
     def _judge_silence(self, silent_s: float) -> None:
         """Nothing has come for so long. What runs is not given up: the engine may go on."""
@@ -331,6 +307,7 @@ class RemoteEngineClient(RoutedClient):
             self._said_goodbye.set()
         elif isinstance(message, m.Unknown):
             self._lost(EngineUnavailableError("the engine does not know this client any more"))
+            self._say_hello()
         else:
             self._answer(message)
 
@@ -345,7 +322,6 @@ class RemoteEngineClient(RoutedClient):
 
     def _lost(self, error: EngineError) -> None:
         """The engine, or its knowledge of this client, is gone: all that waited for it fails."""
-        self._losses += 1
         self._is_ready.clear()
         self._silent = False
         self._router.fail_all(error)

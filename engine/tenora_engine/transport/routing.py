@@ -23,7 +23,7 @@ class EventStream:
         self.unfinished = request.sampling.n  # sequences of which no FinishEvent has come
         self._events: deque[SequenceEvent] = deque()
         self._error: EngineError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def engine_has_it(self) -> bool:
@@ -34,22 +34,28 @@ class EventStream:
         self._events.append(event)
         if isinstance(event, FinishEvent):
             self.unfinished -= 1
-        self._changed.set()
+        self._wake()
 
     def fail(self, error: EngineError) -> None:
-        self._error = error
-        self._changed.set()
+        """The first error says why; what follows from it does not."""
+        self._error = self._error or error
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     async def next(self) -> SequenceEvent | None:
-        """The next event, None after the last. Raises what `fail` was given, after the events that
-        came before it."""
+        """The next event, None after the last; for one reader. Raises what `fail` was given, after
+        the events that came before it."""
         while not self._events:
             if self.unfinished == 0:
                 return None
             if self._error is not None:
                 raise self._error
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         return self._events.popleft()
 
 

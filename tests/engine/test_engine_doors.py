@@ -1,0 +1,169 @@
+"""Who is let in to an engine: over TCP who proves the client key, over a unix socket who may open
+it; what crosses TCP cannot be read on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import fake_step_engine
+from engine_clients import config, everything, no_text
+from fake_step_engine import request
+from tenora_engine.errors import EngineUnavailableError, InsecureEndpointError
+from tenora_engine.transport.address import CurveKeys, EngineAddress, choose_endpoint
+from tenora_engine.transport.outbox import UsageOutbox
+from tenora_engine.transport.remote import RemoteEngineClient
+from tenora_engine.transport.serving import EngineServer
+
+TOKEN = "the-token-that-nobody-may-read"
+PROMPT_CONTEXT = "a-prompt-that-nobody-may-read"
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("tempfile.tempdir", "/" + "d" * 200)
+    endpoint, _ = choose_endpoint(None)
+    assert endpoint.startswith("tcp://127.0.0.1:")
+    return endpoint
+
+
+@asynccontextmanager
+async def engine_at(address: EngineAddress) -> AsyncIterator[None]:
+    with address.listening() as router:
+        server = EngineServer(router, address.token, UsageOutbox(None))
+        engine = fake_step_engine.build(config())
+        serving = asyncio.create_task(asyncio.to_thread(server.serve, engine))
+        try:
+            yield
+        finally:
+            server.stop()
+            assert await serving is None
+
+
+async def ask_at(address: EngineAddress, name: str = "asked") -> None:
+    client = RemoteEngineClient(address, "fake", no_text, start_timeout_s=5)
+    await client.start()
+    asked = msgspec.structs.replace(
+        request(name, max_tokens=2), context={"adapter": PROMPT_CONTEXT}
+    )
+    assert len(await everything(client, asked)) == 3
+    await client.stop()
+
+
+class Sniffer:
+    """A port before another that keeps all that crosses."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._host, _, port = endpoint.removeprefix("tcp://").partition(":")
+        self._port = int(port)
+        self.seen = bytearray()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self) -> str:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        far, forth = await asyncio.open_connection(self._host, self._port)
+        await asyncio.gather(self._copy(near, forth), self._copy(far, back))
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            self.seen += data
+            target.write(data)
+        target.close()
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+
+
+def test_seeds_make_the_keys() -> None:
+    keys = CurveKeys.derive(b"\1" * 32, b"\2" * 32)
+    assert keys == CurveKeys.derive(b"\1" * 32, b"\2" * 32)
+    assert len(set(msgspec.structs.astuple(keys))) == 4
+    other = CurveKeys.derive(b"\1" * 32, b"\3" * 32)
+    assert (other.server_public, other.server_secret) == (keys.server_public, keys.server_secret)
+    assert other.client_public != keys.client_public
+    with pytest.raises(ValueError, match="32 bytes"):
+        CurveKeys.derive(b"\1" * 31, b"\2" * 32)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("tcp://127.0.0.1:5555", "needs CURVE keys"),
+        ("tcp://*:5555", "needs CURVE keys"),
+        ("inproc://engine", "no address of an engine"),
+        ("ipc://relative.sock", "no address of an engine"),
+        ("ipc:///tmp/engine.sock", "everybody may write to /tmp"),
+    ],
+)
+async def test_an_address_where_strangers_could_listen_is_refused(
+    endpoint: str, words: str
+) -> None:
+    address = EngineAddress(endpoint, TOKEN)
+    with pytest.raises(InsecureEndpointError, match=words), address.listening():
+        pass
+    with pytest.raises(InsecureEndpointError, match=words):
+        await RemoteEngineClient(address, "fake", no_text).start()
+
+
+async def test_the_loopback_that_is_chosen_for_want_of_a_path_needs_keys_too(
+    endpoint: str,
+) -> None:
+    with pytest.raises(InsecureEndpointError, match="CURVE"):
+        EngineAddress(endpoint, TOKEN).check()
+
+
+async def test_nothing_that_crosses_tcp_can_be_read(endpoint: str) -> None:
+    address = EngineAddress(endpoint, TOKEN, CurveKeys.random())
+    sniffer = Sniffer(endpoint)
+    async with engine_at(address):
+        through = await sniffer.listen()
+        await ask_at(msgspec.structs.replace(address, endpoint=through))
+        await sniffer.close()
+    assert len(sniffer.seen) > 500
+    assert b"CURVE" in sniffer.seen, "it is the connection that was looked at"
+    for secret in (TOKEN, PROMPT_CONTEXT, "hello", "asked"):
+        assert secret.encode() not in sniffer.seen
+
+
+async def test_a_client_with_another_key_gets_nothing(endpoint: str) -> None:
+    """Although it knows the token; and the engine goes on for those who have the key."""
+    seed = b"\1" * 32
+    address = EngineAddress(endpoint, TOKEN, CurveKeys.derive(seed, b"\2" * 32))
+    async with engine_at(address):
+        for keys in (CurveKeys.derive(seed, b"\3" * 32), CurveKeys.random()):
+            stranger = RemoteEngineClient(
+                EngineAddress(endpoint, TOKEN, keys), "fake", no_text, start_timeout_s=1
+            )
+            with pytest.raises(EngineUnavailableError, match="expects other keys"):
+                await stranger.start()
+        await ask_at(address)
+
+
+async def test_a_unix_socket_is_its_owners(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    address = EngineAddress(f"ipc://{folder}/engine.sock", TOKEN)
+    before = os.umask(0)
+    try:
+        async with engine_at(address):
+            assert mode_of(folder) == 0o700
+            assert mode_of(folder / "engine.sock") == 0o600
+            assert os.umask(0) == 0, "the process's own is as it was"
+            await ask_at(address)
+    finally:
+        os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
