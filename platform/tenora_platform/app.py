@@ -32,6 +32,7 @@ from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
 from tenora_platform.portal import Portal
+from tenora_platform.processes.presence import Role
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.resources import portal_folder
 from tenora_platform.settings import Settings
@@ -65,11 +66,14 @@ def create_app(
     *,
     engine: EngineClient,
     work: Callable[[AppState], Work] = all_work,
+    metrics: Metrics | None = None,
+    role: Role = "all",
+    name: str = "",
 ) -> FastAPI:
     """The application. `settings` must name a database (already prepared) and a Redis; `work` runs
     beside requests. The application answers at once and is ready when the engine is."""
-    metrics = Metrics()
-    state = build_state(settings, engine, metrics)
+    metrics = metrics or Metrics()
+    state = build_state(settings, engine, metrics, role, name)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

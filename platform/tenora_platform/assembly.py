@@ -10,6 +10,7 @@ from pathlib import Path
 
 import obstore.store
 import structlog
+from msgspec.structs import replace
 from obstore.store import ObjectStore
 
 from tenora_engine.client import EngineClient
@@ -17,6 +18,7 @@ from tenora_engine.errors import EngineError
 from tenora_platform.admin_key import admin_key_hashes
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator
+from tenora_platform.bell import Bell
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.budgets.service import Budgets
 from tenora_platform.db import Database
@@ -26,6 +28,7 @@ from tenora_platform.installation import Installation
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.processes.presence import Presence, Process, Role, this_process
 from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import load_secret
@@ -36,8 +39,11 @@ from tenora_platform.usage.leftovers import Unbilled
 _log = structlog.get_logger(__name__)
 
 
-def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> AppState:
-    """Everything that routes reach, connected lazily. Raises ValueError without server URLs."""
+def build_state(
+    settings: Settings, engine: EngineClient, metrics: Metrics, role: Role = "all", name: str = ""
+) -> AppState:
+    """Everything that routes reach, connected lazily; `role` and `name` are the process' own.
+    Raises ValueError without server URLs."""
     if settings.database_url is None or settings.redis_url is None:
         raise ValueError("create_app needs database_url and redis_url; start the servers first")
     secret = load_secret(
@@ -50,6 +56,14 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
         statement_timeout_s=settings.statement_timeout_s,
     )
     redis = open_redis(settings.redis_url)
+    unbilled, outages = Unbilled(), dict[str, str]()
+    process = this_process(role, name)
+
+    def said() -> list[Process]:
+        return [replace(process, outages=dict(outages), unbilled=unbilled.counted)]
+
+    presence = Presence(redis, said)
+    metrics.show_processes(presence, lambda: unbilled.counted or presence.unbilled)
     return AppState(
         settings=settings,
         secret=secret,
@@ -71,15 +85,17 @@ def build_state(settings: Settings, engine: EngineClient, metrics: Metrics) -> A
             lease_s=settings.lease_s,
             metrics=metrics,
             fallback_s=settings.limits_fallback_s,
-            processes=lambda: settings.workers,
+            processes=lambda: presence.api_processes or settings.workers,
         ),
         budgets=Budgets(db, redis, lease_s=settings.lease_s, metrics=metrics),
         audit=AuditLog(secret),
         metrics=metrics,
-        unbilled=Unbilled(),
+        unbilled=unbilled,
+        outages=outages,
+        presence=presence,
         long_texts=LongTexts(),
         flights=Flights(redis),
-        upload_waits=asyncio.Event(),
+        upload_waits=Bell(redis, "tenora:uploads"),
     )
 
 
@@ -105,7 +121,7 @@ async def running_engine(state: AppState, *, with_text: bool = True) -> AsyncIte
             _log.error("no engine", reason=str(error))
         else:
             state.engine_life.started = True
-            state.upload_waits.set()
+            state.upload_waits.ring()
             _log.info("engine ready", model=state.engine.model.id)
 
     starting = asyncio.create_task(start())

@@ -32,6 +32,7 @@ def api_work(state: AppState) -> Work:
         "leases": state.limits.keep_leases,
         "flights": state.flights.keep_watch,
         "budgets": state.budgets.keep,
+        "presence": state.presence.keep,
     }
 
 
@@ -48,13 +49,15 @@ def worker_work(state: AppState) -> Work:
     state = dataclasses.replace(state, db=state.db.patient())
     sink = UsageSink(state.engine, state.db, told=state.budgets.book)
     return {
+        "presence": state.presence.keep,
+        "uploads": state.upload_waits.listen,
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
         "idempotency": partial(keep_swept, state.db),
         "usage": sink.run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
-        "leftovers": Leftovers(state.db, sink, state.unbilled, state.metrics).run,
+        "leftovers": Leftovers(state.db, sink, state.unbilled).run,
     }
 
 

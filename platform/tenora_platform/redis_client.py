@@ -14,6 +14,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _PROBE_S = 0.2
+ANSWER_S = 3.0
+"""What has not answered by then is away."""
 
 
 class RequestRedis(Redis):
@@ -58,6 +60,6 @@ def open_redis(url: str) -> Redis:
     return RequestRedis.from_url(
         url,
         socket_connect_timeout=2,
-        socket_timeout=3,
+        socket_timeout=ANSWER_S,
         retry=Retry(backoff, retries=2, supported_errors=(RedisConnectionError,)),
     )

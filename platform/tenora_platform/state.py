@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -15,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_engine.client import EngineClient
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import Authenticator, CurrentAdmin, CurrentTenant
+from tenora_platform.bell import Bell
 from tenora_platform.budgets.service import Budgets
 from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
@@ -22,6 +22,7 @@ from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.processes.presence import Presence
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
@@ -56,7 +57,8 @@ class AppState:
     unbilled: Unbilled
     long_texts: LongTexts
     flights: Flights
-    upload_waits: asyncio.Event  # wakes the intake: a version may be checked now
+    presence: Presence
+    upload_waits: Bell  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 
 
@@ -102,6 +104,9 @@ def not_ready_reason(state: AppState) -> str:
     """Why the engine does not serve, in words for a person."""
     if state.engine_life.error is not None:
         return f"The engine could not start: {state.engine_life.error}"
+    for each in state.presence.others or []:
+        if each.role == "engine" and "engine" in each.outages:
+            return f"The engine is started again: {each.outages['engine']}"
     if state.engine_life.started:
         return "The engine has stopped answering and is being looked after."
     return "The engine is still loading its model."

@@ -38,7 +38,7 @@ def sink_of(api: Api) -> UsageSink:
 
 
 def leftovers_of(api: Api) -> Leftovers:
-    return Leftovers(api.state.db, sink_of(api), api.state.unbilled, api.state.metrics)
+    return Leftovers(api.state.db, sink_of(api), api.state.unbilled)
 
 
 def record(payer: TestTenant, **changes: Any) -> UsageRecord:

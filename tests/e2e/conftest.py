@@ -1,5 +1,5 @@
-"""The whole of Tenora, really running: `tenora serve` in float32 with embedded servers and the
-default base model, and two tenants who each own an adapter called `support`."""
+"""The whole of Tenora, really running: `tenora serve` in float32 with embedded servers, the default
+base model and two API processes, and two tenants who each own an adapter called `support`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def running(
     for number, (name, rank) in enumerate({"acme": 8, "globex": 16, "extra": 4}.items()):
         folders[name] = root / name
         write_adapter(folders[name], base_model_dir, AdapterSpec(name, rank, number, strength=0.3))
-    with serve(root / "data", base_model_dir, ["--dtype", "float32"]) as server:
+    with serve(root / "data", base_model_dir, ["--dtype", "float32", "--workers", "2"]) as server:
         acme = await make_tenant(server, "acme", {"support": folders["acme"]})
         globex = await make_tenant(
             server, "globex", {"support": folders["globex"], "extra": folders["extra"]}

@@ -1,20 +1,29 @@
-"""Prometheus metrics of one platform process, in a registry of its own (no globals)."""
+"""Prometheus metrics of the platform's processes, in a registry of their own (no globals)."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from tenora_engine.events import EngineStats
 from tenora_platform.operations.engine_metrics import EngineCollector
+from tenora_platform.operations.process_metrics import ProcessCollector
+from tenora_platform.processes.presence import Presence
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class Metrics:
     """What is counted. Labels are bounded: routes by their pattern, tenants by their ids as far as
-    the engine tells them apart, never a tenant's own names."""
+    the engine tells them apart, never a tenant's own names. With a `folder` (see `share_metrics`)
+    all processes that share it show what they have counted together."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "tenora_http_requests",
@@ -37,17 +46,20 @@ class Metrics:
         )
         self.limits_local = Gauge(
             "tenora_limits_local",
-            "1 while this process checks limits without Redis",
+            "1 while a process checks limits without Redis",
+            multiprocess_mode="max",
             registry=self.registry,
         )
         self.limits_unwritten = Gauge(
             "tenora_limits_unwritten",
             "Reservations and settlements that Redis has yet to hear of",
+            multiprocess_mode="sum",
             registry=self.registry,
         )
         self.budget_settles_queued = Gauge(
             "tenora_budget_settles_queued",
             "Requests whose cost Redis is to be told of yet",
+            multiprocess_mode="sum",
             registry=self.registry,
         )
         self.budget_local_checks = Counter(
@@ -62,27 +74,21 @@ class Metrics:
             ["way"],
             registry=self.registry,
         )
-        self._unrated = Gauge(
-            "tenora_usage_unrated_events",
-            "Usage events in the database that have no price yet",
-            registry=self.registry,
-        )
-        self._letters = Gauge(
-            "tenora_usage_dead_letters",
-            "Usage records in the database that could not become events",
-            registry=self.registry,
-        )
         self._engine = EngineCollector()
-        self.registry.register(self._engine)
+        self._processes = ProcessCollector()
+        for collector in (self._engine, self._processes):
+            self.registry.register(collector)
 
     def record_request(self, method: str, route: str, status: int, elapsed_s: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(elapsed_s)
 
-    def record_unbilled(self, unrated_events: int, dead_letters: int) -> None:
-        """What the whole database holds that is not billed."""
-        self._unrated.set(unrated_events)
-        self._letters.set(dead_letters)
+    def show_processes(
+        self, presence: Presence, unbilled: Callable[[], tuple[int, int] | None]
+    ) -> None:
+        """And what their workers have counted: events without a price, dead letters."""
+        self._processes.presence = presence
+        self._processes.unbilled = unbilled
 
     def record_engine(self, stats: EngineStats | None) -> None:
         """Take over the engine's own numbers; None says that it does not serve."""
@@ -90,4 +96,22 @@ class Metrics:
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""
-        return generate_latest(self.registry)
+        if self._folder is None:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
+        for collector in (self._engine, self._processes):
+            registry.register(collector)
+        return generate_latest(registry)
+
+
+def share_metrics(folder: Path, name: str) -> None:
+    """From here on this process counts in files of `folder` under `name`. A process that follows
+    one of the same name goes on where it stopped, so that no counter falls and no file is left,
+    but with its own levels; two that run at once must have two names. Call it before any Metrics
+    is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for levels in folder.glob(f"gauge_*_{name}.db"):
+        levels.unlink()
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]

@@ -18,8 +18,8 @@ from tenora_engine.events import EngineStats
 from tenora_platform.auth import require_role, role_if_any
 from tenora_platform.background import NEEDED
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.operations.schemas import EngineView, Health, Readiness, Version
-from tenora_platform.operations.service import engine_view
+from tenora_platform.operations.schemas import EngineView, Health, ProcessList, Readiness, Version
+from tenora_platform.operations.service import engine_view, process_view, warnings_of
 from tenora_platform.operators.roles import READERS, AdminContext
 from tenora_platform.outages import first_line
 from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
@@ -48,7 +48,7 @@ async def version() -> Version:
 @router.get("/readyz", responses={503: {"model": Readiness}})
 async def readiness(state: State, response: Response) -> Readiness:
     """200 once requests can be served, else 503 and why. Other engines call it /health."""
-    warnings = state.unbilled.warnings()
+    warnings = warnings_of(state)
     reason = await _not_ready(state, warnings)
     if reason is None:
         warnings += state.engine.model.warnings
@@ -66,6 +66,13 @@ async def metrics(state: State, reader: MetricsReader) -> Response:
         stats = replace(stats, telemetry=stats.telemetry.without_tenants())
     state.metrics.record_engine(stats)
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/admin/v1/processes", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
+async def processes(state: State) -> ProcessList:
+    """The processes of the installation that live now: what each is, since when, and which of its
+    work fails."""
+    return ProcessList(data=[process_view(each) for each in await state.presence.read()])
 
 
 @router.get("/admin/v1/engine", tags=["admin"], dependencies=[Depends(require_role(*READERS))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel
@@ -115,6 +116,26 @@ class ReplicaView(BaseModel):
     classes: list[ClassService]
     tenants: list[TenantService]
     counters: dict[str, float]
+
+
+class ProcessView(BaseModel):
+    """`outages` names its work that fails, and why; `restarts`, of a supervisor, how often each of
+    its parts died and was started again."""
+
+    id: str
+    role: Literal["supervisor", "engine", "api", "worker", "all"]
+    name: str
+    host: str
+    pid: int
+    started_at: datetime
+    version: str
+    outages: dict[str, str]
+    restarts: dict[str, int]
+
+
+class ProcessList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ProcessView]
 
 
 class EngineView(BaseModel):

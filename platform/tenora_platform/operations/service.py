@@ -17,6 +17,7 @@ from tenora_platform.operations.schemas import (
     EngineView,
     ModelView,
     PoolView,
+    ProcessView,
     QueueView,
     ReplicaView,
     ResidentAdapter,
@@ -24,8 +25,10 @@ from tenora_platform.operations.schemas import (
     TenantPages,
     TenantService,
 )
+from tenora_platform.processes.presence import Process
 from tenora_platform.state import AppState
 from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.leftovers import unbilled_warnings
 
 
 async def engine_view(session: AsyncSession, state: AppState, stats: EngineStats) -> EngineView:
@@ -59,6 +62,35 @@ async def engine_view(session: AsyncSession, state: AppState, stats: EngineStats
         counters=stats.counters,
     )
     return EngineView(model=_model(state.engine.model), replicas=[replica])
+
+
+def process_view(process: Process) -> ProcessView:
+    return ProcessView(
+        id=process.id,
+        role=process.role,
+        name=process.name,
+        host=process.host,
+        pid=process.pid,
+        started_at=process.started,
+        version=process.version,
+        outages=process.outages,
+        restarts=process.restarts,
+    )
+
+
+def warnings_of(state: AppState) -> list[str]:
+    """What does not keep requests from being served, of any process, and wants looking at."""
+    presence = state.presence
+    warnings = unbilled_warnings(*(state.unbilled.counted or presence.unbilled or (0, 0)))
+    if presence.workers_missing:
+        warnings.append(
+            "No worker is running: uploads are not checked, and usage waits to be stored."
+        )
+    for each in presence.others or []:
+        if each.role == "worker":
+            failing = ", ".join(f"{work} ({why})" for work, why in sorted(each.outages.items()))
+            warnings += [f"The worker on {each.host} fails at: {failing}"] if failing else []
+    return warnings
 
 
 async def _owners(session: AsyncSession, state: AppState) -> dict[str, list[TenantRow]]:

@@ -14,11 +14,20 @@ async def serve(handover: Handover, owner: Owner) -> None:
     """Until SIGTERM, or the owner's end: then requests in flight have `drain_s`."""
     from tenora_platform.app import create_app
     from tenora_platform.background import api_work
+    from tenora_platform.operations.metrics import Metrics, share_metrics
     from tenora_platform.processes.engine_client import shared_engine
     from tenora_platform.serving import PlatformServer, connection_limits
 
     settings = handover.settings
-    app = create_app(settings, engine=shared_engine(settings, handover.engine), work=api_work)
+    share_metrics(handover.metrics_dir, handover.counts_as)
+    app = create_app(
+        settings,
+        engine=shared_engine(settings, handover.engine),
+        work=api_work,
+        metrics=Metrics(handover.metrics_dir),
+        role="api",
+        name=handover.name,
+    )
     server = PlatformServer(
         app,
         settings,

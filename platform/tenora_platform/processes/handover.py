@@ -28,11 +28,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """`listen_fd` is the listening socket that an API process has inherited."""
+    """`metrics_dir` is where the parts of one owner count together, this one as `counts_as`;
+    `listen_fd` the listening socket that an API process has inherited."""
 
     name: str  # of the process among its like: "api-2"
     settings: Settings
     engine: EngineAddress
+    metrics_dir: Path
+    counts_as: str
     listen_fd: int | None = None
 
     def to_line(self) -> bytes:
@@ -41,6 +44,8 @@ class Handover:
             "name": self.name,
             "settings": _plain(self.settings),
             "engine": msgspec.to_builtins(self.engine),
+            "metrics_dir": str(self.metrics_dir),
+            "counts_as": self.counts_as,
             "listen_fd": self.listen_fd,
         }
         return msgspec.json.encode(line) + b"\n"
@@ -52,6 +57,8 @@ class Handover:
             values["name"],
             Settings(**values["settings"]),
             msgspec.convert(values["engine"], EngineAddress),
+            Path(values["metrics_dir"]),
+            values["counts_as"],
             values["listen_fd"],
         )
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -22,30 +21,28 @@ _log = structlog.get_logger(__name__)
 
 
 class HeldProcess:
-    """`module` is run with `line` on its standard input, which stays open as long as we live.
-
-    `stop_s` is what it has to end after SIGTERM, before it is killed. `ended` hears the process id
-    of each one that has ended.
+    """`module` is run with a line on its standard input, which stays open as long as we live. The
+    line is made for a turn, 0 or 1: one that replaces another has the other turn, for both run at
+    once; one that follows a death has the same. `stop_s` is what it has to end after SIGTERM,
+    before it is killed.
     """
 
     def __init__(
         self,
         name: str,
         module: str,
-        line: bytes,
+        line: Callable[[int], bytes],
         *,
         stop_s: float,
         pass_fds: tuple[int, ...] = (),
-        environment: Mapping[str, str] | None = None,
-        ended: Callable[[int, bool], None] = lambda pid, expected: None,
     ) -> None:
         self.name = name
+        self.restarts = 0
+        self._turn = 0
         self._module = module
         self._line = line
         self._stop_s = stop_s
         self._pass_fds = pass_fds
-        self._environment = dict(os.environ) | dict(environment or {})
-        self._ended = ended
         self._child: asyncio.subprocess.Process | None = None
         self._launched_s = 0.0
         self._holder: asyncio.Task[None] | None = None
@@ -58,7 +55,7 @@ class HeldProcess:
 
     async def start(self) -> None:
         """Start it and hold it up from then on."""
-        self._child = await self._spawn()
+        self._child = await self._spawn(self._turn)
         self._holder = asyncio.create_task(self._hold_up(), name=f"hold-{self.name}")
 
     async def stop(self) -> None:
@@ -74,7 +71,8 @@ class HeldProcess:
     async def replace(self) -> bool:
         """Start a fresh one beside it, and end the old one when the fresh one works. If it does
         not come to that, the old one stays; says whether it was replaced."""
-        fresh = await self._spawn()
+        turn = 1 - self._turn
+        fresh = await self._spawn(turn)
         try:
             async with asyncio.timeout(_READY_S):
                 works = await _says_ready(fresh)
@@ -84,13 +82,13 @@ class HeldProcess:
             _log.error("no fresh process, the old one stays", process=self.name, pid=self.pid)
             await self._end(fresh)
             return False
-        old, self._child = self._child, fresh
+        old, self._child, self._turn = self._child, fresh, turn
         if old is not None:
             await self._end(old)
             _log.info("process replaced", process=self.name, old=old.pid, pid=fresh.pid)
         return True
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self, turn: int) -> asyncio.subprocess.Process:
         self._launched_s = time.monotonic()
         # A session of its own: Ctrl-C in the terminal reaches the owner alone, who ends all.
         child = await asyncio.create_subprocess_exec(
@@ -100,10 +98,9 @@ class HeldProcess:
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
             pass_fds=self._pass_fds,
-            env=self._environment,
         )
         assert child.stdin is not None  # asked for
-        child.stdin.write(self._line)
+        child.stdin.write(self._line(turn))
         return child
 
     async def _hold_up(self) -> None:
@@ -120,13 +117,13 @@ class HeldProcess:
                     pid=child.pid,
                     how=how_ended(status),
                 )
-                self._ended(child.pid, False)
                 self._child = None
+                self.restarts += 1
             await asyncio.sleep(backoff.after(time.monotonic() - self._launched_s))
             if self._child is not None:
                 continue  # replaced meanwhile
             try:
-                self._child = await self._spawn()
+                self._child = await self._spawn(self._turn)
             except OSError as error:
                 _log.error("process does not start", process=self.name, reason=str(error))
             else:
@@ -145,7 +142,6 @@ class HeldProcess:
                 await child.wait()
         if child.stdin is not None:
             child.stdin.close()
-        self._ended(child.pid, True)
 
 
 async def _says_ready(child: asyncio.subprocess.Process) -> bool:

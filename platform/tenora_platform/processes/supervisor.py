@@ -12,11 +12,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import structlog
+from msgspec.structs import replace
 
 from tenora_engine.transport.address import EngineAddress
-from tenora_engine.transport.engine_process import EngineProcess
+from tenora_engine.transport.engine_process import ChildEvent, Died, EngineProcess, Started
 from tenora_platform.processes.handover import Handover
 from tenora_platform.processes.held_process import HeldProcess
+from tenora_platform.processes.metrics_dir import fresh_metrics_dir
+from tenora_platform.processes.presence import Presence, Process, this_process
+from tenora_platform.redis_client import open_redis
 from tenora_platform.settings import Settings
 
 API = "tenora_platform.processes.api"
@@ -41,9 +45,17 @@ class Supervisor:
     ) -> None:
         self._settings = settings
         self._listener = listener
-        self._engine = EngineProcess(settings.to_engine_config(), engine) if own_engine else None
-        self._apis = [self._api(number, engine) for number in range(1, settings.workers + 1)]
-        self._workers = [self._worker(engine)] if own_worker else []
+        self._address = engine
+        self._metrics_dir = fresh_metrics_dir(settings.data_dir)
+        self._engine: EngineProcess | None = None
+        if own_engine:
+            config = settings.to_engine_config()
+            self._engine = EngineProcess(config, engine, on_event=self._note_engine)
+        self._engine_restarts = 0
+        self._process = this_process("supervisor")
+        self._engine_record: Process | None = None
+        self._apis = [self._api(f"api-{number}") for number in range(1, settings.workers + 1)]
+        self._workers = [self._part("worker", WORKER, _WORKER_END_S)] if own_worker else []
         self._stopping = asyncio.Event()
         self._replacing: asyncio.Task[None] | None = None
 
@@ -59,7 +71,8 @@ class Supervisor:
             for part in (*self._apis, *self._workers):
                 await part.start()
             along = asyncio.create_task(_awaited(beside))
-            stack.push_async_callback(self._cancel, engine, along)
+            present = asyncio.create_task(self._keep_presence())
+            stack.push_async_callback(self._cancel, engine, along, present)
             stopping = asyncio.create_task(self._stopping.wait())
             await asyncio.wait((engine, stopping), return_when=asyncio.FIRST_COMPLETED)
             if engine.done():
@@ -103,19 +116,42 @@ class Supervisor:
         self._listener.close()  # who comes now is refused as soon as the API processes do the same
         await _stop_all(self._apis)
 
-    def _api(self, number: int, engine: EngineAddress) -> HeldProcess:
-        name, descriptor = f"api-{number}", self._listener.fileno()
-        return HeldProcess(
-            name,
-            API,
-            Handover(name, self._settings, engine, descriptor).to_line(),
-            stop_s=math.ceil(self._settings.drain_s) + _LAST_WORDS_S,
-            pass_fds=(descriptor,),
-        )
+    def _api(self, name: str) -> HeldProcess:
+        stop_s = math.ceil(self._settings.drain_s) + _LAST_WORDS_S
+        return self._part(name, API, stop_s, self._listener.fileno())
 
-    def _worker(self, engine: EngineAddress) -> HeldProcess:
-        line = Handover("worker", self._settings, engine).to_line()
-        return HeldProcess("worker", WORKER, line, stop_s=_WORKER_END_S)
+    def _part(
+        self, name: str, module: str, stop_s: float, listen_fd: int | None = None
+    ) -> HeldProcess:
+        def line(turn: int) -> bytes:
+            counts_as = f"{name}.{turn}"
+            return Handover(
+                name, self._settings, self._address, self._metrics_dir, counts_as, listen_fd
+            ).to_line()
+
+        pass_fds = () if listen_fd is None else (listen_fd,)
+        return HeldProcess(name, module, line, stop_s=stop_s, pass_fds=pass_fds)
+
+    def _note_engine(self, event: ChildEvent) -> None:
+        if isinstance(event, Started):
+            self._engine_record = this_process("engine", pid=event.pid)
+        elif isinstance(event, Died):
+            self._engine_restarts += 1
+        if self._engine_record is not None and not isinstance(event, Started):
+            outages = {"engine": str(event.error)}
+            self._engine_record = replace(self._engine_record, outages=outages)
+
+    def _said(self) -> list[Process]:
+        restarts = {part.name: part.restarts for part in (*self._apis, *self._workers)}
+        if self._engine is not None:
+            restarts["engine"] = self._engine_restarts
+        records = [replace(self._process, restarts=restarts)]
+        return records if self._engine_record is None else [*records, self._engine_record]
+
+    async def _keep_presence(self) -> None:
+        assert self._settings.redis_url is not None
+        async with open_redis(self._settings.redis_url) as redis:
+            await Presence(redis, self._said).keep()
 
 
 async def _stop_all(parts: list[HeldProcess]) -> None:

@@ -32,7 +32,11 @@ class Stop:
 
 
 async def work(
-    settings: Settings, engine: EngineAddress, stop: Stop, begun: Callable[[], None]
+    settings: Settings,
+    engine: EngineAddress,
+    stop: Stop,
+    begun: Callable[[], None],
+    name: str = "worker",
 ) -> None:
     """Until `stop`: then usage that waits is stored still."""
     from tenora_platform.assembly import build_state, running_engine
@@ -41,7 +45,8 @@ async def work(
     from tenora_platform.processes.engine_client import shared_engine
     from tenora_platform.usage.sink import UsageSink
 
-    state = build_state(settings, shared_engine(settings, engine, with_text=False), Metrics())
+    client = shared_engine(settings, engine, with_text=False)
+    state = build_state(settings, client, Metrics(), "worker", name)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(state.db.close)
         stack.push_async_callback(state.redis.aclose)
@@ -54,10 +59,13 @@ async def work(
 
 
 async def serve(handover: Handover, owner: Owner) -> None:
+    from tenora_platform.operations.metrics import share_metrics
+
+    share_metrics(handover.metrics_dir, handover.counts_as)
     stop = Stop()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     owner.when_gone(stop, _END_S)
-    await work(handover.settings, handover.engine, stop, owner.say_ready)
+    await work(handover.settings, handover.engine, stop, owner.say_ready, handover.name)
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ class Registry:
         except BaseException:
             await self._storage.discard_staged(staging_key)
             raise
-        self._state.upload_waits.set()
+        self._state.upload_waits.ring()
         return view
 
     async def check_room(self, name: str, weights: ReceivedWeights) -> None:
@@ -266,7 +266,7 @@ class Registry:
         memory and cached KV. Other processes' engines follow (see forgetting), and the stored
         content goes when nothing refers to it (see worker)."""
         await self._resolver.invalidate(self._tenant.tenant_id)
-        self._state.upload_waits.set()
+        self._state.upload_waits.ring()
         if not self._state.engine.ready:
             return
         for digest in {row.digest for row in versions if row.digest is not None}:

@@ -5,7 +5,6 @@ All it needs to know is in the database and the store, so a crash costs a check 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -57,9 +56,7 @@ class IntakeWorker:
                 await asyncio.sleep(RETRY_S)
                 continue
             if not worked:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await self._state.upload_waits.wait()
+                await self._state.upload_waits.wait(POLL_S)
 
     async def run_once(self) -> bool:
         """Check and release what waits now; says whether there was anything. Nothing is checked

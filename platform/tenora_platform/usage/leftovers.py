@@ -15,7 +15,6 @@ from tenora_engine.events import UsageRecord
 from tenora_platform.billing import repository as billing
 from tenora_platform.billing.service import rate_waiting
 from tenora_platform.db import Database, plain_reason
-from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage import repository
 from tenora_platform.usage.records import record_of
 from tenora_platform.usage.schemas import DeadLetter, Reconciliation, UnratedEvent
@@ -33,27 +32,30 @@ _log = structlog.get_logger(__name__)
 class Unbilled:
     """How much there is in the whole database, as last counted."""
 
-    unrated_events: int = 0
-    dead_letters: int = 0
+    counted: tuple[int, int] | None = None  # usage events without a price, dead letters
 
-    def warnings(self) -> list[str]:
-        """For `/readyz`: requests are served, and somebody has to look."""
-        found = []
-        if self.unrated_events:
-            found.append(f"{self.unrated_events} usage events have no price and are not billed.")
-        if self.dead_letters:
-            found.append(f"{self.dead_letters} usage records could not be stored as events.")
-        return [f"{each} See GET /admin/v1/reconciliation." for each in found]
+    @property
+    def unrated_events(self) -> int:
+        return self.counted[0] if self.counted else 0
+
+
+def unbilled_warnings(unrated_events: int, dead_letters: int) -> list[str]:
+    """For `/readyz`: requests are served, and somebody has to look."""
+    found = []
+    if unrated_events:
+        found.append(f"{unrated_events} usage events have no price and are not billed.")
+    if dead_letters:
+        found.append(f"{dead_letters} usage records could not be stored as events.")
+    return [f"{each} See GET /admin/v1/reconciliation." for each in found]
 
 
 class Leftovers:
     """One runs in each platform process; they do not get into each other's way."""
 
-    def __init__(self, db: Database, sink: UsageSink, unbilled: Unbilled, metrics: Metrics) -> None:
+    def __init__(self, db: Database, sink: UsageSink, unbilled: Unbilled) -> None:
         self._db = db
         self._sink = sink
         self._unbilled = unbilled
-        self._metrics = metrics
         self._after = ""  # the letter that was tried last
 
     async def run(self) -> None:
@@ -76,9 +78,8 @@ class Leftovers:
             )
 
     def _tell(self, unrated: int, letters: int) -> None:
-        before = (self._unbilled.unrated_events, self._unbilled.dead_letters)
-        self._unbilled.unrated_events, self._unbilled.dead_letters = unrated, letters
-        self._metrics.record_unbilled(unrated, letters)
+        before = self._unbilled.counted or (0, 0)
+        self._unbilled.counted = (unrated, letters)
         if (unrated, letters) != before:
             log = _log.error if unrated or letters else _log.info
             log("usage not billed", unrated_events=unrated, dead_letters=letters)

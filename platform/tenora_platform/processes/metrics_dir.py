@@ -1,0 +1,22 @@
+"""Where the parts of one supervisor count together; one folder for each supervisor that lives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tenora_platform.embedded.process import is_alive
+
+
+def fresh_metrics_dir(data_dir: Path) -> Path:
+    """An empty folder of our own; those of supervisors that have ended are removed."""
+    folder = data_dir / "metrics"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        is_ours = old.name == str(os.getpid())
+        if is_ours or not (old.name.isdigit() and is_alive(int(old.name))):
+            shutil.rmtree(old, ignore_errors=True)
+    own = folder / str(os.getpid())
+    own.mkdir()
+    return own
