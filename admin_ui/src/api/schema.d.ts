@@ -237,6 +237,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/processes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Processes
+         * @description The processes of the installation that live now: what each is, since when, and which of its
+         *     work fails.
+         */
+        get: operations["operations_processes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/reconciliation": {
         parameters: {
             query?: never;
@@ -2692,6 +2713,52 @@ export interface components {
             /** Message */
             message: string;
         };
+        /** ProcessList */
+        ProcessList: {
+            /** Data */
+            data: components["schemas"]["ProcessView"][];
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * ProcessView
+         * @description `outages` names its work that fails, and why; `restarts`, of a supervisor, how often each of
+         *     its parts died and was started again.
+         */
+        ProcessView: {
+            /** Host */
+            host: string;
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Outages */
+            outages: {
+                [key: string]: string;
+            };
+            /** Pid */
+            pid: number;
+            /** Restarts */
+            restarts: {
+                [key: string]: number;
+            };
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "supervisor" | "engine" | "api" | "worker" | "all";
+            /**
+             * Started At
+             * Format: date-time
+             */
+            started_at: string;
+            /** Version */
+            version: string;
+        };
         /** PromptTokensDetails */
         PromptTokensDetails: {
             /**
@@ -3676,6 +3743,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    operations_processes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProcessList"];
                 };
             };
         };
