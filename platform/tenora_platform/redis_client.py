@@ -13,12 +13,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from tenora_platform.redis_line import LineRedis
+
 _PROBE_S = 0.2
 ANSWER_S = 3.0
 """What has not answered by then is away."""
 
 
-class RequestRedis(Redis):
+class RequestRedis(LineRedis):
     """After the first command that found no server, all others fail until a ping has found it
     again. Pipelines are sent all the same."""
 
@@ -30,7 +32,7 @@ class RequestRedis(Redis):
         if self._probing is not None:
             raise RedisConnectionError("Redis did not answer a moment ago")
         try:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return await super().execute_command(*args, **options)
         except (RedisConnectionError, RedisTimeoutError):
             if self._probing is None:
                 self._probing = asyncio.create_task(self._probe())
@@ -46,7 +48,7 @@ class RequestRedis(Redis):
         while True:
             await asyncio.sleep(_PROBE_S)
             try:
-                await super().execute_command("PING")  # type: ignore[no-untyped-call]
+                await super().execute_command("PING")
             except RedisError:
                 continue
             self._probing = None
