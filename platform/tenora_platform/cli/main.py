@@ -11,7 +11,16 @@ from typing import Annotated
 import typer
 
 from tenora_bench.cli import app as bench
-from tenora_platform.cli import adapters, admin_keys, audit, doctor, kills, tenants, usage
+from tenora_platform.cli import (
+    adapters,
+    admin_keys,
+    api_bench,
+    audit,
+    doctor,
+    kills,
+    tenants,
+    usage,
+)
 from tenora_platform.cli.errors import FriendlyGroup
 from tenora_platform.cli.options import with_settings
 from tenora_platform.settings import Settings
@@ -29,6 +38,7 @@ app.add_typer(admin_keys.admin_key, name="admin-key", help="Admin keys and their
 app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
+bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
 
