@@ -189,7 +189,7 @@ class _Line(asyncio.Protocol):
             return
         left_s = self._waiting[0][1] + self._timeout_s - time.monotonic()
         if left_s <= 0:
-            self._lose(TimeoutError(f"Redis did not answer in {self._timeout_s:g} s"))
+            self._lose(TimeoutError(f"Timeout: no answer of Redis in {self._timeout_s:g} s"))
             return
         self._watch = asyncio.get_running_loop().call_later(left_s, self._look)
 
