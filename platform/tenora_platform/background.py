@@ -11,13 +11,15 @@ from functools import partial
 
 import structlog
 
+from tenora_platform import redis_mark
+from tenora_platform.installation import Installation
 from tenora_platform.outages import first_line, log_failure
 from tenora_platform.state import AppState
 
 Work = Mapping[str, Callable[[], Awaitable[None]]]
 """By name; each would run for ever, and is begun again should it end."""
 
-NEEDED = ("leases", "flights", "usage")
+NEEDED = ("leases", "flights", "redis", "usage")
 """Without these, requests must not be served by the process that does them itself: it shows in its
 /readyz when one fails. What fails in a worker is a warning there."""
 
@@ -33,7 +35,12 @@ def api_work(state: AppState) -> Work:
         "flights": state.flights.keep_watch,
         "budgets": state.budgets.keep,
         "presence": state.presence.keep,
+        "redis": partial(redis_mark.keep, state.redis, _mark(state)),
     }
+
+
+def _mark(state: AppState) -> str:
+    return redis_mark.mark_of(Installation(state.settings.installation), state.secret)
 
 
 def worker_work(state: AppState) -> Work:

@@ -38,7 +38,9 @@ def blue_urls(url: str) -> DatabaseUrls:
 
 
 def blue_settings(settings: Settings, url: str, folder: Path) -> Settings:
-    changes = {"installation": "blue", "secret": SecretStr(BLUE_SECRET)}
+    assert settings.redis_url is not None
+    changes: dict[str, object] = {"installation": "blue", "secret": SecretStr(BLUE_SECRET)}
+    changes["redis_url"] = f"{settings.redis_url}?db=1"
     return settings.model_copy(update={**changes, "database_url": url, "data_dir": folder})
 
 

@@ -12,6 +12,7 @@ import redis
 from rich.console import Console
 from rich.markup import escape
 
+from tenora_platform import redis_mark
 from tenora_platform.bootstrap import DatabaseSetupError, database_urls, migration_state
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.postgres import find_binaries
@@ -20,7 +21,7 @@ from tenora_platform.embedded.valkey import find_binary
 from tenora_platform.installation import Installation
 from tenora_platform.portal import Portal
 from tenora_platform.resources import portal_folder
-from tenora_platform.secret import load_secret
+from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
 Verdict = Literal["ok", "note", "wrong"]
@@ -155,9 +156,8 @@ def check_database(settings: Settings) -> Finding:
         except EmbeddedServerError as error:
             return Finding("database", "wrong", str(error))
         return Finding("database", "ok", f"embedded PostgreSQL ({binaries})")
-    configured = settings.secret.get_secret_value() if settings.secret else None
-    secret = load_secret(settings.data_dir, configured)
-    urls = database_urls(settings.database_url, secret, Installation(settings.installation))
+    installation = Installation(settings.installation)
+    urls = database_urls(settings.database_url, _secret(settings), installation)
     try:
         current, head = migration_state(urls)
     except DatabaseSetupError as error:
@@ -176,8 +176,14 @@ def check_redis(settings: Settings) -> Finding:
     try:
         with redis.Redis.from_url(settings.redis_url, socket_timeout=5) as client:
             version = client.info("server").get("redis_version", "unknown")
+            holder = client.get(redis_mark.KEY)
     except (redis.RedisError, OSError, ValueError) as error:
         return Finding("redis", "wrong", f"TENORA_REDIS_URL cannot be used: {error}")
+    try:
+        mark = redis_mark.mark_of(Installation(settings.installation), _secret(settings))
+        redis_mark.compare(holder, mark)
+    except redis_mark.RedisTakenError as error:
+        return Finding("redis", "wrong", str(error))
     return Finding("redis", "ok", f"reachable, version {version}")
 
 
@@ -193,6 +199,11 @@ def check_chromium(_: Settings) -> Finding:
     if found is None:
         return Finding("chromium", "note", "none; only the browser test needs it, and skips")
     return Finding("chromium", "ok", found)
+
+
+def _secret(settings: Settings) -> ServerSecret:
+    configured = settings.secret.get_secret_value() if settings.secret else None
+    return load_secret(settings.data_dir, configured)
 
 
 def _installed(distribution: str) -> bool:

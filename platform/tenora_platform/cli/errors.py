@@ -41,8 +41,10 @@ def _explain(error: Exception) -> bool:
 
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
+    from tenora_platform.redis_mark import RedisTakenError
 
-    if isinstance(error, (CliError, EmbeddedServerError, DatabaseSetupError, EngineError)):
+    foreseen = (CliError, EmbeddedServerError, DatabaseSetupError, RedisTakenError, EngineError)
+    if isinstance(error, foreseen):
         show_error(str(error), getattr(error, "hint", None))
     elif isinstance(error, ValidationError):
         for problem in error.errors():

@@ -15,7 +15,13 @@ from tenora_platform.admin_key import has_admin_key
 from tenora_platform.bootstrap import database_urls, migration_state, prepare_database
 from tenora_platform.cli.checks import check_device, check_model_folder
 from tenora_platform.cli.errors import CliError
-from tenora_platform.cli.run import base_url, ended_by_signals, take_signals, with_model
+from tenora_platform.cli.run import (
+    base_url,
+    claim_redis,
+    ended_by_signals,
+    take_signals,
+    with_model,
+)
 from tenora_platform.db import DatabaseUrls
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.servers import found_servers, running_servers
@@ -32,6 +38,7 @@ def engine(settings: Settings) -> None:
     from tenora_engine.transport.server import serve_engine
 
     settings = _prepared(settings)
+    claim_redis(settings, _secret(settings))
     try:
         settings = found_servers(settings, _secret(settings), database=False)
     except EmbeddedServerError:
@@ -113,8 +120,8 @@ def _prepared(settings: Settings) -> Settings:
 
 
 def _with_servers(settings: Settings) -> Settings:
-    """With servers that run, whose schema is ours. Raises CliError, EmbeddedServerError or
-    DatabaseSetupError."""
+    """With servers that run, whose schema is ours. Raises CliError, EmbeddedServerError,
+    RedisTakenError or DatabaseSetupError."""
     secret = _secret(settings)
     settings = found_servers(settings, secret)
     current, head = migration_state(_urls(settings, secret))
@@ -123,6 +130,7 @@ def _with_servers(settings: Settings) -> Settings:
             f"The database is at revision {current}, and this version of Tenora needs {head}.",
             "Run: tenora migrate",
         )
+    claim_redis(settings, secret)
     return settings
 
 

@@ -18,13 +18,15 @@ from tenora_engine.model.default_model import default_model_folder, ensure_defau
 from tenora_platform.admin_key import has_admin_key, make_admin_key
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.cli.checks import check_address, check_device, check_model_folder
+from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
 from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.supervisor import Supervisor
-from tenora_platform.secret import load_secret
+from tenora_platform.redis_mark import claim, mark_of
+from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
 WhenReady = Callable[[Settings], Awaitable[None]]
@@ -69,6 +71,7 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
         assert ready.database_url is not None
         installation = Installation(ready.installation)
         prepare_database(database_urls(ready.database_url, secret, installation))
+        claim_redis(settings, secret)
         ready = with_model(ready)
         with closing(listen(ready.host, ready.port)) as listener:
             supervisor = Supervisor(
@@ -82,6 +85,17 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
                 asyncio.run(supervisor.run(lambda: _announce(ready, when_ready, console)))
             finally:
                 take_signals()
+
+
+def claim_redis(settings: Settings, secret: ServerSecret) -> None:
+    """Raises RedisTakenError if the operator's Redis is another installation's, CliError if its URL
+    is none. An embedded one is nobody else's."""
+    if settings.redis_url is None:
+        return
+    try:
+        claim(settings.redis_url, mark_of(Installation(settings.installation), secret))
+    except ValueError as error:
+        raise CliError(f"TENORA_REDIS_URL cannot be used: {error}") from error
 
 
 def with_model(settings: Settings) -> Settings:
