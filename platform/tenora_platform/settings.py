@@ -98,6 +98,8 @@ class Settings(BaseSettings):
     """Redis or Valkey; an embedded one under the data directory when absent."""
     object_store: str | None = None
     """A path, s3://, gs:// or az://; <data-dir>/objects when absent."""
+    spool_dir: Path | None = None
+    """Where an upload lies while it is checked; <data-dir>/spool when absent."""
     portal_dir: Path | None = None
     """The built portal; admin_ui/dist of the checkout when absent."""
 
@@ -168,6 +170,10 @@ class Settings(BaseSettings):
         """Where an installed Tenora compiles its kernels at the first start; a checkout has them
         compiled by its Makefile."""
         return self.data_dir.resolve() / "kernels" if is_installed() else None
+
+    @property
+    def spool_folder(self) -> Path:
+        return self.spool_dir or self.data_dir / "spool"
 
     def with_urls(self, *, database_url: str, redis_url: str) -> Settings:
         """The same settings with the servers that run now."""

@@ -20,7 +20,7 @@ from api_harness import Api, TestTenant
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.locks import try_lock
 from tenora_platform.registry.collector import Collector
-from tenora_platform.registry.storage import AdapterStorage
+from tenora_platform.registry.storage import AdapterStorage, staged_weights
 from tenora_platform.registry.worker import IntakeWorker
 
 PATIENCE_S = 20
@@ -219,8 +219,9 @@ async def crashed(api: Api, tmp_path: Path) -> set[str]:
     storage = AdapterStorage(api.state.objects)
     weights = tmp_path / "weights"
     weights.write_bytes(b"lost")
-    await storage.stage("staging/adv_nobodys", b"{}", weights)  # before its row was committed
-    await storage.put_part("uploads/upload_nobodys/part_1", weights)
+    await storage.stage_config("staging/adv_nobodys", b"{}")  # before its row was committed
+    for key in (staged_weights("staging/adv_nobodys"), "uploads/upload_nobodys/part_1"):
+        await obstore.put_async(api.state.objects, key, b"lost")
     digest = "sha256:" + "0" * 64
     await storage.publish(digest, b"{}", weights)  # deleted while it was checked
     unfinished = api.state.settings.data_dir / "objects" / f"{weights_key(digest)}#1"

@@ -37,7 +37,7 @@ class Collector:
     def __init__(self, state: AppState, *, grace: timedelta = GRACE) -> None:
         self._state = state
         self._storage = AdapterStorage(state.objects)
-        self._spool = Spool(state.settings.data_dir / "spool")
+        self._spool = Spool(state.settings.spool_folder)
         self._grace = grace
 
     async def run(self) -> None:

@@ -1,5 +1,5 @@
-"""Reads a multipart body as it arrives: small fields into memory, one large file into a spool file.
-Knows no adapter; the field names are the caller's."""
+"""Reads a multipart body as it arrives: small fields into memory, a large file to
+where it belongs. Knows no adapter; the field names are the caller's."""
 
 from __future__ import annotations
 

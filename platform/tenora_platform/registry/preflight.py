@@ -8,9 +8,9 @@ from io import BytesIO
 
 from tenora_platform.auth import TenantContext
 from tenora_platform.intake.check import examine_header
+from tenora_platform.registry.incoming import ReceivedWeights
 from tenora_platform.registry.schemas import Preflight
 from tenora_platform.registry.service import Registry
-from tenora_platform.registry.spool import ReceivedWeights
 from tenora_platform.state import AppState
 
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from tenora_platform.auth import TenantContext
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import BadRequestError
+from tenora_platform.ids import new_id
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
 from tenora_platform.intake.header import HEADER_BYTES_MAX
 from tenora_platform.registry.admission import (
@@ -17,6 +18,7 @@ from tenora_platform.registry.admission import (
     part_room,
     preflight_room,
 )
+from tenora_platform.registry.incoming import ReceivedWeights
 from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
 from tenora_platform.registry.preflight import preflight
 from tenora_platform.registry.quota import Room
@@ -32,7 +34,6 @@ from tenora_platform.registry.schemas import (
     UploadPart,
 )
 from tenora_platform.registry.service import Registry
-from tenora_platform.registry.spool import ReceivedWeights
 from tenora_platform.registry.uploads import Uploads
 from tenora_platform.schemas import After, Deleted, Limit, ListPage, Order
 from tenora_platform.state import ReadyEngine, State
@@ -99,7 +100,8 @@ async def create_adapter(
     config = MemorySink("adapter_config", CONFIG_BYTES_MAX)
     upload_id = MemorySink("upload_id", NAME_BYTES_MAX)
     uploads = Uploads(state, tenant)
-    with uploads.spool.file(room) as weights:
+    version_id = new_id("adv")
+    async with uploads.weights(version_id, room) as weights:
         sinks: dict[str, Sink] = {
             "name": name,
             "adapter_config": config,
@@ -108,12 +110,12 @@ async def create_adapter(
         }
         content_type = request.headers.get("content-type", "")
         seen = await read_multipart(content_type, request.stream(), sinks)
-        await weights.finish()
         _require_parts(seen)
         if "upload_id" in seen:
             received = await uploads.completed(_text(upload_id))
         else:
-            received = ReceivedWeights(weights.bytes, weights.sha256, path=weights.path)
+            await weights.finish()
+            received = ReceivedWeights(weights.bytes, weights.sha256, version_id=version_id)
         return await Registry(state, tenant).add_version(_text(name), bytes(config.data), received)
 
 
@@ -234,7 +236,8 @@ async def add_upload_part(
 ) -> UploadPart:
     uploads = Uploads(state, tenant)
     sha256 = MemorySink("sha256", NAME_BYTES_MAX)
-    with uploads.spool.file(room) as data:
+    part_id = new_id("part")
+    async with uploads.part(upload_id, part_id, room) as data:
         seen = await read_multipart(
             request.headers.get("content-type", ""),
             request.stream(),
@@ -242,8 +245,7 @@ async def add_upload_part(
         )
         if "data" not in seen:
             raise _missing("data")
-        await data.finish()
-        return await uploads.add_part(upload_id, data, _text(sha256) or None)
+        return await uploads.add_part(upload_id, part_id, data, _text(sha256) or None)
 
 
 @router.post("/v1/uploads/{upload_id}/complete")

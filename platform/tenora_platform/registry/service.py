@@ -23,6 +23,7 @@ from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.registry import repository
 from tenora_platform.registry.forgetting import forget_content
+from tenora_platform.registry.incoming import ReceivedWeights
 from tenora_platform.registry.quota import check_names, check_storage
 from tenora_platform.registry.repository import PENDING, SERVABLE
 from tenora_platform.registry.schemas import (
@@ -33,7 +34,6 @@ from tenora_platform.registry.schemas import (
     Alias,
     AliasTarget,
 )
-from tenora_platform.registry.spool import ReceivedWeights
 from tenora_platform.registry.storage import AdapterStorage
 from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
@@ -57,12 +57,12 @@ class Registry:
         """Keep the upload durably, then give it the next number under `name`, quarantined until it
         has been checked. Raises BadRequestError, ConflictError, TooLargeError, QuotaExceededError,
         StorageFullError."""
-        await self.check_room(name, weights)  # before bytes are moved
-        self._storage.require_room(2 * weights.bytes)  # while it is checked, and afterwards
-        version_id = new_id("adv")
+        version_id = weights.version_id or new_id("adv")
         staging_key = f"staging/{version_id}"
         try:
-            await self._storage.stage(staging_key, config, weights.path)
+            await self.check_room(name, weights)
+            self._storage.require_room(2 * weights.bytes)  # while it is checked, and afterwards
+            await self._storage.stage_config(staging_key, config)
             async with self._session() as session:
                 adapter = await self._adapter_for_version(session, name, weights)
                 row = AdapterVersionRow(

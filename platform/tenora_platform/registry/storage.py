@@ -13,7 +13,7 @@ from obstore.store import LocalStore, ObjectStore
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.registry.disk import full_disk_named, require_room
 
-_CHUNK_BYTES = 4 * 1024 * 1024
+_CHUNK_BYTES = 5 * 1024 * 1024  # the least that S3 takes as a part
 
 
 class AdapterStorage:
@@ -34,11 +34,17 @@ class AdapterStorage:
         with full_disk_named():
             await obstore.put_async(self._objects, key, content)
 
-    async def stage(self, key: str, config: bytes, weights: Path | None) -> None:
-        """Keep an upload until it has been checked; None: its weights lie in the store already."""
+    async def put_stream(self, key: str, pieces: AsyncIterator[bytes]) -> None:
+        """As `_put`, of what is still coming; what `pieces` raises ends it and is raised. A store
+        of objects is sent parts of _CHUNK_BYTES, two at a time."""
+        with full_disk_named():
+            await obstore.put_async(
+                self._objects, key, pieces, chunk_size=_CHUNK_BYTES, max_concurrency=2
+            )
+
+    async def stage_config(self, key: str, config: bytes) -> None:
+        """Keep an upload's config until it has been checked; its weights lie there already."""
         await self._put(f"{key}/adapter_config.json", config)
-        if weights is not None:
-            await self._put(staged_weights(key), weights)
 
     async def staged_config(self, key: str) -> bytes:
         """Raises FileNotFoundError."""
@@ -76,9 +82,6 @@ class AdapterStorage:
 
     async def withdraw(self, digest: str) -> None:
         await self.discard([config_key(digest), weights_key(digest)])
-
-    async def put_part(self, key: str, part: Path) -> None:
-        await self._put(key, part)
 
     async def discard(self, keys: Iterable[str]) -> None:
         """Delete these objects, those that are gone already included."""

@@ -24,10 +24,10 @@ from tenora_platform.errors import (
 from tenora_platform.ids import new_id
 from tenora_platform.locks import lock
 from tenora_platform.registry import repository
+from tenora_platform.registry.incoming import IncomingObject, ReceivedWeights, incoming
 from tenora_platform.registry.quota import Room, check_storage, storage_exceeded, storage_left
 from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
-from tenora_platform.registry.spool import ReceivedWeights, Spool, SpoolFile
-from tenora_platform.registry.storage import AdapterStorage, part_key
+from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
 from tenora_platform.registry.tables import UploadPartRow, UploadRow
 from tenora_platform.state import AppState
 
@@ -44,9 +44,6 @@ class Uploads:
         self._state = state
         self._tenant = tenant
         self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
-        self.spool = Spool(
-            state.settings.data_dir / "spool", reserve_bytes=state.settings.disk_reserve
-        )
 
     def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
         return self._state.db.tenant_session(self._tenant.tenant_id)
@@ -69,6 +66,16 @@ class Uploads:
     def require_disk(self, more_bytes: int) -> None:
         """Raises StorageFullError where the store has no such room."""
         self._storage.require_room(more_bytes)
+
+    def weights(self, version_id: str, room: Room) -> AbstractAsyncContextManager[IncomingObject]:
+        """To receive the weights of the version that will have this id."""
+        return incoming(self._storage, staged_weights(f"staging/{version_id}"), room)
+
+    def part(
+        self, upload_id: str, part_id: str, room: Room
+    ) -> AbstractAsyncContextManager[IncomingObject]:
+        """To receive the part that will have this id."""
+        return incoming(self._storage, part_key(upload_id, part_id), room)
 
     async def create(self, body: UploadCreate) -> Upload:
         """Raises TooLargeError, QuotaExceededError, StorageFullError."""
@@ -111,47 +118,46 @@ class Uploads:
         return Room(most, _too_large("data", most))
 
     async def add_part(
-        self, upload_id: str, spooled: SpoolFile, expected_sha256: str | None
+        self, upload_id: str, part_id: str, data: IncomingObject, expected_sha256: str | None
     ) -> UploadPart:
         """Keep one part durably; the same bytes sent again are the part that came first. Raises
         ConflictError unless the upload is pending, BadRequestError when the checksum differs,
         TooLargeError beyond the declared size."""
-        if spooled.bytes == 0:
+        if data.bytes == 0:
             raise BadRequestError("The part is empty.", param="data")
-        if expected_sha256 is not None and expected_sha256 != spooled.sha256:
+        await data.flush()
+        if expected_sha256 is not None and expected_sha256 != data.sha256:
             raise BadRequestError(
-                f"The part's SHA-256 is {spooled.sha256}, not what was said; send it again.",
+                f"The part's SHA-256 is {data.sha256}, not what was said; send it again.",
                 param="sha256",
                 code="checksum_mismatch",
             )
         async with self._session() as session:
-            if known := await self._make_room(session, upload_id, spooled):
+            if known := await self._make_room(session, upload_id, data):
                 return _part_view(known)
-        part_id = new_id("part")
-        key = part_key(upload_id, part_id)
         try:
-            await self._storage.put_part(key, spooled.path)
+            await data.finish()
             async with self._session() as session:
-                known = await self._make_room(session, upload_id, spooled)
+                known = await self._make_room(session, upload_id, data)
                 row = UploadPartRow(
                     id=part_id,
                     tenant_id=self._tenant.tenant_id,
                     upload_id=upload_id,
-                    bytes=spooled.bytes,
-                    sha256=spooled.sha256,
+                    bytes=data.bytes,
+                    sha256=data.sha256,
                     created_at=datetime.now(UTC),
                 )
                 if known is None:
                     session.add(row)
         except BaseException:
-            await self._storage.discard([key])
+            await self._storage.discard([data.key])
             raise
         if known is not None:
-            await self._storage.discard([key])
+            await self._storage.discard([data.key])
         return _part_view(known or row)
 
     async def _make_room(
-        self, session: AsyncSession, upload_id: str, part: SpoolFile
+        self, session: AsyncSession, upload_id: str, part: IncomingObject
     ) -> UploadPartRow | None:
         """The part with the same bytes, if it came before; else raises ConflictError or
         TooLargeError unless the upload takes this one too."""

@@ -38,9 +38,7 @@ class IntakeWorker:
     def __init__(self, state: AppState, *, release_after: timedelta = RELEASE_AFTER) -> None:
         self._state = state
         self._storage = AdapterStorage(state.objects, reserve_bytes=state.settings.disk_reserve)
-        self._spool = Spool(
-            state.settings.data_dir / "spool", reserve_bytes=state.settings.disk_reserve
-        )
+        self._spool = Spool(state.settings.spool_folder)
         self._resolver = state.resolver
         self._release_after = release_after
 
