@@ -5,9 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sqlalchemy import NullPool, create_engine, text
+
+from tenora_platform.db import DatabaseUrls
 from tenora_platform.keys import hash_key, make_key
 from tenora_platform.secret import ServerSecret, write_private
 from tenora_platform.settings import Settings
+
+_HAS_OWNER = text(
+    "select exists (select from admin_keys"
+    " where role = 'owner' and revoked_at is null and expires_at is null)"
+)
 
 
 def admin_key_hashes(settings: Settings, secret: ServerSecret) -> tuple[str, ...]:
@@ -18,8 +26,14 @@ def admin_key_hashes(settings: Settings, secret: ServerSecret) -> tuple[str, ...
     return _read(settings)
 
 
-def has_admin_key(settings: Settings) -> bool:
-    return settings.admin_key is not None or bool(_read(settings))
+def has_admin_key(settings: Settings, urls: DatabaseUrls) -> bool:
+    """Whether there is an owner: a configured key, or one in the (migrated) database that does not
+    end by itself."""
+    if settings.admin_key is not None or _read(settings):
+        return True
+    engine = create_engine(urls.admin, poolclass=NullPool, connect_args={"connect_timeout": 10})
+    with engine.connect() as connection:
+        return bool(connection.scalar(_HAS_OWNER))
 
 
 def make_admin_key(settings: Settings, secret: ServerSecret) -> str:

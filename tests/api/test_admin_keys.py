@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from api_harness import ADMIN_KEY, Api
-from platform_fixtures import MakeApi
+from platform_fixtures import MakeApi, Servers
+from tenora_platform.admin_key import has_admin_key, make_admin_key
+from tenora_platform.bootstrap import database_urls
+from tenora_platform.db import Database
+from tenora_platform.installation import Installation
 from tenora_platform.keys import hash_key
+from tenora_platform.settings import Settings
 
 PATH = "/admin/v1/admin_keys"
 SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -161,6 +167,33 @@ async def test_the_last_owner_stays(make_api: MakeApi) -> None:
         assert last.status_code == 409
         assert last.json()["error"]["code"] == "last_owner"
         assert await status(api, two["key"]) == 200
+
+
+async def test_the_first_key_is_made_where_there_is_no_owner(
+    servers: Servers, settings: Settings, tmp_path: Path
+) -> None:
+    bare = settings.model_copy(update={"admin_key": None, "data_dir": tmp_path})
+    urls = database_urls(servers.new_database(), servers.secret, Installation(bare.installation))
+    assert has_admin_key(settings, urls), "it is configured"
+    assert not has_admin_key(bare, urls)
+    insert = text(
+        "insert into admin_keys (id, name, role, prefix, hash, expires_at)"
+        " values (:id, '', :role, '', '', :until)"
+    )
+    db = Database(urls)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    for key_id, role, until, has in (
+        ("a", "operator", None, False),
+        ("b", "owner", soon, False),
+        ("c", "owner", None, True),
+    ):
+        async with db.admin_session() as session:
+            await session.execute(insert, {"id": key_id, "role": role, "until": until})
+        assert has_admin_key(bare, urls) == has
+    await db.close()
+    make_admin_key(bare, servers.secret)
+    urls = database_urls(servers.new_database(), servers.secret, Installation(bare.installation))
+    assert has_admin_key(bare, urls), "it is in the data directory"
 
 
 async def test_two_owners_cannot_end_each_other_at_once(make_api: MakeApi) -> None:

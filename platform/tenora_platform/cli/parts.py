@@ -57,7 +57,7 @@ def api(settings: Settings) -> None:
     from tenora_platform.processes.supervisor import Supervisor
 
     settings = _with_servers(_prepared(settings))
-    if not has_admin_key(settings):
+    if not has_admin_key(settings, _urls(settings, _secret(settings))):
         raise CliError(
             "There is no admin key yet.", "Set TENORA_ADMIN_KEY, or run `tenora serve` once."
         )

@@ -64,13 +64,14 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     configured = settings.secret.get_secret_value() if settings.secret else None
     secret = load_secret(settings.data_dir, configured)
-    if not has_admin_key(settings):
-        key = make_admin_key(settings, secret)
-        console.print(f"tenora: admin key (shown once, keep it): {key}")
     with running_servers(settings, secret) as ready:
         assert ready.database_url is not None
         installation = Installation(ready.installation)
-        prepare_database(database_urls(ready.database_url, secret, installation))
+        urls = database_urls(ready.database_url, secret, installation)
+        prepare_database(urls)
+        if not has_admin_key(ready, urls):
+            key = make_admin_key(ready, secret)
+            console.print(f"tenora: admin key (shown once, keep it): {key}")
         claim_redis(settings, secret)
         ready = with_model(ready)
         with closing(listen(ready.host, ready.port)) as listener:
