@@ -64,6 +64,10 @@ def build_state(
 
     presence = Presence(redis, said)
     metrics.show_processes(presence, lambda: unbilled.counted or presence.unbilled)
+
+    def api_processes() -> int:
+        return presence.api_processes or settings.workers
+
     return AppState(
         settings=settings,
         secret=secret,
@@ -85,9 +89,11 @@ def build_state(
             lease_s=settings.lease_s,
             metrics=metrics,
             fallback_s=settings.limits_fallback_s,
-            processes=lambda: presence.api_processes or settings.workers,
+            processes=api_processes,
         ),
-        budgets=Budgets(db, redis, lease_s=settings.lease_s, metrics=metrics),
+        budgets=Budgets(
+            db, redis, lease_s=settings.lease_s, metrics=metrics, processes=api_processes
+        ),
         audit=AuditLog(secret),
         metrics=metrics,
         unbilled=unbilled,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -57,13 +57,13 @@ class _Read:
 class LocalBooks:
     """Lives on one asyncio loop."""
 
-    def __init__(self, seeder: Seeder) -> None:
+    def __init__(self, seeder: Seeder, processes: Callable[[], int]) -> None:
         self._seeder = seeder
+        self._processes = processes
         self._held: dict[str, _Held] = {}
         self._queue: deque[Settlement] = deque(maxlen=QUEUE_MAX)
         self._known: dict[str, _Read] = {}  # by tenant: what Redis last said
         self._books: dict[str, _Read] = {}
-        self._expected: dict[tuple[str, str], int] = {}
 
     def took(self, hold: BudgetHold) -> None:
         tenant = hold.tenant
@@ -116,15 +116,16 @@ class LocalBooks:
     async def acquire(
         self, tenant: TenantContext, budgets: Sequence[Budget], work: Work, now: datetime
     ) -> Answer:
-        """As the script decides, by the books as far as they answer. Raises UnavailableError if
-        nothing is known."""
+        """As the script decides, by the books as far as they answer, and with this process's share
+        of what is left. Raises UnavailableError if nothing is known."""
         read = await self._read(tenant.tenant_id, budgets, now)
         levels = [self._level(tenant, budget, read) for budget in budgets]
         wanted = sum(work.amounts(work.unknown_tokens))
+        others = max(1, self._processes())
         refused = None
         for level in levels:
             spent, cap = level.spent or 0, level.cap or 0
-            if work.sequences and (spent >= cap or spent + level.held + wanted > cap):
+            if work.sequences and (spent >= cap or spent + others * (level.held + wanted) > cap):
                 refused = level
                 break
         return Answer("refused" if refused else "held", refused, work.unknown_tokens, levels)

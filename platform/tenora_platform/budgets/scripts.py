@@ -107,13 +107,17 @@ local lease_ms, key_id, model = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local budgets = tonumber(ARGV[6])
 local first = 7 + 3 * budgets
 
+-- Sent again after its connection broke, it does not stand in its own way.
+local own = {}
+for i = first, #ARGV, 3 do own[ARGV[i]] = true end
+
 local held_tenant, held_key = 0, 0
 local holds = redis.call('HGETALL', KEYS[2])
 for i = 1, #holds, 2 do
   local until_ms, nanos, key = string.match(holds[i + 1], '^(%d+)|(%d+)|(.*)$')
   if tonumber(until_ms) <= now then
     redis.call('HDEL', KEYS[2], holds[i])
-  else
+  elseif not own[holds[i]] then
     held_tenant = held_tenant + nanos
     if key == key_id then held_key = held_key + nanos end
   end

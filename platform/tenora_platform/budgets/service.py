@@ -49,7 +49,8 @@ def utc_now() -> datetime:
 
 
 class Budgets:
-    """The budgets of every tenant, as this process sees them. `keep` must run beside it."""
+    """The budgets of every tenant, as this process sees them. `keep` must run beside it. Without
+    Redis each of `processes` has its share of what the books say is left."""
 
     def __init__(
         self,
@@ -59,12 +60,13 @@ class Budgets:
         lease_s: float,
         metrics: Metrics,
         clock: Callable[[], datetime] = utc_now,
+        processes: Callable[[], int] = lambda: 1,
     ) -> None:
         self.store = BudgetStore(redis, lease_ms=int(lease_s * 1000))
         self.seeder = Seeder(db, self.store)
         self._prices = PriceBook(db)
         self._teller = Teller(db)
-        self._local = LocalBooks(self.seeder)
+        self._local = LocalBooks(self.seeder, processes)
         self._metrics = metrics
         self._clock = clock
         self._lease_s = lease_s
