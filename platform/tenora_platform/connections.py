@@ -1,12 +1,15 @@
-"""What a connection may cost before it is a request: heads in time, bodies by a least rate, so many
-connections of one address and in all, with room kept for the probes. Knows HTTP as bytes; what is
-asked for, `http` and the application see to."""
+"""What a connection may cost beside its request: heads in time, bodies and answers by a least rate,
+so many connections of one address and in all, with room kept for the probes. Knows HTTP as bytes;
+what is asked for, `http` and the application see to."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import resource
+import sys
+import termios
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +33,8 @@ _SWEEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`body_rate` in bytes a second, over every `body_window_s` in which we read."""
+    """`body_rate` in bytes a second, over every `body_window_s` in which we read; the same of
+    answers, while they wait for the client to read."""
 
     total: int
     per_address: int
@@ -129,6 +133,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._window_s = 0.0
         self._window_bytes = 0
+        self._unread: tuple[float, int] | None = None  # since when, and how many bytes wait
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -164,6 +169,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._window_bytes += len(body)
         super().on_body(body)
 
+    def resume_writing(self) -> None:
+        self._unread = None  # it reads
+        super().resume_writing()
+
     def asks_nothing_since(self, settled_s: float) -> bool:
         """Whether there is no request, or no whole head of one, since before `settled_s`."""
         if self._since_s is not None and self._since_s > settled_s:
@@ -171,8 +180,13 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._since_s is not None or self.cycle is None or self.cycle.response_complete
 
     def check(self, now: float) -> None:
-        """Cut this connection if its head is late or its body too slow."""
+        """Cut this connection if its head is late, its body too slow, or its answer not read."""
         limits = self.guard.limits
+        if self._is_unread(now):
+            # The stream behind it ends as one whose client went away: aborted, billed to there.
+            self.guard.discard(self)
+            self.transport.abort()
+            return
         if self._since_s is not None:
             if now - self._since_s > limits.head_s:
                 self.cut(_HEAD_LATE)
@@ -186,6 +200,31 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._window_bytes < limits.body_rate * (now - self._window_s):
                 self.cut(_BODY_SLOW)
             self._window_s, self._window_bytes = now, 0
+
+    def _is_unread(self, now: float) -> bool:
+        """Whether what waits to be read is read too slowly. Looked at while nothing is added."""
+        left = self.transport.get_write_buffer_size()
+        still = self.flow.write_paused or self.cycle is None or self.cycle.response_complete
+        if not left or not still:
+            self._unread = None
+            return False
+        left += self._bytes_in_the_kernel()
+        since, before = self._unread or (now, left)
+        if now - since <= self.guard.limits.body_window_s:
+            self._unread = since, before
+            return False
+        self._unread = now, left
+        return before - left < self.guard.limits.body_rate * (now - since)
+
+    def _bytes_in_the_kernel(self) -> int:
+        """Written, and not taken by the other end. The kernel holds megabytes and says that there
+        is room again only when a third of it is free: a slow reader must not look like none."""
+        connection = self.transport.get_extra_info("socket")
+        try:
+            answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        except OSError:  # closed, or not a kernel that tells
+            return 0
+        return int.from_bytes(answer, sys.byteorder)
 
     def cut(self, error: ApiError) -> None:
         """Say why, where nothing has been said, and close. The place is free at once."""

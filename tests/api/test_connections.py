@@ -4,14 +4,16 @@ in time, and the probes answer meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
+import socket
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from api_harness import Api, TestTenant
-from served_api import HELLO, served
+from served_api import HELLO, reset, served
 from tenora_platform.connections import OPEN_FILES_MAX, ConnectionLimits, raise_open_files
 
 Socket = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -121,6 +123,51 @@ async def test_a_stalled_body_is_cut_and_a_slow_one_is_not(
     async with asyncio.timeout(20):
         assert b"400" in await slow.readline()  # read to its end, and no form
     sockets.close()
+
+
+async def test_a_stream_that_nobody_reads_is_ended_and_a_slow_reader_is_not(
+    api: Api, strict: str
+) -> None:
+    """Of an answer much larger than what the kernel holds for a connection. What the client does
+    not take waits in no memory of ours beyond a connection's buffer, and not for long."""
+    await api.put_plan("unlimited", {})
+    tenant = await api.new_tenant("reader", plan="unlimited")
+    api.engine.answer = lambda *_: "x" * 400
+    body = json.dumps(
+        {"model": "fake-base", "messages": HELLO, "n": 128, "max_tokens": 400, "stream": True}
+    ).encode()
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {tenant.key}\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode()
+    url = httpx.URL(strict)
+    ends = [socket.socket() for _ in range(2)]
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        end.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(end, (url.host, url.port))
+        await asyncio.get_running_loop().sock_sendall(end, head + body)
+    idle, reading = ends
+
+    async def read_slowly() -> int:
+        taken = 0
+        while len(api.engine.aborted) < 1:
+            taken += len(await asyncio.get_running_loop().sock_recv(reading, 4096))
+            await asyncio.sleep(0.02)
+        return taken
+
+    try:
+        async with asyncio.timeout(30):
+            taken = await read_slowly()
+        assert taken > 100_000, "it took its part meanwhile"
+        assert len(api.engine.requests) == 2
+        ended = {request_id for request_id, _, _ in api.engine.aborted}
+        assert len(ended) == 1
+        assert await asyncio.get_running_loop().sock_recv(reading, 4096), "the other one goes on"
+    finally:
+        for end in (idle, reading):
+            end.close()
+        reset(api.engine)
 
 
 async def test_an_address_with_too_many_is_told_and_its_idle_ones_make_room(
