@@ -4,7 +4,7 @@ torch, so that text costs the engine nothing and the API little memory."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ class TextProcessor:
     ) -> IncrementalDetokenizer:
         """A fresh detokenizer for one sequence."""
         return IncrementalDetokenizer(
-            lambda token_id: self._bytes.of(token_id, skip_special), stop, include_stop, min_tokens
+            partial(self._bytes.of, skip_special=skip_special), stop, include_stop, min_tokens
         )
 
 

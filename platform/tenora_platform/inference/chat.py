@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
 from tenora_platform.errors import ApiError, BadRequestError, from_engine
+from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import chat_logprobs
 from tenora_platform.inference.messages import template_messages
@@ -111,38 +111,47 @@ async def chat_stream(
     """Server-sent events. A failure after the first is an `error` event, as OpenAI's clients expect
     it; one before the first is raised."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
-    chunk = partial(session.chunk, "chat.completion.chunk", body)
+    chunks = Chunks(session, "chat.completion.chunk", body)
     begun: set[int] = set()
+    held = b""  # the last chunks of choices go out with what follows them
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
                 if piece.choice not in begun:
                     role = {"role": "assistant", "content": ""}
-                    first = chunk([_delta(piece.choice, role, None, None)])
+                    more: dict[str, Any] = {}
                     if body.return_token_ids and not begun:
-                        first["prompt_token_ids"] = session.prompts[0].token_ids
+                        more["prompt_token_ids"] = session.prompts[0].token_ids
                     begun.add(piece.choice)
-                    yield sse(first)
-                yield sse(chunk([_piece(session, body, piece)]))
+                    held += chunks.rare([_delta(piece.choice, role, None, None)], **more)
+                held += chunks.of(_piece(session, body, piece))
+                if piece.finish_reason is None:
+                    yield held
+                    held = b""
         if include_usage:
-            usage = session.usage().model_dump()
-            yield sse({**chunk([]), "usage": usage})
+            held += chunks.rare([], usage=session.usage().model_dump())
     except (ApiError, EngineError) as error:
         if not begun:
             raise
         failure = error if isinstance(error, ApiError) else from_engine(error)
-        yield sse(failure.body())
+        yield held + sse(failure.body())
         return
-    yield DONE
+    yield held + DONE
 
 
-def _piece(session: InferenceSession, body: ChatCompletionRequest, piece: Piece) -> dict[str, Any]:
+def _piece(session: InferenceSession, body: ChatCompletionRequest, piece: Piece) -> bytes:
+    """The choice of its chunk. Nearly all of them are a text and nothing more."""
+    if piece.finish_reason is None and not body.logprobs and not body.return_token_ids:
+        return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (
+            piece.choice,
+            encode(piece.text),
+        )
     delta = {"content": piece.text} if piece.text else {}
     logprobs = None
     if body.logprobs and piece.logprobs:
         logprobs = chat_logprobs(session.state.engine.text, piece.logprobs).model_dump()
     choice = _delta(piece.choice, delta, logprobs, piece.finish_reason)
-    return {**choice, "token_ids": piece.token_ids} if body.return_token_ids else choice
+    return encode({**choice, "token_ids": piece.token_ids} if body.return_token_ids else choice)
 
 
 def _delta(

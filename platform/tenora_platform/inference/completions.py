@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from functools import partial
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
 from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import text_logprobs
 from tenora_platform.inference.neutral_fields import refuse_unsupported
@@ -123,9 +123,10 @@ async def completion_stream(
 ) -> AsyncGenerator[bytes]:
     """Server-sent events, as `chat_stream`."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
-    chunk = partial(session.chunk, "text_completion", body)
+    chunks = Chunks(session, "text_completion", body)
     shaping = _Choices(session, body)
     begun: set[int] = set()
+    held = b""  # the last chunks of choices go out with what follows them
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
@@ -141,14 +142,16 @@ async def completion_stream(
                     if piece.choice not in begun:
                         choice["prompt_token_ids"] = shaping.prompt_token_ids(piece.choice)
                 begun.add(piece.choice)
-                yield sse(chunk([choice]))
+                held += chunks.of(encode(choice))
+                if piece.finish_reason is None:
+                    yield held
+                    held = b""
         if include_usage:
-            usage = session.usage().model_dump()
-            yield sse({**chunk([]), "usage": usage})
+            held += chunks.rare([], usage=session.usage().model_dump())
     except (ApiError, EngineError) as error:
         if not begun:
             raise
         failure = error if isinstance(error, ApiError) else from_engine(error)
-        yield sse(failure.body())
+        yield held + sse(failure.body())
         return
-    yield DONE
+    yield held + DONE

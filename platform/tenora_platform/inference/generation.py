@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -22,8 +21,7 @@ from tenora_platform.inference.parameters import Generation
 MERGE_QUEUE_MAX = 256  # pieces waiting for a slow client, over all prompts of one request
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What one choice gains. The last piece of a choice has a `finish_reason`."""
 
     choice: int
@@ -206,13 +204,12 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
     return "length"
 
 
-async def merged(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
+def merged(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
     """The pieces of all runs as they come. The first failure ends all of them and is raised."""
-    if len(runs) == 1:
-        async with contextlib.aclosing(runs[0].pieces()) as pieces:
-            async for piece in pieces:
-                yield piece
-        return
+    return runs[0].pieces() if len(runs) == 1 else _interleaved(runs)
+
+
+async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
     queue: asyncio.Queue[Piece | Exception | None] = asyncio.Queue(MERGE_QUEUE_MAX)
     tasks = [asyncio.create_task(_pump(run.pieces(), queue)) for run in runs]
     running = len(tasks)

@@ -180,10 +180,9 @@ class InferenceSession:
     def _note_tier(self) -> None:
         """Answer and headers name the tier that serves the request: one of which a sequence was
         relegated was."""
-        tiers = {run.tier for run in self._runs} - {self.tier}
-        if tiers:
-            self.tier = tiers.pop()
-            self.headers["x-tenora-tier"] = self.tier
+        for run in self._runs:
+            if run.tier != self.tier and run.tier != run.request.tenant.tier:
+                self.tier = self.headers["x-tenora-tier"] = run.tier
 
     def usage_so_far(self) -> dict[str, int]:
         """For a chunk of a stream that asked for it; `usage` says more, once the stream ends."""

@@ -54,7 +54,10 @@ class EventStream(Response):
                 if not started:
                     await send(self._start())
                     started = True
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                is_last = event.endswith(DONE)
+                await send({"type": "http.response.body", "body": event, "more_body": not is_last})
+                if is_last:
+                    return
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _start(self) -> dict[str, Any]:
