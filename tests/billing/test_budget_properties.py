@@ -338,7 +338,7 @@ STEPS: list[Step] = [
 
 
 @settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     # What fails is told as it was found: to make it smaller takes minutes.

@@ -231,3 +231,38 @@ async def test_without_a_price_only_a_budget_fails_closed(api: Api) -> None:
         assert (await ask(api, free)).status_code == 200
     finally:
         book._lists = lists
+
+
+async def test_without_a_budget_nothing_is_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No round trip to Redis, and no price."""
+    tenant = await api.new_tenant("unbound")
+
+    async def refused(*values: Any, **more: Any) -> None:
+        raise AssertionError("asked all the same")
+
+    store = api.state.budgets.store
+    for name in ("acquire", "spent", "settle", "seed", "open"):
+        monkeypatch.setattr(store, name, refused)
+    monkeypatch.setattr(api.state.budgets._prices, "lists", refused)
+    assert (await ask(api, tenant)).status_code == 200
+    assert (await limits(api, tenant))["budgets"] == []
+
+
+async def test_a_budget_that_is_new_knows_what_was_spent_before(api: Api) -> None:
+    await api.put_plan("later", {})
+    tenant = await api.new_tenant("later", "later")
+    for _ in range(2):
+        assert (await ask(api, tenant)).status_code == 200
+    cost = 4 * PROMPT + 10 * OUTPUT
+    async with asyncio.timeout(10):
+        while True:
+            page = (await api.call(tenant.key, "GET", "/v1/costs")).json()
+            if sum(Decimal(each["amount"]) for day in page["data"] for each in day["results"]) == (
+                2 * cost
+            ):
+                break
+            await asyncio.sleep(0.02)
+    await api.put_plan("later", {"budget": f"{3 * cost:f}"})
+    assert Decimal((await budgets(api, tenant))["plan_month"]["spent"]) == 2 * cost
+    assert (await ask(api, tenant)).status_code == 200
+    assert (await ask(api, tenant)).status_code == 429

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import ARRAY, Select, Text, any_, func, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.tables import RatedLineRow
@@ -61,7 +61,9 @@ async def lately_stored(
         # The index is by this one; what ended longer before it was stored, `ids` has.
         UsageEventRow.event_time >= func.now() - 30 * within
     )
-    query = _events(tenant_id).where(or_(new, UsageEventRow.event_id.in_(ids)))
+    query = _events(tenant_id).where(
+        or_(new, UsageEventRow.event_id == any_(literal(list(ids), ARRAY(Text))))
+    )
     return [
         Charge(event_id=event_id, tenant_id=tenant_id, key_id=key or "", at=at, nanos=int(nanos))
         for event_id, key, at, nanos in await session.execute(query)
