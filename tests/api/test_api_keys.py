@@ -276,6 +276,20 @@ async def test_the_overlap_ends_by_itself_though_the_secret_is_remembered(api: A
             await asyncio.sleep(0.1)
 
 
+async def test_of_two_rotations_at_once_one_is_done(make_api: MakeApi) -> None:
+    """The other would have cut off the secret that is in use."""
+    async with make_api() as one, make_api() as other:
+        tenant = await one.new_tenant()
+        path = f"/v1/api_keys/{tenant.key_id}/rotate"
+        answers = await asyncio.gather(
+            *(worker.call(tenant.key, "POST", path) for worker in (one, other, one, other))
+        )
+        assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
+        new = next(answer for answer in answers if answer.status_code == 200).json()
+        for key in (tenant.key, new["key"]):
+            assert (await one.call(key, "GET", "/v1/me")).status_code == 200
+
+
 async def test_without_overlap_the_old_secret_is_out_at_once(make_api: MakeApi) -> None:
     async with make_api() as one, make_api() as other:
         tenant = await one.new_tenant()

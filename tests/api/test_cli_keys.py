@@ -31,10 +31,16 @@ def test_rotating_a_tenants_key_from_a_shell(listening: Listening) -> None:
     where, admin = ("--url", listening.url), {"TENORA_ADMIN_KEY": ADMIN_KEY}
     code, text = run("tenant", "create", "shell", "--json", *where, **admin)
     own = {"TENORA_API_KEY": json.loads(text)["key"]}
-    models = ("--model", "a", "--model", "b@1")
+    limits = ("--limit", "budget=1.5", "--limit", "tokens_per_min=9")
+    models = ("--model", "a", "--model", "b@1", *limits)
     code, text = run("key", "create", "ci", *models, "--json", *where, **own)
     made = json.loads(text)
     assert made["models"] == ["a", "b@1"]
+    assert (made["limits"]["tokens_per_min"], float(made["limits"]["budget"])) == (9, 1.5)
+    code, text = run("key", "create", "bad", "--limit", "budget", *where, **own)
+    assert (code, "is no limit" in text) == (1, True)
+    code, text = run("key", "create", "bad", "--limit", "speed=1", *where, **own)
+    assert (code, "limits.speed" in text) == (1, True)
     code, text = run("key", "rotate", made["id"], "--json", *where, **own)
     assert (code, json.loads(text)["previous"]["prefix"]) == (0, made["prefix"])
     code, text = run("key", "list", *where, **own)

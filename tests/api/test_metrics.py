@@ -232,6 +232,9 @@ async def test_tenants_are_told_apart_for_the_operator_alone_and_by_id(api: Api)
     shown = (await api.admin("GET", "/metrics")).text
     assert f'tenora_output_tokens_total{{class="default",tenant="{tenant.id}"}} 3.0' in shown
     assert "theirs" not in shown
+    made = await api.admin("POST", "/admin/v1/admin_keys", json={"role": "metrics"})
+    scraped = (await api.call(made.json()["key"], "GET", "/metrics")).text
+    assert f'tenora_output_tokens_total{{class="default",tenant="{tenant.id}"}} 3.0' in scraped
     public = (await api.http.get("/metrics")).text
     assert tenant.id not in public
     for series in (

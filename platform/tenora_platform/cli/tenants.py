@@ -17,6 +17,7 @@ from tenora_platform.cli.client import (
     connected,
     show,
 )
+from tenora_platform.cli.errors import CliError
 from tenora_platform.schemas import DAY_S
 
 tenant = typer.Typer(no_args_is_help=True)
@@ -132,6 +133,9 @@ def create_key(
         typer.Option(help="NAME, NAME@3 or the base model; may be repeated; all if absent."),
     ] = None,
     expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(help="requests_per_min=60, budget=12.50, ...; repeatable.")
+    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -140,6 +144,8 @@ def create_key(
     body: dict[str, Any] = {"name": name}
     if model:
         body["models"] = model
+    if limit:
+        body["limits"] = dict(_limit(text) for text in limit)
     if scope:
         body["scopes"] = scope
     if expires_at:
@@ -177,6 +183,14 @@ def revoke_key(
     with connected(url, _either(key, tenant_id), what="a key") as api:
         api.call("DELETE", f"{_keys_path(tenant_id)}/{key_id}")
     typer.echo(f"revoked {key_id}")
+
+
+def _limit(text: str) -> tuple[str, str]:
+    """`name=value`; which names there are, and which values, the server says."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise CliError(f"{text!r} is no limit.", "Such as --limit requests_per_min=60")
+    return name.strip(), value.strip()
 
 
 def _keys_path(tenant_id: str | None) -> str:
