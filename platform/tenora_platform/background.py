@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from tenora_platform import redis_mark
+from tenora_platform import marks
 from tenora_platform.installation import Installation
 from tenora_platform.outages import first_line, log_failure
 from tenora_platform.state import AppState
@@ -35,12 +35,12 @@ def api_work(state: AppState) -> Work:
         "flights": state.flights.keep_watch,
         "budgets": state.budgets.keep,
         "presence": state.presence.keep,
-        "redis": partial(redis_mark.keep, state.redis, _mark(state)),
+        "redis": partial(marks.keep, state.redis, _mark(state)),
     }
 
 
 def _mark(state: AppState) -> str:
-    return redis_mark.mark_of(Installation(state.settings.installation), state.secret)
+    return marks.mark_of(Installation(state.settings.installation), state.secret)
 
 
 def worker_work(state: AppState) -> Work:

@@ -99,6 +99,18 @@ def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
         engine.dispose()
 
 
+def most_connections(urls: DatabaseUrls) -> int:
+    """What the server takes, from everybody. Raises DatabaseSetupError."""
+    engine = _owner_engine(urls.owner)
+    try:
+        with engine.connect() as connection:
+            return int(connection.execute(text("show max_connections")).scalar_one())
+    except OperationalError as error:
+        raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
+    finally:
+        engine.dispose()
+
+
 def _owner_engine(owner: URL) -> Engine:
     return create_engine(owner, poolclass=NullPool, connect_args={"connect_timeout": 10})
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from structlog.stdlib import BoundLogger
 
 from tenora_platform.errors import UnavailableError, response_of
-from tenora_platform.redis_mark import RedisTakenError
+from tenora_platform.marks import TakenError
 
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ def install_outage_handlers(app: FastAPI) -> None:
 def log_failure(log: BoundLogger, event: str, error: Exception, **more: object) -> None:
     """Background work has failed: in one line where a server is away or another's, which says so
     itself, with a traceback where the mistake may be ours."""
-    if outage_of(error) is not None or isinstance(error, RedisTakenError):
+    if outage_of(error) is not None or isinstance(error, TakenError):
         log.warning(event, reason=first_line(error), **more)
     else:
         log.error(event, exc_info=error, **more)

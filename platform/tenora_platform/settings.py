@@ -166,6 +166,11 @@ class Settings(BaseSettings):
         return self.object_store or str((self.data_dir / "objects").resolve())
 
     @property
+    def connections_needed(self) -> int:
+        """To PostgreSQL at most, by the API processes, one worker, migrations and `doctor`."""
+        return (self.workers + 1) * self.database_connections + 2
+
+    @property
     def kernels_dir(self) -> Path | None:
         """Where an installed Tenora compiles its kernels at the first start; a checkout has them
         compiled by its Makefile."""

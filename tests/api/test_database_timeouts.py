@@ -5,17 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api_harness import Api
+from api_harness import SECRET, Api
 from platform_fixtures import MakeApi, Servers, plain_url, with_database
-from tenora_platform.bootstrap import DatabaseSetupError, database_urls, prepare_database
+from tenora_platform.bootstrap import (
+    DatabaseSetupError,
+    database_urls,
+    most_connections,
+    prepare_database,
+)
+from tenora_platform.cli.doctor import check_database
 from tenora_platform.db import Database, DatabaseUrls
+from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import DEFAULT
 from tenora_platform.locks import lock
 from tenora_platform.outages import outage_of
@@ -149,6 +158,25 @@ async def test_connections_are_bounded(servers: Servers) -> None:
         assert max(seen) == 6, seen
     finally:
         await db.close()
+
+
+def test_the_servers_room_is_for_all_processes(
+    servers: Servers, urls: DatabaseUrls, tmp_path: Path
+) -> None:
+    """An embedded server has it; an operator's is asked by `tenora doctor`."""
+    many = Settings(data_dir=tmp_path / "d", workers=7, database_connections=20)
+    assert many.connections_needed == 8 * 20 + 2
+    with running_servers(many, servers.secret) as ready:
+        assert ready.database_url is not None
+        own = database_urls(ready.database_url, servers.secret, DEFAULT)
+        assert most_connections(own) >= many.connections_needed
+    url = urls.owner.render_as_string(hide_password=False)
+    settings = many.model_copy(update={"database_url": url, "secret": SecretStr(SECRET)})
+    finding = check_database(settings)
+    assert finding.verdict == "note"
+    assert "max_connections" in finding.text
+    fitting = settings.model_copy(update={"workers": 1})
+    assert "migrated to" in check_database(fitting).text
 
 
 def test_a_pool_without_room_is_an_outage() -> None:

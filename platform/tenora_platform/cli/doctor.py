@@ -12,8 +12,13 @@ import redis
 from rich.console import Console
 from rich.markup import escape
 
-from tenora_platform import redis_mark
-from tenora_platform.bootstrap import DatabaseSetupError, database_urls, migration_state
+from tenora_platform import marks
+from tenora_platform.bootstrap import (
+    DatabaseSetupError,
+    database_urls,
+    migration_state,
+    most_connections,
+)
 from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.postgres import find_binaries
 from tenora_platform.embedded.process import EmbeddedServerError
@@ -160,8 +165,17 @@ def check_database(settings: Settings) -> Finding:
     urls = database_urls(settings.database_url, _secret(settings), installation)
     try:
         current, head = migration_state(urls)
+        most = most_connections(urls)
     except DatabaseSetupError as error:
         return Finding("database", "wrong", str(error))
+    if settings.connections_needed > most:
+        return Finding(
+            "database",
+            "note",
+            f"reachable, but takes {most} connections (max_connections) where "
+            f"{settings.connections_needed} may be wanted: raise that, or lower "
+            "TENORA_DATABASE_CONNECTIONS or TENORA_WORKERS",
+        )
     if current == head:
         return Finding("database", "ok", f"reachable, migrated to {head}")
     return Finding("database", "note", f"reachable, at {current}; the next start makes it {head}")
@@ -176,13 +190,13 @@ def check_redis(settings: Settings) -> Finding:
     try:
         with redis.Redis.from_url(settings.redis_url, socket_timeout=5) as client:
             version = client.info("server").get("redis_version", "unknown")
-            holder = client.get(redis_mark.KEY)
+            holder = client.get(marks.KEY)
     except (redis.RedisError, OSError, ValueError) as error:
         return Finding("redis", "wrong", f"TENORA_REDIS_URL cannot be used: {error}")
     try:
-        mark = redis_mark.mark_of(Installation(settings.installation), _secret(settings))
-        redis_mark.compare(holder, mark)
-    except redis_mark.RedisTakenError as error:
+        mark = marks.mark_of(Installation(settings.installation), _secret(settings))
+        marks.compare(holder, mark)
+    except marks.TakenError as error:
         return Finding("redis", "wrong", str(error))
     return Finding("redis", "ok", f"reachable, version {version}")
 

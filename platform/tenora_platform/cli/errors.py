@@ -41,9 +41,9 @@ def _explain(error: Exception) -> bool:
 
     from tenora_platform.bootstrap import DatabaseSetupError
     from tenora_platform.embedded.process import EmbeddedServerError
-    from tenora_platform.redis_mark import RedisTakenError
+    from tenora_platform.marks import TakenError
 
-    foreseen = (CliError, EmbeddedServerError, DatabaseSetupError, RedisTakenError, EngineError)
+    foreseen = (CliError, EmbeddedServerError, DatabaseSetupError, TakenError, EngineError)
     if isinstance(error, foreseen):
         show_error(str(error), getattr(error, "hint", None))
     elif isinstance(error, ValidationError):

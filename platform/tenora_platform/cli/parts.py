@@ -17,7 +17,7 @@ from tenora_platform.cli.checks import check_device, check_model_folder
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import (
     base_url,
-    claim_redis,
+    claim_servers,
     ended_by_signals,
     take_signals,
     with_model,
@@ -38,7 +38,7 @@ def engine(settings: Settings) -> None:
     from tenora_engine.transport.server import serve_engine
 
     settings = _prepared(settings)
-    claim_redis(settings, _secret(settings))
+    claim_servers(settings, _secret(settings))
     try:
         settings = found_servers(settings, _secret(settings), database=False)
     except EmbeddedServerError:
@@ -121,7 +121,7 @@ def _prepared(settings: Settings) -> Settings:
 
 def _with_servers(settings: Settings) -> Settings:
     """With servers that run, whose schema is ours. Raises CliError, EmbeddedServerError,
-    RedisTakenError or DatabaseSetupError."""
+    TakenError or DatabaseSetupError."""
     secret = _secret(settings)
     settings = found_servers(settings, secret)
     current, head = migration_state(_urls(settings, secret))
@@ -130,7 +130,7 @@ def _with_servers(settings: Settings) -> Settings:
             f"The database is at revision {current}, and this version of Tenora needs {head}.",
             "Run: tenora migrate",
         )
-    claim_redis(settings, secret)
+    claim_servers(settings, secret)
     return settings
 
 

@@ -22,10 +22,10 @@ from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.servers import running_servers
 from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
+from tenora_platform.marks import claim_redis, claim_store, mark_of
 from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.supervisor import Supervisor
-from tenora_platform.redis_mark import claim, mark_of
 from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
@@ -72,7 +72,7 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
         if not has_admin_key(ready, urls):
             key = make_admin_key(ready, secret)
             console.print(f"tenora: admin key (shown once, keep it): {key}")
-        claim_redis(settings, secret)
+        claim_servers(settings, secret)
         ready = with_model(ready)
         with closing(listen(ready.host, ready.port)) as listener:
             supervisor = Supervisor(
@@ -88,15 +88,17 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
                 take_signals()
 
 
-def claim_redis(settings: Settings, secret: ServerSecret) -> None:
-    """Raises RedisTakenError if the operator's Redis is another installation's, CliError if its URL
-    is none. An embedded one is nobody else's."""
-    if settings.redis_url is None:
-        return
+def claim_servers(settings: Settings, secret: ServerSecret) -> None:
+    """Raises TakenError if the operator's Redis or object store is another installation's, CliError
+    if its URL is none. Those in the data directory are nobody else's."""
+    mark = mark_of(Installation(settings.installation), secret)
     try:
-        claim(settings.redis_url, mark_of(Installation(settings.installation), secret))
+        if settings.redis_url is not None:
+            claim_redis(settings.redis_url, mark)
     except ValueError as error:
         raise CliError(f"TENORA_REDIS_URL cannot be used: {error}") from error
+    if settings.object_store is not None:
+        claim_store(settings.object_store, mark)
 
 
 def with_model(settings: Settings) -> Settings:

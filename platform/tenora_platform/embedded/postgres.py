@@ -58,11 +58,19 @@ class EmbeddedPostgres:
 
     name = "postgres"
 
-    def __init__(self, folder: Path, secret: ServerSecret, *, binaries: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        secret: ServerSecret,
+        *,
+        binaries: Path | None = None,
+        connections: int = 100,
+    ) -> None:
         self.folder = folder.resolve()
         self.data = self.folder / "data"
         self.log = self.folder / "postgres.log"
         self._binaries = binaries
+        self._connections = connections
         self._password = secret.mac("database-role", SUPERUSER)
         self._process: subprocess.Popen[bytes] | None = None
         self._url: URL | None = None
@@ -160,7 +168,7 @@ class EmbeddedPostgres:
             "listen_addresses": "",
             "port": str(_PORT),
             "shared_buffers": "32MB",
-            "max_connections": "100",
+            "max_connections": str(max(100, self._connections)),
             "jit": "off",  # compiling costs more than our short queries take
             "logging_collector": "off",
         }

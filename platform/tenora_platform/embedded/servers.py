@@ -16,6 +16,8 @@ from tenora_platform.embedded.valkey import EmbeddedValkey
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
+_OTHERS_CONNECTIONS = 24  # another worker beside ours, or a person's psql
+
 
 @contextmanager
 def running_servers(settings: Settings, secret: ServerSecret) -> Iterator[Settings]:
@@ -26,7 +28,8 @@ def running_servers(settings: Settings, secret: ServerSecret) -> Iterator[Settin
         stack.enter_context(_only_one(data_dir))
         database_url, redis_url = settings.database_url, settings.redis_url
         if database_url is None:
-            postgres = EmbeddedPostgres(data_dir / "postgres", secret)
+            connections = settings.connections_needed + _OTHERS_CONNECTIONS
+            postgres = EmbeddedPostgres(data_dir / "postgres", secret, connections=connections)
             stack.enter_context(upheld(postgres))
             database_url = postgres.url
         if redis_url is None:

@@ -1,4 +1,5 @@
-"""Two installations must not share one Redis database: it is marked, and the second is told so."""
+"""Two installations must not share one Redis database or object store: what one uses is marked, and
+the second is told so."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from redis.asyncio import Redis
 from api_harness import SECRET, Api, running_api
 from platform_fixtures import MakeApi, Servers
 from shell import run
-from tenora_platform import redis_mark
+from tenora_platform import marks
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.cli.doctor import check_redis
 from tenora_platform.embedded.process import free_port
 from tenora_platform.installation import DEFAULT, Installation
+from tenora_platform.marks import KEY, OBJECT, TakenError, claim_redis, claim_store, look, mark_of
 from tenora_platform.redis_client import open_redis
-from tenora_platform.redis_mark import KEY, RedisTakenError, claim, look, mark_of
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -71,7 +72,7 @@ async def test_the_second_on_a_redis_is_not_ready(
 async def test_a_redis_that_was_emptied_is_marked_again(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_mark, "_EVERY_S", 0.02)
+    monkeypatch.setattr(marks, "_EVERY_S", 0.02)
     async with make_api() as api:
         await marked(api.state.redis, OURS)
         await api.state.redis.delete(KEY)
@@ -82,8 +83,8 @@ async def test_a_redis_that_is_away_says_nothing(redis_url: str) -> None:
     gone = Redis.from_url("redis://127.0.0.1:1", socket_connect_timeout=1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await redis_mark.keep(gone, OURS)
-    claim(f"redis://127.0.0.1:{free_port()}", OURS)
+            await marks.keep(gone, OURS)
+    claim_redis(f"redis://127.0.0.1:{free_port()}", OURS)
     await gone.aclose()
 
 
@@ -91,17 +92,36 @@ async def test_marks(servers: Servers) -> None:
     url = numbered(servers.redis_url, 2)
     async with open_redis(url) as redis:
         await redis.delete(KEY)
-        claim(url, GREEN)
-        claim(url, GREEN)
+        claim_redis(url, GREEN)
+        claim_redis(url, GREEN)
         await look(redis, GREEN)
         assert 0 < await redis.ttl(KEY) <= 7 * 24 * 3600, "it is anybody's after the last process"
-        with pytest.raises(RedisTakenError, match="'green'"):
-            claim(url, OURS)
+        with pytest.raises(TakenError, match="'green'"):
+            claim_redis(url, OURS)
         await redis.delete(KEY)
-        claim(url, NAMESAKE)
-        with pytest.raises(RedisTakenError, match="called 'tenora' too, with another secret"):
+        claim_redis(url, NAMESAKE)
+        with pytest.raises(TakenError, match="called 'tenora' too, with another secret"):
             await look(redis, OURS)
         await redis.delete(KEY)
+
+
+def test_an_object_store_is_one_installations(tmp_path: Path) -> None:
+    """Two on one would each remove the other's adapters after an hour."""
+    store = tmp_path / "objects"
+    claim_store(str(store), OURS)
+    claim_store(str(store), OURS)
+    assert (store / OBJECT).read_text() == OURS
+    with pytest.raises(TakenError, match=r"object store.*'tenora'.*TENORA_OBJECT_STORE"):
+        claim_store(str(store), GREEN)
+    claim_store(f"file://{tmp_path}/objects/green", GREEN)
+
+
+def test_an_object_store_that_is_away_is_found_out_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    claim_store("s3://bucket/prefix", OURS)
 
 
 @pytest.mark.parametrize("command", ["serve", "worker", "api", "engine"])
@@ -109,7 +129,7 @@ def test_a_command_says_so_in_a_line(
     servers: Servers, base_model_dir: Path, tmp_path: Path, command: str
 ) -> None:
     url = numbered(servers.redis_url, 3)
-    claim(url, GREEN)
+    claim_redis(url, GREEN)
     options = ["--data-dir", str(tmp_path / "data"), "--redis-url", url, "--secret", SECRET]
     options += ["--database-url", servers.new_database()]
     options += ["--port", str(free_port()), "--model", str(base_model_dir), "--device", "cpu"]
@@ -121,7 +141,7 @@ def test_a_command_says_so_in_a_line(
 
 def test_doctor_tells(servers: Servers, tmp_path: Path) -> None:
     url = numbered(servers.redis_url, 4)
-    claim(url, GREEN)
+    claim_redis(url, GREEN)
     finding = check_redis(Settings(data_dir=tmp_path, redis_url=url))
     assert finding.verdict == "wrong"
     assert "'green'" in finding.text

@@ -1,0 +1,101 @@
+"""Whose a Redis database and an object store are. What lies in them is called alike in every
+installation, so each needs its own; this notices where two have one. It knows no other key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenora_platform.installation import Installation
+from tenora_platform.secret import ServerSecret
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+    from redis.asyncio import Redis
+
+KEY = "tenora:installation"
+OBJECT = "tenora-installation"
+_REDIS = "in TENORA_REDIS_URL: by a number at its end (redis://host:6379/1), or a server"
+_STORE = "in TENORA_OBJECT_STORE: a prefix is enough (s3://bucket/prefix)"
+_LIFE_S = 7 * 24 * 3600  # after its last process; then the database is anybody's again
+_EVERY_S = 5.0  # how soon a Redis that was emptied is marked again
+
+
+class TakenError(Exception):
+    """What we were told to use is another installation's; says what to do."""
+
+    def __init__(self, what: str, holder: str, mine: str, setting: str, mark: str) -> None:
+        name, me = holder.partition("/")[0], mine.partition("/")[0]
+        whose = f"{name!r}" if name != me else f"that is called {name!r} too, with another secret"
+        super().__init__(
+            f"The {what} is that of another Tenora installation, {whose}. Give each its own "
+            f"{setting}. If the other is no more, or this one's secret was changed, delete its "
+            f"{mark}."
+        )
+
+
+def mark_of(installation: Installation, secret: ServerSecret) -> str:
+    """Its name, and a fingerprint of its secret: others may have the same name elsewhere."""
+    return f"{installation.name}/{secret.mac('redis-mark', installation.name)[:16]}"
+
+
+def claim_redis(url: str, mark: str) -> None:
+    """Before anything starts. Raises TakenError, ValueError for what is no URL; a Redis that is
+    away is found out later."""
+    import redis
+
+    client = redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=5)
+    with contextlib.suppress(redis.RedisError), client:
+        client.set(KEY, mark, nx=True, ex=_LIFE_S)
+        compare(client.get(KEY), mark)
+
+
+def claim_store(location: str, mark: str) -> None:
+    """Before anything is kept there: whoever shares it removes what its own tables do not know.
+    Raises TakenError; a store that is away is found out later."""
+    import obstore
+    from obstore.exceptions import BaseError
+
+    with contextlib.suppress(BaseError, OSError):
+        objects = _store(location)
+        try:
+            found = bytes(obstore.get(objects, OBJECT).bytes()).decode(errors="replace")
+        except FileNotFoundError:
+            obstore.put(objects, OBJECT, mark.encode())
+            return
+        if found != mark:
+            raise TakenError("object store", found, mark, _STORE, f"object {OBJECT}")
+
+
+def _store(location: str) -> ObjectStore:
+    """As the application opens it, but not waited for."""
+    from obstore.store import LocalStore, from_url
+
+    if "://" not in location:
+        return LocalStore(prefix=Path(location), mkdir=True)
+    return from_url(location, client_options={"timeout": "5s"}, retry_config={"max_retries": 1})
+
+
+async def keep(redis: Redis, mark: str) -> None:
+    """For as long as the process lives; raises TakenError."""
+    from redis.exceptions import RedisError
+
+    while True:
+        with contextlib.suppress(RedisError):  # others say that it is away
+            await look(redis, mark)
+        await asyncio.sleep(_EVERY_S)
+
+
+async def look(redis: Redis, mark: str) -> None:
+    """Mark it if nobody has. Raises TakenError or RedisError."""
+    await redis.set(KEY, mark, nx=True, ex=_LIFE_S)
+    compare(await redis.get(KEY), mark)
+    await redis.expire(KEY, _LIFE_S)
+
+
+def compare(found: object, mark: str) -> None:
+    """What Redis' key holds with our own mark. Raises TakenError."""
+    if isinstance(found, bytes) and found.decode() != mark:
+        raise TakenError("Redis database", found.decode(), mark, _REDIS, f"key {KEY}")
