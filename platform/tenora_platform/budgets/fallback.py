@@ -18,6 +18,7 @@ from tenora_platform.budgets.hold import BudgetHold
 from tenora_platform.budgets.seeding import Seeder
 from tenora_platform.budgets.store import Answer, Level, Work
 from tenora_platform.errors import UnavailableError
+from tenora_platform.single_flight import SingleFlight
 
 QUEUE_MAX = 10_000
 """Settlements that wait for Redis; the true-up makes good what is beyond."""
@@ -54,6 +55,10 @@ class _Read:
     until_s: float
 
 
+_Asked = tuple[str, tuple[str, ...]]
+"""A tenant and the accounts that a request of it is under."""
+
+
 class LocalBooks:
     """Lives on one asyncio loop."""
 
@@ -62,8 +67,9 @@ class LocalBooks:
         self._processes = processes
         self._held: dict[str, _Held] = {}
         self._queue: deque[Settlement] = deque(maxlen=QUEUE_MAX)
-        self._known: dict[str, _Read] = {}  # by tenant: what Redis last said
-        self._books: dict[str, _Read] = {}
+        self._known: dict[_Asked, _Read] = {}  # what Redis last said
+        self._books: dict[_Asked, _Read] = {}
+        self._flights: SingleFlight[_Read] = SingleFlight()
 
     def took(self, hold: BudgetHold) -> None:
         tenant = hold.tenant
@@ -104,14 +110,13 @@ class LocalBooks:
 
     def learn(self, tenant_id: str, answer: Answer) -> None:
         """What Redis says now."""
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
         now_s = time.monotonic()
         spent = {each.budget.account: each.spent or 0 for each in answer.levels}
         for each in answer.levels:
             if each.budget.cap is None:
                 spent["credit_cap"] = each.cap or 0
-        self._known[tenant_id] = _Read(spent, now_s, now_s)
+        asked = (tenant_id, tuple(each.budget.account for each in answer.levels))
+        _remember(self._known, asked, _Read(spent, now_s, now_s))
 
     async def acquire(
         self, tenant: TenantContext, budgets: Sequence[Budget], work: Work, now: datetime
@@ -131,22 +136,26 @@ class LocalBooks:
         return Answer("refused" if refused else "held", refused, work.unknown_tokens, levels)
 
     async def _read(self, tenant_id: str, budgets: Sequence[Budget], now: datetime) -> _Read:
-        accounts = [budget.account for budget in budgets]
-        read = self._books.get(tenant_id)
-        if read is not None and read.until_s > time.monotonic() and _has(read, accounts):
+        asked = (tenant_id, tuple(budget.account for budget in budgets))
+        read = self._books.get(asked)
+        if read is not None and read.until_s > time.monotonic():
             return read
-        began_s = time.monotonic()
         try:
-            spent = await self._seeder.spent(tenant_id, accounts, now)
+            return await self._flights.run(asked, lambda: self._read_books(asked, now))
         except (SQLAlchemyError, OSError) as error:
-            known = self._known.get(tenant_id)
-            if known is None or not _has(known, accounts):
+            known = self._known.get(asked)
+            if known is None:
                 raise UnavailableError(
                     "The server cannot tell what is spent.", code="budgets_unavailable"
                 ) from error
             return known
-        self._books[tenant_id] = _Read(spent, began_s - _LAG_S, began_s + _READ_S)
-        return self._books[tenant_id]
+
+    async def _read_books(self, asked: _Asked, now: datetime) -> _Read:
+        began_s = time.monotonic()
+        spent = await self._seeder.spent(*asked, now)
+        read = _Read(spent, began_s - _LAG_S, began_s + _READ_S)
+        _remember(self._books, asked, read)
+        return read
 
     def _level(self, tenant: TenantContext, budget: Budget, read: _Read) -> Level:
         spent = read.spent[budget.account]
@@ -164,8 +173,10 @@ class LocalBooks:
         return Level(budget, spent, cap, held)
 
 
-def _has(read: _Read, accounts: Sequence[str]) -> bool:
-    return all(account in read.spent for account in accounts)
+def _remember(reads: dict[_Asked, _Read], asked: _Asked, read: _Read) -> None:
+    if len(reads) >= _KNOWN_MAX:
+        reads.clear()
+    reads[asked] = read
 
 
 def _belongs(charge: Charge, budget: Budget) -> bool:

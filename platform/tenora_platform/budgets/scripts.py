@@ -18,8 +18,8 @@ PENDING_MS = 86_400_000
 """So long an event that only an API process has told of is believed to come to the books."""
 STORED_MS = 3_600_000
 """So long an event's id is kept after the books had it, in case an API process tells of it late."""
-KEPT_MS = 40 * 86_400_000
-"""Counters live longer than any period; each use renews them."""
+KEPT_MS = 86_400_000
+"""Counters that no request has asked for go: the next one has the books read."""
 LENGTHS_KEPT_MS = 30 * 86_400_000
 
 _NOW = """
@@ -102,6 +102,9 @@ end
 # spent ('': not known), cap}; `what` is 'held', 'refused' (by budget `index`) or 'unknown'.
 ACQUIRE = (
     _NOW
+    + f"""
+local KEPT_MS = {KEPT_MS}
+"""
     + """
 local lease_ms, key_id, model = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local budgets = tonumber(ARGV[6])
@@ -166,6 +169,7 @@ if what == 'held' and lease_ms > 0 then
     redis.call('HSET', KEYS[2], ARGV[i], whole(now + lease_ms) .. '|' .. nanos .. '|' .. key_id)
   end
   redis.call('PEXPIRE', KEYS[2], 2 * lease_ms)
+  redis.call('PEXPIRE', KEYS[1], KEPT_MS)
 end
 return {what, index, whole(expected), whole(held_tenant), whole(held_key), unpack(found)}
 """
@@ -215,7 +219,7 @@ OPEN = (
     _NOW
     + f"""
 redis.call('HSET', KEYS[1], 'open', 1)
-redis.call('PEXPIRE', KEYS[1], {KEPT_MS})
+if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], {KEPT_MS}) end
 local pending = redis.call('ZRANGE', KEYS[4], 0, -1)
 table.insert(pending, 1, whole(now))
 return pending
@@ -230,7 +234,7 @@ return pending
 SEED = (
     _COUNT
     + f"""
-redis.call('PEXPIRE', KEYS[1], {KEPT_MS})
+local KEPT_MS = {KEPT_MS}
 """
     + """
 local mend, since_ms = ARGV[1] == '1', tonumber(ARGV[2])
@@ -280,6 +284,7 @@ for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
     redis.call('HDEL', KEYS[1], name)
   end
 end
+if not mend or redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], KEPT_MS) end
 tidy()
 return wrong
 """
