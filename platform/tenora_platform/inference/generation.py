@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +18,8 @@ from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import ApiError, UnavailableError
 from tenora_platform.inference.parameters import Generation
 
+LAST_WORDS_S = 2.0
+"""So long a request that was ended waits for what the engine has metered of it."""
 MERGE_QUEUE_MAX = 256  # pieces waiting for a slow client, over all prompts of one request
 
 
@@ -139,8 +141,21 @@ class Run:
             if not refused and len(self.usage) < len(self._sequences):
                 # Shielded: whoever cancels the request must not cancel its abort.
                 await asyncio.shield(self._client.abort(self.request.request_id))
+                await self._last_words(events)
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
+
+    async def _last_words(self, events: AsyncIterator[SequenceEvent]) -> None:
+        """What the engine meters of the sequences that `end` has ended with the first of them."""
+        if self._ended_by is None:
+            return
+        with contextlib.suppress(TimeoutError, EngineError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                async for event in events:
+                    if isinstance(event, FinishEvent):
+                        self.usage.append(event.usage)
+                    else:
+                        self.tokens_seen += len(event.token_ids)
 
     async def _on_event(self, event: SequenceEvent) -> Piece | None:
         sequence = self._sequences[event.index]
@@ -177,8 +192,8 @@ class Run:
         await self._client.abort(self.request.request_id)
 
     def count_tokens(self) -> int:
-        """Prompt and output tokens, as far as they are known; none if the engine refused. A client
-        that left before its first token has its prompt counted: the engine may have run it."""
+        """Prompt and output tokens as the engine metered them; none if it refused. Where it has
+        not said so in time, the prompt, which it may have run, and what was seen."""
         if not self.begun:
             return 0
         if len(self.usage) == len(self._sequences):
@@ -205,7 +220,8 @@ def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "
 
 
 def merged(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
-    """The pieces of all runs as they come. The first failure ends all of them and is raised."""
+    """The pieces of all runs as they come. The first failure ends all of them and is raised, when
+    the engine has metered them."""
     return runs[0].pieces() if len(runs) == 1 else _interleaved(runs)
 
 
@@ -217,6 +233,7 @@ async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
         while running:
             item = await queue.get()
             if isinstance(item, Exception):
+                await _end_all(runs, item, tasks)
                 raise item
             if item is None:
                 running -= 1
@@ -226,6 +243,15 @@ async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _end_all(
+    runs: Sequence[Run], error: Exception, tasks: Sequence[asyncio.Task[None]]
+) -> None:
+    reason = error if isinstance(error, ApiError) else ApiError(str(error))
+    for run in runs:
+        await run.end(reason)
+    await asyncio.wait(tasks, timeout=LAST_WORDS_S)
 
 
 async def _pump(

@@ -184,7 +184,7 @@ async def _session(
 
 
 def _streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventStream:
-    return EventStream(events, lambda: session.headers)
+    return EventStream(events, lambda: session.headers, session.leave)
 
 
 async def _whole(
@@ -192,7 +192,7 @@ async def _whole(
     request: Request,
     work: Coroutine[Any, Any, ChatCompletion] | Coroutine[Any, Any, Completion],
 ) -> Response:
-    answer = await unless_gone(request.receive, work)
+    answer = await unless_gone(request.receive, work, session.leave)
     return Response(
         answer.model_dump_json(), media_type="application/json", headers=session.headers
     )

@@ -15,7 +15,7 @@ import msgspec
 from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold
-from tenora_platform.errors import UnavailableError
+from tenora_platform.errors import ApiError, UnavailableError
 from tenora_platform.ids import new_id
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
@@ -150,6 +150,11 @@ class InferenceSession:
         self.tier = self.headers["x-tenora-tier"] = tier
         for run in self._runs:
             run.serve(self.tenant.to_engine(tier))
+
+    async def leave(self, error: ApiError) -> None:
+        """Nobody wants it any more: the engine ends it, and what it metered is charged."""
+        for run in self._runs:
+            await run.end(error)
 
     @property
     def _num_sequences(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +16,8 @@ from tenora_platform.errors import ApiError
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
+LEAVE_S = 5.0
+"""What a client has left ends by itself within this time, or is cut off."""
 
 
 class ClientGoneError(ApiError):
@@ -37,15 +39,19 @@ class EventStream(Response):
     client that left only at the next send, which may be seconds away."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes], headers: Callable[[], Mapping[str, str]]
+        self,
+        events: AsyncGenerator[bytes],
+        headers: Callable[[], Mapping[str, str]],
+        leave: Callable[[ApiError], Awaitable[None]],
     ) -> None:
         super().__init__(media_type="text/event-stream")
         self._events = events
+        self._leave = leave
         self._more_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGoneError):  # what has begun can only be cut off
-            await unless_gone(receive, self._send_all(send))
+            await unless_gone(receive, self._send_all(send), self._leave)
 
     async def _send_all(self, send: Send) -> None:
         async with contextlib.aclosing(self._events) as events:
@@ -71,15 +77,23 @@ class EventStream(Response):
         return {"type": "http.response.start", "status": self.status_code, "headers": raw}
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled as soon as the client disconnects. Raises
-    ClientGoneError then. The request's body must have been read."""
+async def unless_gone(
+    receive: Receive,
+    work: Coroutine[Any, Any, T],
+    leave: Callable[[ApiError], Awaitable[None]],
+) -> T:
+    """The result of `work`. As soon as the client disconnects `leave` is told to end it; it is
+    cancelled if that takes too long. Raises ClientGoneError then. The request's body must have been
+    read."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(_disconnected(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ClientGoneError("The client went away.")
+            gone = ClientGoneError("The client went away.")
+            await leave(gone)
+            await asyncio.wait({working}, timeout=LEAVE_S)
+            raise gone
         return working.result()
     finally:
         for task in (working, leaving):
