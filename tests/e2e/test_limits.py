@@ -52,14 +52,14 @@ async def test_of_64_parallel_clients_exactly_the_limit_passes(running: Running,
     )
 
 
-async def usage_of(running: Running, key: str, requests: int) -> dict[str, int]:
-    """What was billed, once as many requests are."""
+async def usage_of(running: Running, key: str, sequences: int) -> dict[str, int]:
+    """What was billed, once so many sequences are."""
     deadline = time.monotonic() + 30
     while True:
         asked = {"start": yesterday(), "bucket": "1d"}
         found = running.call(key, "GET", "/v1/usage", params=asked).json()["data"]
         rows: list[dict[str, Any]] = [row for bucket in found for row in bucket["results"]]
-        if sum(row["requests"] for row in rows) >= requests:
+        if sum(row["sequences"] for row in rows) == sequences:
             return {
                 name: sum(row[name] for row in rows) for name in ("prompt_tokens", "output_tokens")
             }
@@ -95,5 +95,5 @@ async def test_what_ran_is_charged_and_what_is_charged_is_billed(
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
         charged = (await http.get("/limits")).json()["tokens_per_min"]["used"]
-    billed = await usage_of(running, key, 2)
+    billed = await usage_of(running, key, 4)
     assert charged == billed["prompt_tokens"] + billed["output_tokens"]
