@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -167,3 +168,26 @@ async def test_a_unix_socket_is_its_owners(tmp_path: Path) -> None:
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_an_address_is_not_taken_from_the_engine_that_has_it(
+    tmp_path: Path, endpoint: str
+) -> None:
+    """ZeroMQ binds a unix path that is in use by taking it away."""
+    at_path = EngineAddress(f"ipc://{tmp_path}/engine.sock", TOKEN)
+    at_port = EngineAddress(endpoint, TOKEN, CurveKeys.random())
+    for address, words in [(at_path, "another engine listens"), (at_port, "cannot listen at tcp")]:
+        async with engine_at(address):
+            with pytest.raises(EngineUnavailableError, match=words), address.listening():
+                pass
+            await ask_at(address)
+
+
+async def test_a_socket_that_a_killed_engine_left_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert path.exists()
+    address = EngineAddress(f"ipc://{path}", TOKEN)
+    async with engine_at(address):
+        await ask_at(address)

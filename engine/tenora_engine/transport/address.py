@@ -17,7 +17,7 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
-from tenora_engine.errors import InsecureEndpointError
+from tenora_engine.errors import EngineUnavailableError, InsecureEndpointError
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
@@ -91,7 +91,8 @@ class EngineAddress(msgspec.Struct, frozen=True):
 
     @contextmanager
     def listening(self) -> Iterator[zmq.Socket[bytes]]:
-        """The engine's ROUTER socket. Raises InsecureEndpointError, zmq.ZMQError."""
+        """The engine's ROUTER socket. Raises InsecureEndpointError, and EngineUnavailableError when
+        another listens there or nobody can."""
         self.check()
         with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
             router.set_hwm(QUEUED_MESSAGES_MAX)
@@ -106,13 +107,20 @@ class EngineAddress(msgspec.Struct, frozen=True):
                     doorman.stop()
 
     def _bind(self, router: zmq.Socket[bytes]) -> None:
-        if self._curve is not None:
-            router.curve_server = True
-            router.curve_secretkey = self._curve.server_secret.encode()
-            router.bind(self.endpoint)
-            return
-        path = Path(self.endpoint.removeprefix("ipc://"))
+        try:
+            if self._curve is not None:
+                router.curve_server = True
+                router.curve_secretkey = self._curve.server_secret.encode()
+                router.bind(self.endpoint)
+            else:
+                self._bind_unix(router, Path(self.endpoint.removeprefix("ipc://")))
+        except (zmq.ZMQError, OSError) as error:
+            raise EngineUnavailableError(f"cannot listen at {self.endpoint}: {error}") from error
+
+    def _bind_unix(self, router: zmq.Socket[bytes], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if _is_served(path):  # ZeroMQ would take the path from whoever listens there
+            raise EngineUnavailableError(f"another engine listens at {self.endpoint}")
         before = os.umask(0o177)  # a socket of mode 600 from the first moment
         try:
             router.bind(self.endpoint)
@@ -131,6 +139,19 @@ class EngineAddress(msgspec.Struct, frozen=True):
     def remove_socket(self) -> None:
         if self.endpoint.startswith("ipc://"):
             Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def _is_served(path: Path) -> bool:
+    """Whether someone listens there: a socket that a killed process left does not answer."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def _doorman(context: zmq.Context[zmq.Socket[bytes]], keys: CurveKeys) -> ThreadAuthenticator:

@@ -63,8 +63,8 @@ def serve_engine(
     is aborted and metered. `report` is told when it listens and when it serves.
 
     Returns what the engine failed with; its threads may then hang, so that the process should
-    leave by `os._exit`. Raises ModelLoadError, MemoryBudgetError, InsecureEndpointError,
-    EngineUnavailableError (its outbox is another engine's), zmq.ZMQError (it cannot listen).
+    leave by `os._exit`. Raises ModelLoadError, MemoryBudgetError, InsecureEndpointError, and
+    EngineUnavailableError when its address or its outbox is another engine's.
     """
 
     def until_signalled(server: EngineServer) -> None:
