@@ -267,6 +267,26 @@ async def test_a_rotated_key_stays_one_key(api: Api, by_operator: bool) -> None:
     assert shown.json()["previous"] is None
 
 
+async def test_both_secrets_use_up_one_keys_limits_and_count_as_one_key(api: Api) -> None:
+    tenant = await api.new_tenant(limits={"requests_per_min": 2})
+    path = f"/v1/api_keys/{tenant.key_id}/rotate"
+    new = (await api.admin("POST", f"/admin/v1/tenants/{tenant.id}{path[3:]}")).json()
+    body = {"model": "fake-base", "messages": [{"role": "user", "content": "x"}]}
+    statuses = []
+    for key in (tenant.key, new["key"], tenant.key, new["key"]):
+        answer = await api.call(key, "POST", "/v1/chat/completions", json=body)
+        statuses.append(answer.status_code)
+    assert statuses == [200, 200, 429, 429]
+    query = {"group_by": "api_key", "bucket": "1mo"}
+    async with asyncio.timeout(20):
+        found: list[dict[str, Any]] = []
+        while sum(each["requests"] for each in found) < 2:
+            usage = (await api.call(new["key"], "GET", "/v1/usage", params=query)).json()
+            found = [each for bucket in usage["data"] for each in bucket["results"]]
+            await asyncio.sleep(0.05)
+    assert [(each["api_key_id"], each["requests"]) for each in found] == [(tenant.key_id, 2)]
+
+
 async def test_the_overlap_ends_by_itself_though_the_secret_is_remembered(api: Api) -> None:
     tenant = await api.new_tenant()
     path = f"/v1/api_keys/{tenant.key_id}/rotate"
