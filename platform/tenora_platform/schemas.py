@@ -10,6 +10,8 @@ from typing import Annotated, Generic, Literal, Self, TypeVar
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from tenora_platform.times import DAY_S
+
 
 class Body(BaseModel):
     """A request body: unknown fields, infinities and NaN are errors that name them."""
@@ -71,8 +73,6 @@ Name = Annotated[
         strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
     ),
 ]
-
-DAY_S = 86_400
 
 
 class Rotation(Body):

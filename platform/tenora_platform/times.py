@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # exclusive
+DAY_S = 86_400
 
 
 def in_bounds(time: datetime) -> bool:

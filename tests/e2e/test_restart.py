@@ -1,5 +1,5 @@
-"""What survives: a killed engine comes back under the same platform, and a stopped platform comes
-back with its tenants, its adapters and every metered token."""
+"""What survives: a killed engine comes back under the same platform, and a platform whose
+supervisor was killed comes back with its tenants, its adapters and every metered token."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ def children(pid: int) -> list[int]:
         for child in map(int, (task / "children").read_text().split()):
             found += [child, *children(child)]
     return found
+
+
+def is_part(pid: int) -> bool:
+    """Whether that is the process of a part of ours, and runs."""
+    try:
+        return b"-m\0tenora_" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def engine_pid(server: ServerUnderTest) -> int:
@@ -83,10 +91,14 @@ async def test_killed_engine_and_stopped_platform(base_model_dir: Path, tmp_path
         second = ask(server, key)
         assert second["choices"][0]["text"] == first["choices"][0]["text"]
         wait_until(lambda: output_tokens(server, key) == 12, "both answers' usage, once each")
-        left = children(server.pid or 0)
+        parts = [pid for pid in children(server.pid or 0) if is_part(pid)]
+        assert len(parts) == 3, "engine, worker and one API process"
+        os.kill(server.pid or 0, signal.SIGKILL)  # the supervisor: its parts end by themselves
 
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "no orphans", 20)
     with serve(data, base_model_dir, []) as server:
         assert output_tokens(server, key) == 12
+        wait_until(lambda: not any(map(is_part, parts)), "nothing of the killed one is left", 20)
         third = ask(server, key)
         assert third["choices"][0]["text"] == first["choices"][0]["text"]
+        left = children(server.pid or 0)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "no orphans", 20)

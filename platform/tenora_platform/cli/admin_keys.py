@@ -15,7 +15,7 @@ from tenora_platform.cli.client import (
     connected,
     show,
 )
-from tenora_platform.schemas import DAY_S
+from tenora_platform.times import DAY_S
 
 admin_key = typer.Typer(no_args_is_help=True)
 

@@ -16,7 +16,6 @@ from tenora_platform.cli import (
     admin_keys,
     api_bench,
     audit,
-    doctor,
     kills,
     tenants,
     usage,
@@ -79,6 +78,8 @@ def up(settings: Settings) -> None:
 
 def check(settings: Settings) -> None:
     """Say what this machine has, and what is wrong. Exit code 1 if something needed is."""
+    from tenora_platform.cli import doctor
+
     if not doctor.report(settings):
         raise typer.Exit(1)
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from contextlib import ExitStack, closing
 
 from rich.console import Console
@@ -29,24 +30,30 @@ from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
 from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
+from tenora_platform.processes.presence import Presence, this_process
+from tenora_platform.redis_client import open_redis
 from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
 
 def engine(settings: Settings) -> None:
     """Run the engine alone: model, arena, usage outbox. API processes and workers share it."""
-    from tenora_engine.transport.server import serve_engine
-
     settings = _prepared(settings)
+    address = engine_address(settings)
     claim_servers(settings, _secret(settings))
     try:
         settings = found_servers(settings, _secret(settings), database=False)
     except EmbeddedServerError:
         _say("no Redis is shared with other engines (TENORA_REDIS_URL names one)")
-    address, config = engine_address(settings), settings.to_engine_config()
+    config = settings.to_engine_config()
+    if settings.redis_url is not None:
+        _say_present(settings.redis_url)
     _say(f"engine {config.served_name} ({config.device}, {config.dtype}) at {address.endpoint}")
     logging.getLogger("tenora_engine").setLevel(logging.INFO)
-    failure = serve_engine(config, address, report=lambda report: _say(type(report).__name__))
+    from tenora_engine.transport.server import serve_engine  # torch comes with it
+
+    told = {"Listening": "loading the model", "Loaded": "the engine serves"}
+    failure = serve_engine(config, address, report=lambda report: _say(told[type(report).__name__]))
     if failure is not None:
         _say(f"the engine failed: {failure}")
         os._exit(1)  # its threads may hang on a lost device
@@ -56,13 +63,14 @@ def api(settings: Settings) -> None:
     """Run the API alone: N processes behind one port, at an engine that runs elsewhere."""
     from tenora_platform.processes.supervisor import Supervisor
 
-    settings = _with_servers(_prepared(settings))
+    settings = _prepared(settings)
+    address = engine_address(settings)
+    settings = _with_servers(settings)
     if not has_admin_key(settings, _urls(settings, _secret(settings))):
         raise CliError(
             "There is no admin key yet.", "Set TENORA_ADMIN_KEY, or run `tenora serve` once."
         )
     with ended_by_signals(), closing(listen(settings.host, settings.port)) as listener:
-        address = engine_address(settings)
         supervisor = Supervisor(settings, address, listener, own_engine=False, own_worker=False)
         _say(f"{settings.workers} API processes on {base_url(settings)}, engine {address.endpoint}")
 
@@ -81,8 +89,9 @@ def worker(settings: Settings) -> None:
 
     from tenora_platform.processes.worker import Stop, work
 
-    settings = _with_servers(_prepared(settings))
+    settings = _prepared(settings)
     address = engine_address(settings)
+    settings = _with_servers(settings)
 
     async def until_signalled() -> None:
         stop = Stop()
@@ -107,6 +116,17 @@ def migrate(settings: Settings) -> None:
         urls = _urls(ready, secret)
         prepare_database(urls)
         _say(f"the database is at revision {migration_state(urls)[0]}")
+
+
+def _say_present(redis_url: str) -> None:
+    """From a thread, for as long as this engine lives."""
+
+    async def keep() -> None:
+        engine = this_process("engine")
+        async with open_redis(redis_url) as redis:
+            await Presence(redis, lambda: [engine]).keep()
+
+    threading.Thread(target=lambda: asyncio.run(keep()), name="presence", daemon=True).start()
 
 
 def _prepared(settings: Settings) -> Settings:

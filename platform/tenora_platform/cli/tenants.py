@@ -18,7 +18,7 @@ from tenora_platform.cli.client import (
     show,
 )
 from tenora_platform.cli.errors import CliError
-from tenora_platform.schemas import DAY_S
+from tenora_platform.times import DAY_S
 
 tenant = typer.Typer(no_args_is_help=True)
 key = typer.Typer(no_args_is_help=True)
