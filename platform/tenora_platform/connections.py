@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import json
 import resource
 import sys
@@ -29,6 +30,8 @@ OPEN_FILES_MAX = 65_536
 HEAD_BYTES_MAX = 65_536
 _SETTLED_S = 1.0  # a connection younger than this may have a head that was not read yet
 _SWEEP_S = 1.0
+_CUTS_AT_ONCE = 16  # 0.1 ms each, in which nobody else is served
+_NEXT_CUTS_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +105,15 @@ class Connections:
         return False
 
     def _look(self) -> None:
-        now = time.monotonic()
+        now, before = time.monotonic(), len(self._all) + len(self._probes)
         for connection in [*self._all, *self._probes]:
             connection.check(now)
-        left = self._all or self._probes
+            if before - len(self._all) - len(self._probes) >= _CUTS_AT_ONCE:
+                break
+        left = len(self._all) + len(self._probes)
+        wait_s = _SWEEP_S if before - left < _CUTS_AT_ONCE else _NEXT_CUTS_S
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(_SWEEP_S, self._look) if left else None
+        self._sweep = loop.call_later(wait_s, self._look) if left else None
 
 
 def guarded(connections: Connections) -> type[asyncio.Protocol]:
@@ -239,6 +245,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+@functools.cache
 def _plain_answer(error: ApiError) -> bytes:
     body = json.dumps(error.body()).encode()
     head = (

@@ -3,10 +3,12 @@ body. Every refusal here is of a request whose body nobody has read."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from starlette.types import Message
 
 from api_harness import ADMIN_KEY, Api, TestTenant
 from served_api import served
+from tenora_bench.edge import PATHS, send_body
 from tenora_platform.app import openapi_document
 from tenora_platform.auth import SCOPES
 from tenora_platform.edge import BODY_BYTES_MAX, EdgeRoute, before_body
@@ -289,6 +292,23 @@ async def test_a_large_keyless_body_gets_its_401_over_a_socket(api: Api) -> None
             status = 401
         assert status == 401
         assert (await http.get(url.replace("/v1", "/healthz"))).status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_server_takes_little_of_a_keyless_body(api: Api, chunked: bool) -> None:
+    """As much as the kernel holds and a second of patience, of 256 MiB; `tenora bench edge` looks
+    at its memory meanwhile."""
+
+    def send(port: int) -> int:
+        cases = [(path, kind) for path in PATHS.values() for kind in ("application/json", None)]
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(send_body, port, "POST", *case, chunked, 2**28) for case in cases]
+            return max(each.result() for each in asked)
+
+    async with served(api) as url:
+        port = httpx.URL(url).port
+        assert port is not None
+        assert await asyncio.to_thread(send, port) < 2**25
 
 
 async def test_the_rest_of_a_small_body_does_not_end_the_connection(

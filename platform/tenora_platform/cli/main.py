@@ -16,6 +16,7 @@ from tenora_platform.cli import (
     admin_keys,
     api_bench,
     audit,
+    edge_bench,
     kills,
     tenants,
     usage,
@@ -38,6 +39,7 @@ app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
+bench.command("edge")(edge_bench.edge)
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
 
