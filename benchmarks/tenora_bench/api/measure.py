@@ -89,7 +89,7 @@ async def costs(
         def body(number: int, length: int = length) -> dict[str, Any]:
             return chat(number, length, stream=True, pace_us=COST_PACE_US)
 
-        count = requests if length == 1 else max(connections, requests // 4)
+        count = requests if length == 1 else max(connections, requests // 5)
         before_s = await _at_rest(system)
         await _load(system, body, connections=connections, requests=count)
         totals[length] = (await _at_rest(system) - before_s) / count

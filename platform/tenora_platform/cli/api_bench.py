@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,10 +41,13 @@ def api(
     """What the API adds to a token and takes for a request, with keys, limits and usage, at a
     pretend engine; beside LiteLLM's proxy."""
     from tenora_bench.api.run import measure_api
+    from tenora_bench.cli import end
     from tenora_engine.model.default_model import ensure_default_model
     from tenora_platform.processes.engine_address import address_of
     from tenora_platform.secret import ServerSecret
 
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     data = Path(os.environ.get("TENORA_DATA_DIR", ".data"))
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-api-") as folder:
@@ -71,7 +75,7 @@ def print_costs(result: dict[str, Any]) -> None:
     for heading in COLUMNS:
         table.add_column(heading, justify="right")
     for name, figures in result["medians"].items():
-        table.add_row(name, *(f"{_at(figures, path):,.2f}" for path in COLUMNS.values()))
+        table.add_row(name, *(_at(figures, path) for path in COLUMNS.values()))
     console.print(table)
     for name, figures in result["medians"].items():
         for key, ratios in figures.items():
@@ -82,8 +86,8 @@ def print_costs(result: dict[str, Any]) -> None:
         console.print(f"litellm {result['versions']['litellm']}: {result['litellm_does']}")
 
 
-def _at(figures: dict[str, Any], path: tuple[str, ...]) -> float:
+def _at(figures: dict[str, Any], path: tuple[str, ...]) -> str:
     value: Any = figures
     for key in path:
-        value = value[key]
-    return float(value)
+        value = value.get(key, {})
+    return f"{value:,.2f}" if isinstance(value, int | float) else "-"
