@@ -129,7 +129,16 @@ def test_doctor(tmp_path: Path, database_url: str, redis_url: str, settings: Set
     }
     code, text = run("doctor", **environment)
     assert code == 0, text
-    for word in ("torch", "device", "kernels", "compiler", "migrated to", "portal", "chromium"):
+    for word in (
+        "torch",
+        "device",
+        "kernels",
+        "compiler",
+        "one API process",
+        "migrated to",
+        "portal",
+        "chromium",
+    ):
         assert word in text, word
     broken = environment | {"TENORA_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
     code, text = run("doctor", **broken)

@@ -53,6 +53,7 @@ def report(settings: Settings) -> bool:
         check_compiler,
         check_model,
         check_memory,
+        check_parts,
         check_port,
         check_database,
         check_redis,
@@ -142,6 +143,14 @@ def check_memory(settings: Settings) -> Finding:
     if settings.resolved_device() == "cpu" and settings.memory > total:
         return Finding("memory", "wrong", f"{text}: --memory is more than the machine has")
     return Finding("memory", "ok", text)
+
+
+def check_parts(settings: Settings) -> Finding:
+    engine = (
+        "an engine of our own" if settings.engine is None else f"the engine at {settings.engine}"
+    )
+    processes = "one API process" if settings.workers == 1 else f"{settings.workers} API processes"
+    return Finding("parts", "ok", f"{engine}, one worker, {processes}")
 
 
 def check_port(settings: Settings) -> Finding:
