@@ -18,7 +18,7 @@ from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import ApiError, UnavailableError
 from tenora_platform.inference.parameters import Generation
 
-LAST_WORDS_S = 10.0
+LAST_WORDS_S = 20.0
 """So long a request that was ended waits for its meters: for the engine's step to end."""
 MERGE_QUEUE_MAX = 256  # pieces waiting for a slow client, over all prompts of one request
 

@@ -16,7 +16,7 @@ from tenora_platform.errors import ApiError
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
-LEAVE_S = 15.0
+LEAVE_S = 25.0
 """What a client has left ends by itself within this time, or is cut off."""
 
 
