@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-from tenora_platform.isolation import enable_tenant_isolation, roles
+from tenora_platform.isolation import enable_tenant_isolation, only_the_operator_writes
 
 revision = "0010"
 down_revision = "0009"
@@ -40,7 +40,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_credit_grants_tenant_id", "credit_grants", ["tenant_id"])
     enable_tenant_isolation("credit_grants")
-    _only_the_operator_writes("credit_grants")
+    only_the_operator_writes("credit_grants")
     op.create_table(
         "events",
         sa.Column("id", sa.Text, primary_key=True),
@@ -56,8 +56,3 @@ def upgrade() -> None:
 
 def _tenant() -> sa.Column[str]:
     return sa.Column("tenant_id", sa.Text, sa.ForeignKey("tenants.id"), nullable=False)
-
-
-def _only_the_operator_writes(table: str) -> None:
-    op.execute(f"REVOKE INSERT, UPDATE, DELETE ON {table} FROM {roles().app_role}")
-    op.execute(f"REVOKE DELETE ON {table} FROM {roles().admin_role}")

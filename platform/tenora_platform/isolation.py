@@ -54,3 +54,10 @@ def grant_shared(table: str, *, append_only: bool = False) -> None:
     op.execute(f"GRANT {rights} ON {table} TO {roles().admin_role}")
     if append_only:
         refuse_changes(table)
+
+
+def only_the_operator_writes(table: str, *, deletes: bool = False) -> None:
+    """After `enable_tenant_isolation`: tenants only read theirs. `deletes`: the operator may."""
+    op.execute(f"REVOKE INSERT, UPDATE, DELETE ON {table} FROM {roles().app_role}")
+    if not deletes:
+        op.execute(f"REVOKE DELETE ON {table} FROM {roles().admin_role}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Numeric, Text, func
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity, Integer, Numeric, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
@@ -14,14 +14,20 @@ _Time = DateTime(timezone=True)
 
 
 class PriceVersionRow(Base):
-    """One price list from `effective_from` until (not including) `effective_to`. NULL model or plan
-    means any; the more specific list wins. One with `withdrawn_at` is as if it had never been."""
+    """One price list from `effective_from` until (not including) `effective_to`. NULL model, plan,
+    tenant or adapter means any; the more specific list wins. `minimum` is of a month's invoice,
+    `included` what each month costs nothing. With `withdrawn_at` it is as if it had never been."""
 
     __tablename__ = "price_versions"
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
     model: Mapped[str | None] = mapped_column(Text)
+    no: Mapped[int] = mapped_column(Integer, Identity(always=True), unique=True)
     plan: Mapped[str | None] = mapped_column(Text)
+    tenant_id: Mapped[str | None] = mapped_column(Text, ForeignKey("tenants.id"))
+    adapter_id: Mapped[str | None] = mapped_column(Text)
+    minimum: Mapped[Decimal] = mapped_column(Numeric(38, 12), server_default="0")
+    included: Mapped[Decimal] = mapped_column(Numeric(38, 12), server_default="0")
     currency: Mapped[str] = mapped_column(Text)
     effective_from: Mapped[datetime] = mapped_column(_Time)
     effective_to: Mapped[datetime | None] = mapped_column(_Time)
@@ -30,7 +36,8 @@ class PriceVersionRow(Base):
 
 
 class PriceRow(Base):
-    """The price of a million tokens of one meter."""
+    """The price of a million units of one meter, from so many in a month on. Class "": of any that
+    has none of its own."""
 
     __tablename__ = "prices"
 
@@ -38,6 +45,8 @@ class PriceRow(Base):
         Text, ForeignKey("price_versions.id"), primary_key=True
     )
     meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    class_: Mapped[str] = mapped_column("class", Text, primary_key=True, server_default="")
+    from_quantity: Mapped[int] = mapped_column(BigInteger, primary_key=True, server_default="0")
     per_million: Mapped[Decimal] = mapped_column(Numeric(20, 6))
 
 

@@ -23,6 +23,7 @@ class CreditGrantRow(Base):
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
     amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
     note: Mapped[str | None] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(Text, server_default="granted")  # or "bought"
     expires_at: Mapped[datetime | None] = mapped_column(_Time)
     lapsed: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

@@ -7,7 +7,18 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Numeric, Text, false, func
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Integer,
+    Numeric,
+    Text,
+    false,
+    func,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_engine.request import LateAction
@@ -58,6 +69,8 @@ class TenantRow(Base):
     __tablename__ = "tenants"
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
+    # What the rows of a million events refer to; shown to nobody.
+    no: Mapped[int] = mapped_column(Integer, Identity(always=True), unique=True)
     name: Mapped[str] = mapped_column(Text)
     plan: Mapped[str] = mapped_column(Text, ForeignKey("plans.name"))
     status: Mapped[str] = mapped_column(Text, server_default="active")

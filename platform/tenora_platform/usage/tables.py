@@ -3,10 +3,23 @@ become one. They know no prices."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Double, ForeignKey, Integer, LargeBinary, Text, func
+from sqlalchemy import (
+    BigInteger,
+    Date,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Integer,
+    LargeBinary,
+    Numeric,
+    Text,
+    func,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -55,3 +68,52 @@ class DeadLetterRow(Base):
     raw: Mapped[bytes | None] = mapped_column(LargeBinary)  # msgpack; of older ones NULL
     reason: Mapped[str] = mapped_column(Text)
     received_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class UsageSeriesRow(Base):
+    """Everything of events that repeats, once. `key` is a digest of it all."""
+
+    __tablename__ = "usage_series"
+
+    id: Mapped[int] = mapped_column(Integer, Identity(always=True), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    key: Mapped[bytes] = mapped_column(LargeBinary)
+    kind: Mapped[str] = mapped_column(Text)  # chatcmpl, cmpl, ...; residency, stored
+    model: Mapped[str] = mapped_column(Text)  # the base model's id
+    asked_model: Mapped[str | None] = mapped_column(Text)  # as the client wrote it
+    alias: Mapped[str | None] = mapped_column(Text)
+    adapter_id: Mapped[str | None] = mapped_column(Text)
+    adapter_version_id: Mapped[str | None] = mapped_column(Text)
+    adapter_digest: Mapped[str | None] = mapped_column(Text)  # what really ran
+    api_key_id: Mapped[str | None] = mapped_column(Text)
+    plan: Mapped[str | None] = mapped_column(Text)
+    class_: Mapped[str] = mapped_column("class", Text)  # that really served; "" of storage
+    asked_class: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class _Sum:
+    """`price_version_no` 0: of events that wait for a price."""
+
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
+    series_id: Mapped[int] = mapped_column(Integer, ForeignKey("usage_series.id"), primary_key=True)
+    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    price_version_no: Mapped[int] = mapped_column(Integer, primary_key=True)
+    quantity: Mapped[int] = mapped_column(BigInteger)
+    amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
+
+
+class UsageHourRow(_Sum, Base):
+    """What one series used in an hour (UTC) of one meter, at one price."""
+
+    __tablename__ = "usage_hours"
+
+    hour: Mapped[datetime] = mapped_column(_Time, primary_key=True)
+
+
+class UsageDayRow(_Sum, Base):
+    """The same of a day."""
+
+    __tablename__ = "usage_days"
+
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
