@@ -63,9 +63,12 @@ class EngineClient(Protocol):
         text: the sequence finishes as "stop", metered at `output_tokens`."""
         ...
 
-    async def forget_adapter(self, namespace: str, digest: str) -> None:
+    async def forget_adapter(
+        self, namespace: str, digest: str, *, device_only: bool = False
+    ) -> None:
         """Give back the adapter's pages and the namespace's cached KV under it, as soon as its
-        running requests have ended."""
+        running requests have ended; and its copies in host memory and Redis, unless
+        `device_only`."""
         ...
 
     async def residency(self, adapter: AdapterRef) -> Residency: ...

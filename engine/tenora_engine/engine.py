@@ -116,10 +116,10 @@ class Engine:
             self._events += self._resume(self._paused)
         self._book.abort(request_id, index, reason, output_tokens)
 
-    def forget_adapter(self, namespace: str, digest: str) -> None:
-        """Give back the namespace's cached KV under the adapter and the adapter's pages and packed
-        copies, as soon as the sequences which hold them have ended."""
-        self._book.forget_adapter(namespace, digest)
+    def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
+        """Give back the namespace's cached KV under the adapter and the adapter's pages and, unless
+        `device_only`, packed copies, as soon as the sequences which hold them have ended."""
+        self._book.forget_adapter(namespace, digest, device_only=device_only)
 
     def residency(self, ref: AdapterRef) -> Residency:
         """Where the adapter is now: "device", or the tier from which it would come."""

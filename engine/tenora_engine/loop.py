@@ -113,8 +113,12 @@ class EngineLoop:
     ) -> Future[None]:
         return self.call(lambda engine: engine.abort(request_id, index, reason, output_tokens))
 
-    def forget_adapter(self, namespace: str, digest: str) -> Future[None]:
-        return self.call(lambda engine: engine.forget_adapter(namespace, digest))
+    def forget_adapter(
+        self, namespace: str, digest: str, *, device_only: bool = False
+    ) -> Future[None]:
+        return self.call(
+            lambda engine: engine.forget_adapter(namespace, digest, device_only=device_only)
+        )
 
     def residency(self, ref: AdapterRef) -> Future[Residency]:
         return self.call(lambda engine: engine.residency(ref))

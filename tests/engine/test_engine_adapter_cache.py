@@ -89,6 +89,22 @@ def test_forget_waits_for_those_who_use_it() -> None:
     assert rig.engine.residency(ref) == "host"
 
 
+def test_forget_on_the_device_only_keeps_the_copies() -> None:
+    rig = Rig.build(make_config())
+    ref, tenant = make_ref("x"), make_tenant("t")
+    rig.engine.submit(make_request("a", [1] * 9, tenant=tenant, adapter=ref))
+    run_until_idle(rig)
+    assert rig.engine.residency(ref) == "device"
+    rig.engine.forget_adapter(tenant.namespace, ref.digest, device_only=True)
+    assert rig.loader.forgotten == []
+    assert rig.engine.residency(ref) == "host"
+    pool = rig.engine.stats().pool
+    assert pool.free_pages == pool.total_pages
+    rig.engine.forget_adapter(tenant.namespace, ref.digest, device_only=True)
+    rig.engine.forget_adapter(tenant.namespace, ref.digest)
+    assert rig.loader.forgotten == [ref.digest]
+
+
 def test_forget_of_one_namespace_leaves_the_cache_of_another() -> None:
     rig = Rig.build(make_config())
     ref = make_ref("x")

@@ -183,6 +183,8 @@ async def test_questions(client: EngineClient) -> None:
     await client.forget_adapter("ns", digest)
     stats = await client.stats()
     assert stats.counters["forgotten"] == before + 1
+    await client.forget_adapter("ns", digest, device_only=True)
+    assert (await client.stats()).counters["forgotten"] == before + 102
     assert stats.pool.page_map == "...."
 
 

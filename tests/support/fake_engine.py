@@ -194,7 +194,9 @@ class FakeEngine:
         for each in indexes:
             self._stops[request_id, each] = (reason, output_tokens)
 
-    async def forget_adapter(self, namespace: str, digest: str) -> None:
+    async def forget_adapter(
+        self, namespace: str, digest: str, *, device_only: bool = False
+    ) -> None:
         self.forgotten.append((namespace, digest))
 
     async def residency(self, adapter: AdapterRef) -> Residency:

@@ -133,8 +133,8 @@ class FakeStepEngine:
     def announce(self, request: GenerationRequest) -> None:
         """Its steps are short."""
 
-    def forget_adapter(self, namespace: str, digest: str) -> None:
-        self._forgotten += 1
+    def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
+        self._forgotten += 1 + 100 * device_only
 
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.rank == 1 else "store"

@@ -85,7 +85,7 @@ class PretendEngine:
             self._end(sequence, "abort" if failure is None else "error")
         return self._take_ended()
 
-    def forget_adapter(self, namespace: str, digest: str) -> None:
+    def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """It holds none."""
 
     def residency(self, ref: AdapterRef) -> Residency:

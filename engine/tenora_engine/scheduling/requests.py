@@ -61,7 +61,8 @@ class RequestBook:
         self._clock = clock
         self._flights: dict[str, Flight] = {}
         self._tenants: Counter[str] = Counter()  # requests in flight
-        self._doomed: set[str] = set()  # digests to forget once nobody uses them
+        # Digests to forget once nobody uses them, and whether their packed copies go too.
+        self._doomed: dict[str, bool] = {}
         self._num_sequences = 0
         # By tenant: siblings that wait for their first sequence's prefill.
         self._held: Counter[str] = Counter()
@@ -153,10 +154,10 @@ class RequestBook:
             if index is None or sequence.index == index:
                 self.finish(sequence, finish, output_tokens=output_tokens)
 
-    def forget_adapter(self, namespace: str, digest: str) -> None:
+    def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """See `Engine.forget_adapter`."""
         self._memory.purge(namespace, digest)
-        self._doomed.add(digest)
+        self._doomed[digest] = self._doomed.get(digest, False) or not device_only
         self._bury(digest)
 
     def started(self, sequence: Sequence, is_express: bool = False) -> None:
@@ -419,12 +420,12 @@ class RequestBook:
                     self.finish(sequence, "error", error=str(error))
 
     def _bury(self, digest: str) -> None:
-        """Drop a forgotten adapter from every tier once nobody uses it."""
+        """Drop a forgotten adapter once nobody uses it."""
         if digest in self._doomed and not self._memory.adapters.is_used(digest):
-            self._doomed.discard(digest)
             self._memory.drop_adapter(digest)
             self.loads.discard(digest)
-            self._loader.forget(digest)
+            if self._doomed.pop(digest):
+                self._loader.forget(digest)
 
 
 def _count_down(counter: Counter[str], key: str, by: int = 1) -> None:

@@ -108,8 +108,12 @@ class InProcessEngineClient(RoutedClient):
         self._router.fail_all(stopped_error())
         self._usage_waits.set()
 
-    async def forget_adapter(self, namespace: str, digest: str) -> None:
-        await asyncio.wrap_future(self._running_loop().forget_adapter(namespace, digest))
+    async def forget_adapter(
+        self, namespace: str, digest: str, *, device_only: bool = False
+    ) -> None:
+        await asyncio.wrap_future(
+            self._running_loop().forget_adapter(namespace, digest, device_only=device_only)
+        )
 
     async def residency(self, adapter: AdapterRef) -> Residency:
         return await asyncio.wrap_future(self._running_loop().residency(adapter))

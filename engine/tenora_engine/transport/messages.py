@@ -82,6 +82,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
     namespace: str
     digest: str
+    device_only: bool = False
 
 
 class AskResidency(msgspec.Struct, frozen=True, tag="ask_residency"):

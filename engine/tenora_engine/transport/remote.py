@@ -124,9 +124,11 @@ class RemoteEngineClient(RoutedClient):
         self._stopped.set()
         self._disconnect(stopped_error())
 
-    async def forget_adapter(self, namespace: str, digest: str) -> None:
+    async def forget_adapter(
+        self, namespace: str, digest: str, *, device_only: bool = False
+    ) -> None:
         """See `EngineClient`. An engine that is away holds nothing to forget."""
-        self._send(m.Forget(namespace, digest))
+        self._send(m.Forget(namespace, digest, device_only))
 
     async def residency(self, adapter: AdapterRef) -> Residency:
         answer = await self._call(lambda call: m.AskResidency(call, adapter))

@@ -268,7 +268,11 @@ class EngineServer:
         self._command(lambda loop: loop.abort(request_id))
 
     def _forget(self, client: bytes, message: m.Forget) -> None:
-        self._command(lambda loop: loop.forget_adapter(message.namespace, message.digest))
+        self._command(
+            lambda loop: loop.forget_adapter(
+                message.namespace, message.digest, device_only=message.device_only
+            )
+        )
 
     def _command(self, command: Callable[[EngineLoop], Future[None]]) -> None:
         """A command without an answer; what it fails with is logged."""
