@@ -25,6 +25,7 @@ from tenora_platform.events import routes as events_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
+from tenora_platform.ledger import routes as ledger_routes
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.me import routes as me_routes
 from tenora_platform.operations import routes as operations_routes
@@ -131,6 +132,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         usage_routes.router,
         billing_routes.router,
         budgets_routes.router,
+        ledger_routes.router,
         events_routes.router,
     ):
         app.include_router(router)

@@ -25,6 +25,7 @@ from tenora_platform.db import Database
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.installation import Installation
+from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
@@ -95,6 +96,7 @@ def build_state(
             db, redis, lease_s=settings.lease_s, metrics=metrics, processes=api_processes
         ),
         audit=AuditLog(secret),
+        ledger=Ledger(secret),
         metrics=metrics,
         unbilled=unbilled,
         outages=outages,

@@ -47,6 +47,7 @@ def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.idempotency.sweeper import keep_swept
+    from tenora_platform.ledger.poster import Poster
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
@@ -63,6 +64,7 @@ def worker_work(state: AppState) -> Work:
         "forgetter": Forgetter(state).run,
         "idempotency": partial(keep_swept, state.db),
         "usage": sink.run,
+        "ledger": Poster(state.db, state.ledger).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
     }

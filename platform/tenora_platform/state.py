@@ -20,6 +20,7 @@ from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
+from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.processes.presence import Presence
@@ -53,6 +54,7 @@ class AppState:
     limits: Limits
     budgets: Budgets
     audit: AuditLog
+    ledger: Ledger
     metrics: Metrics
     unbilled: Unbilled
     long_texts: LongTexts

@@ -38,6 +38,8 @@ TABLE = {
     "delete /admin/v1/tenants/{tenant_id}/api_keys/{key_id}": "owner operator",
     "get /admin/v1/tenants/{tenant_id}/credits": ALL,
     "post /admin/v1/tenants/{tenant_id}/credits": "owner billing",
+    "get /admin/v1/tenants/{tenant_id}/ledger": ALL,
+    "get /admin/v1/tenants/{tenant_id}/balances": ALL,
     "get /admin/v1/tenants/{tenant_id}/events": ALL,
     "get /admin/v1/audit_logs": READ,
     "get /admin/v1/audit_logs/verification": READ,

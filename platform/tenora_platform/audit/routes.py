@@ -8,10 +8,12 @@ from tenora_platform.audit import repository
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.auth import require_role
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.ledger.verify import problems
 from tenora_platform.operators.roles import READERS
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
 
+_NAMED_MAX = 20
 router = APIRouter(prefix="/admin/v1/audit_logs", tags=["audit"], route_class=EdgeRoute)
 
 
@@ -32,6 +34,12 @@ async def list_entries(
 
 @router.get("/verification", dependencies=[Depends(require_role(*READERS))])
 async def verify(session: AdminSession, state: State) -> AuditVerification:
-    """Walk every chain and say whether each entry is as it was written."""
-    problem = await state.audit.verify(session)
-    return AuditVerification(valid=problem is None, problem=problem)
+    """Walk every chain of the audit log and of the ledger, and say whether each entry is as it was
+    written."""
+    found = await state.audit.verify(session)
+    named = [] if found is None else [found]
+    async for problem in problems(session, state.ledger.chain):
+        named.append(problem)
+        if len(named) >= _NAMED_MAX:
+            break
+    return AuditVerification(valid=not named, problem=next(iter(named), None), problems=named)

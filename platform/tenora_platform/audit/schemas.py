@@ -44,8 +44,10 @@ class AuditPage(ListPage[AuditEntry]):
 
 
 class AuditVerification(BaseModel):
-    """`problem` names the first entry that does not fit its chain."""
+    """`problem` names the first entry that does not fit its chain, of the audit log's or the
+    ledger's; `problems` the first twenty."""
 
     object: Literal["audit_verification"] = "audit_verification"
     valid: bool
     problem: str | None
+    problems: list[str]

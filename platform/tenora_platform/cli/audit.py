@@ -1,4 +1,4 @@
-"""`tenora audit`: whether the log is as it was written."""
+"""`tenora audit`: whether the log and the ledger are as they were written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ def group() -> None:
 
 @audit.command("verify")
 def verify(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Walk every chain. Exit code 1, and the entry's name, if one is not as it was written."""
+    """Walk every chain, of the audit log and of the ledger. Exit code 1, and the names of the
+    entries that are not as they were written."""
     with connected(url, key, what="the admin key") as api:
         found = api.call("GET", "/admin/v1/audit_logs/verification")
-    show(found, {"valid": "valid", "problem": "problem"}, as_json=as_json, rows=[found])
+    rows = [{"valid": found["valid"], "problem": each} for each in found["problems"] or [None]]
+    show(found, {"valid": "valid", "problem": "problem"}, as_json=as_json, rows=rows)
     if not found["valid"]:
         raise typer.Exit(1)

@@ -1,0 +1,82 @@
+"""HTTP routes of the ledger: a tenant reads its own books, the operator anybody's. Nobody posts."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import NotFoundError
+from tenora_platform.ledger import due, repository
+from tenora_platform.ledger.repository import Filter
+from tenora_platform.ledger.schemas import (
+    LedgerBalance,
+    LedgerBalances,
+    LedgerPage,
+    LedgerTransaction,
+)
+from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.schemas import After, Limit
+from tenora_platform.state import AdminSession, State
+from tenora_platform.tenants.repository import get_tenant
+
+router = APIRouter(tags=["ledger"], route_class=EdgeRoute)
+UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
+_READERS = [Depends(require_role(*MONEY_READERS))]
+
+
+async def chosen(
+    kind: Annotated[str | None, Query(description="Only of this kind, such as usage")] = None,
+    start: Annotated[date | None, Query(description="Of this day (UTC) and later")] = None,
+    end: Annotated[date | None, Query(description="Of days before this one")] = None,
+) -> Filter:
+    return Filter(kind, start, end)
+
+
+Chosen = Annotated[Filter, Depends(chosen)]
+
+
+@router.get("/v1/ledger")
+async def list_ledger(
+    state: State, tenant: UsageTenant, chosen: Chosen, after: After = None, limit: Limit = 20
+) -> LedgerPage:
+    """The tenant's books: usage, credit, invoices and payments, the last posted first."""
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        return await _page(session, tenant.tenant_id, chosen, after, limit)
+
+
+@router.get("/admin/v1/tenants/{tenant_id}/ledger", dependencies=_READERS)
+async def list_tenant_ledger(
+    tenant_id: str, session: AdminSession, chosen: Chosen, after: After = None, limit: Limit = 20
+) -> LedgerPage:
+    """A tenant's books, the last posted first."""
+    await _demand_tenant(session, tenant_id)
+    return await _page(session, tenant_id, chosen, after, limit)
+
+
+@router.get("/admin/v1/tenants/{tenant_id}/balances", dependencies=_READERS)
+async def list_balances(tenant_id: str, session: AdminSession) -> LedgerBalances:
+    """What each account of a tenant comes to."""
+    await _demand_tenant(session, tenant_id)
+    found = await repository.balances(session, tenant_id)
+    return LedgerBalances(
+        data=[LedgerBalance.of(account, balance) for account, balance in found],
+        days_due=await due.days_of(session, tenant_id),
+    )
+
+
+async def _demand_tenant(session: AsyncSession, tenant_id: str) -> None:
+    if await get_tenant(session, tenant_id) is None:
+        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+
+
+async def _page(
+    session: AsyncSession, tenant_id: str, chosen: Filter, after: str | None, limit: int
+) -> LedgerPage:
+    rows = await repository.list_transactions(session, tenant_id, chosen, after=after, limit=limit)
+    lines = await repository.lines_of(session, [row.id for row in rows])
+    return LedgerPage.of([LedgerTransaction.of(row, lines.get(row.id, ())) for row in rows], limit)

@@ -1,0 +1,83 @@
+"""The ledger over HTTP. Amounts are decimal strings with all twelve decimals, debit above 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Literal, Self
+
+from pydantic import BaseModel
+
+from tenora_platform.ledger.accounts import Nature, nature_of
+from tenora_platform.ledger.chain import Line
+from tenora_platform.ledger.tables import (
+    LedgerAccountRow,
+    LedgerBalanceRow,
+    LedgerTransactionRow,
+)
+from tenora_platform.schemas import IdItem, ListPage
+from tenora_platform.usage.service import money
+
+
+class LedgerEntry(BaseModel):
+    account: str
+    amount: str
+
+
+class LedgerTransaction(IdItem):
+    """`seq` counts a tenant's transactions without gaps; `day` (UTC) is what it belongs to,
+    `created_at` when it was posted. Entries add up to 0. `hash` covers it all and `prev_hash`."""
+
+    object: Literal["ledger_transaction"] = "ledger_transaction"
+    tenant_id: str
+    seq: int
+    kind: str
+    reference: str
+    currency: str
+    day: date
+    reverses: str | None
+    note: str | None
+    created_at: datetime
+    entries: list[LedgerEntry]
+    prev_hash: str
+    hash: str
+
+    @classmethod
+    def of(cls, row: LedgerTransactionRow, lines: Sequence[Line]) -> Self:
+        columns = {each.key: getattr(row, each.key) for each in row.__table__.columns}
+        entries = [LedgerEntry(account=each.account, amount=money(each.amount)) for each in lines]
+        return cls.model_validate(columns | {"entries": entries})
+
+
+class LedgerPage(ListPage[LedgerTransaction]):
+    pass
+
+
+class LedgerBalance(BaseModel):
+    """What an account's `entries` entries add up to. Debit is above 0: assets and expenses grow
+    upwards, liabilities and income downwards."""
+
+    object: Literal["ledger_balance"] = "ledger_balance"
+    account: str
+    nature: Nature
+    currency: str
+    balance: str
+    entries: int
+
+    @classmethod
+    def of(cls, account: LedgerAccountRow, balance: LedgerBalanceRow) -> Self:
+        return cls(
+            account=account.name,
+            nature=nature_of(account.name),
+            currency=account.currency,
+            balance=money(balance.balance),
+            entries=balance.entries,
+        )
+
+
+class LedgerBalances(BaseModel):
+    """Balances of a currency add up to 0. `days_due`: days whose usage is not all posted yet."""
+
+    object: Literal["list"] = "list"
+    data: list[LedgerBalance]
+    days_due: list[date]
