@@ -99,7 +99,8 @@ export interface paths {
         };
         /**
          * Verify
-         * @description Walk every chain and say whether each entry is as it was written.
+         * @description Walk every chain of the audit log and of the ledger, and say whether each entry is as it was
+         *     written.
          */
         get: operations["audit_verify"];
         put?: never;
@@ -385,6 +386,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant_id}/balances": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Balances
+         * @description What each account of a tenant comes to.
+         */
+        get: operations["ledger_list_balances"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant_id}/credits": {
         parameters: {
             query?: never;
@@ -422,6 +443,26 @@ export interface paths {
          * @description A tenant's events, newest first.
          */
         get: operations["events_list_tenant_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/ledger": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tenant Ledger
+         * @description A tenant's books, the last posted first.
+         */
+        get: operations["ledger_list_tenant_ledger"];
         put?: never;
         post?: never;
         delete?: never;
@@ -759,6 +800,26 @@ export interface paths {
          * @description What happened, newest first: `budget.soft`, `budget.hard`.
          */
         get: operations["events_list_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/ledger": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Ledger
+         * @description The tenant's books: usage, credit, invoices and payments, the last posted first.
+         */
+        get: operations["ledger_list_ledger"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1366,7 +1427,8 @@ export interface components {
         };
         /**
          * AuditVerification
-         * @description `problem` names the first entry that does not fit its chain.
+         * @description `problem` names the first entry that does not fit its chain, of the audit log's or the
+         *     ledger's; `problems` the first twenty.
          */
         AuditVerification: {
             /**
@@ -1377,6 +1439,8 @@ export interface components {
             object: "audit_verification";
             /** Problem */
             problem: string | null;
+            /** Problems */
+            problems: string[];
             /** Valid */
             valid: boolean;
         };
@@ -2149,6 +2213,120 @@ export interface components {
             parallel_requests: components["schemas"]["ParallelLimit"];
             requests_per_min: components["schemas"]["RateLimit"];
             tokens_per_min: components["schemas"]["RateLimit"];
+        };
+        /**
+         * LedgerBalance
+         * @description What an account's `entries` entries add up to. Debit is above 0: assets and expenses grow
+         *     upwards, liabilities and income downwards.
+         */
+        LedgerBalance: {
+            /** Account */
+            account: string;
+            /** Balance */
+            balance: string;
+            /** Currency */
+            currency: string;
+            /** Entries */
+            entries: number;
+            /**
+             * Nature
+             * @enum {string}
+             */
+            nature: "asset" | "liability" | "income" | "expense";
+            /**
+             * Object
+             * @default ledger_balance
+             * @constant
+             */
+            object: "ledger_balance";
+        };
+        /**
+         * LedgerBalances
+         * @description Balances of a currency add up to 0. `days_due`: days whose usage is not all posted yet.
+         */
+        LedgerBalances: {
+            /** Data */
+            data: components["schemas"]["LedgerBalance"][];
+            /** Days Due */
+            days_due: string[];
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** LedgerEntry */
+        LedgerEntry: {
+            /** Account */
+            account: string;
+            /** Amount */
+            amount: string;
+        };
+        /** LedgerPage */
+        LedgerPage: {
+            /** Data */
+            data: components["schemas"]["LedgerTransaction"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * LedgerTransaction
+         * @description `seq` counts a tenant's transactions without gaps; `day` (UTC) is what it belongs to,
+         *     `created_at` when it was posted. Entries add up to 0. `hash` covers it all and `prev_hash`.
+         */
+        LedgerTransaction: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Currency */
+            currency: string;
+            /**
+             * Day
+             * Format: date
+             */
+            day: string;
+            /** Entries */
+            entries: components["schemas"]["LedgerEntry"][];
+            /** Hash */
+            hash: string;
+            /** Id */
+            id: string;
+            /** Kind */
+            kind: string;
+            /** Note */
+            note: string | null;
+            /**
+             * Object
+             * @default ledger_transaction
+             * @constant
+             */
+            object: "ledger_transaction";
+            /** Prev Hash */
+            prev_hash: string;
+            /** Reference */
+            reference: string;
+            /** Reverses */
+            reverses: string | null;
+            /** Seq */
+            seq: number;
+            /** Tenant Id */
+            tenant_id: string;
         };
         /**
          * LimitsView
@@ -4145,6 +4323,37 @@ export interface operations {
             };
         };
     };
+    ledger_list_balances: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LedgerBalances"];
+                };
+            };
+        };
+    };
     credits_list_credits: {
         parameters: {
             query?: {
@@ -4250,6 +4459,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
+    ledger_list_tenant_ledger: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Of days before this one */
+                end?: string | null;
+                /** @description Only of this kind, such as usage */
+                kind?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Of this day (UTC) and later */
+                start?: string | null;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LedgerPage"];
                 };
             };
         };
@@ -5026,6 +5277,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
+    ledger_list_ledger: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Of days before this one */
+                end?: string | null;
+                /** @description Only of this kind, such as usage */
+                kind?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Of this day (UTC) and later */
+                start?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LedgerPage"];
                 };
             };
         };
