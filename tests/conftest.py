@@ -12,7 +12,9 @@ from tenora_engine.model.default_model import ensure_default_model
 
 # A GPU machine has no web framework and no database; kernels and engine are tested there too.
 pytest_plugins = (
-    ["platform_fixtures", "limits_harness", "ledger_books"] if importlib.util.find_spec("fastapi") else []
+    ["platform_fixtures", "limits_harness", "ledger_books"]
+    if importlib.util.find_spec("fastapi")
+    else []
 )
 
 
