@@ -189,7 +189,8 @@ async def test_an_entry_says_what_changed(api: Api) -> None:
     entry = await last_entry(api, "price_version.create")
     assert entry["target"] == version["id"]
     assert entry["before"] is None
-    assert entry["after"]["per_million"] == price["per_million"]
+    free = dict.fromkeys(("cold_load", "device_residency", "host_residency", "stored"), "0")
+    assert entry["after"]["per_million"] == price["per_million"] | free
     assert entry["after"]["effective_from"] == "2033-01-01T00:00:00+00:00"
     await api.admin("DELETE", f"/admin/v1/prices/{version['id']}")
     gone = await last_entry(api, "price_version.withdraw")

@@ -12,6 +12,7 @@ import pytest
 
 from api_harness import Api, TestTenant
 from tenora_engine.request import GenerationRequest
+from tenora_platform.billing.price_lists import Prices
 
 PROMPT, OUTPUT = Decimal("0.10") / 10**6, Decimal("0.40") / 10**6  # the price list of migrations
 
@@ -223,7 +224,7 @@ async def test_without_a_price_only_a_budget_fails_closed(api: Api) -> None:
     strict, free = await api.new_tenant("strict", "priced"), await api.new_tenant("free")
     book = api.state.budgets._prices
     lists = await book.lists()
-    book._lists = ()
+    book._lists = Prices()
     try:
         refused = await ask(api, strict)
         assert refused.status_code == 503

@@ -193,7 +193,7 @@ async def test_one_that_cannot_be_rated_keeps_no_other(
     api: Api, payer: TestTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [record(payer) for _ in range(5)]
-    rate_one = rating.rate
+    rate_one = rating.priced
 
     def fails(prices: Any, event: Any) -> Any:
         if event.event_id == made[2].event_id:
@@ -201,7 +201,7 @@ async def test_one_that_cannot_be_rated_keeps_no_other(
         return rate_one(prices, event)
 
     with monkeypatch.context() as patch:
-        patch.setattr(service, "rate", fails)
+        patch.setattr(service, "priced", fails)
         await sink_of(api).store(made)
         assert not await is_rated(api, made[0].event_id)  # together with the others at first
         await leftovers_of(api).run_once()

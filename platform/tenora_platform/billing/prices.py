@@ -4,52 +4,59 @@ neither begins where something was rated nor goes once it has rated something. K
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing import repository
-from tenora_platform.billing.rating import PriceList
+from tenora_platform.billing.price_lists import Meter, PriceList, Scope, Tiers, specificity
 from tenora_platform.billing.tables import PriceRow, PriceVersionRow
-from tenora_platform.errors import ConflictError, NotFoundError
+from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.ids import new_id
+from tenora_platform.tenants.repository import get_tenant
 
 _TICK = timedelta(microseconds=1)  # PostgreSQL's own
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a new list says."""
+
+    currency: str
+    tiers: Mapping[tuple[Meter, str], Tiers]
+    minimum: Decimal = Decimal(0)
+    included: Decimal = Decimal(0)
+
+
 async def add_price_version(
     session: AsyncSession,
-    *,
-    model: str | None,
-    plan: str | None,
-    currency: str,
+    scope: Scope,
+    terms: Terms,
     effective_from: datetime | None,
-    per_million: Mapping[str, Decimal],
 ) -> PriceList:
-    """A new list for one model and plan (None: any), from `effective_from` until the next one of
-    the same scope; the one before it ends there. None is the earliest time that is allowed, from
-    now on. Raises ConflictError if a list of that scope begins at the same moment, or if something
-    has been rated in the time it would hold: which bills it was on would hang on chance."""
+    """A new list of this scope, from `effective_from` until the next one of the same scope; the one
+    before it ends there. None is the earliest time that is allowed, from now on. Raises
+    BadRequestError for a tenant or adapter that there is not; ConflictError if a list of that scope
+    begins at the same moment, or if something of that scope has been rated in the time it would
+    hold, by whatever list: which bills it was on would hang on chance."""
     # Whoever rates holds the same lock, in whatever process: what the checks below see stays so.
     await repository.lock_prices(session, to_change=True)
-    same_scope = [
-        price
-        for price in await repository.price_lists(session)
-        if price.model == model and price.plan == plan
-    ]
+    scope = await of_somebody(session, scope)
+    same_scope = [price for price in await repository.price_lists(session) if price.scope == scope]
     begins = [price.effective_from for price in same_scope]
     begin = effective_from
     if begin is None:
-        begin = await _earliest(session, model, plan, begins, at_least=datetime.now(UTC))
+        begin = await _earliest(session, scope, begins, at_least=datetime.now(UTC))
     if begin in begins:
         raise ConflictError(
             f"A price list of this scope begins at {begin.isoformat()} already.",
             param="effective_from",
         )
     end = min((other for other in begins if other > begin), default=None)
-    if await repository.last_rated(session, model, plan, begin, end) is not None:
-        earliest = await _earliest(session, model, plan, begins, at_least=begin)
+    if await repository.last_rated(session, scope, begin, end) is not None:
+        earliest = await _earliest(session, scope, begins, at_least=begin)
         raise ConflictError(
             f"Usage from {begin.isoformat()} on has been rated already, and what has been rated "
             f"does not change. The earliest date allowed is {earliest.isoformat()}.",
@@ -63,34 +70,89 @@ async def add_price_version(
         previous.effective_to = begin
     row = PriceVersionRow(
         id=new_id("price"),
-        model=model,
-        plan=plan,
-        currency=currency,
+        model=scope.model,
+        plan=scope.plan,
+        tenant_id=scope.tenant_id,
+        adapter_id=scope.adapter_id,
+        currency=terms.currency,
         effective_from=begin,
         effective_to=end,
+        minimum=terms.minimum,
+        included=terms.included,
     )
     session.add(row)
     await session.flush()
-    for meter, price in per_million.items():
-        session.add(PriceRow(price_version_id=row.id, meter=meter, per_million=price))
+    for (meter, class_), tiers in terms.tiers.items():
+        for quantity, price in tiers:
+            session.add(
+                PriceRow(
+                    price_version_id=row.id,
+                    meter=meter,
+                    class_=class_,
+                    from_quantity=quantity,
+                    per_million=price,
+                )
+            )
     await session.flush()
-    return PriceList(row.id, model, plan, currency, begin, end, per_million)
+    return PriceList(
+        id=row.id,
+        no=row.no,
+        scope=scope,
+        currency=terms.currency,
+        effective_from=begin,
+        effective_to=end,
+        tiers=terms.tiers,
+        minimum=terms.minimum,
+        included=terms.included,
+    )
+
+
+async def of_somebody(session: AsyncSession, scope: Scope) -> Scope:
+    """The scope with the tenant whose adapter it names: nobody else may see that list. Raises
+    BadRequestError for a tenant or adapter that there is not."""
+    if scope.adapter_id is not None:
+        owner = await repository.owner_of(session, scope.adapter_id)
+        if owner is None or scope.tenant_id not in (None, owner):
+            whose = "" if scope.tenant_id is None else f" of tenant {scope.tenant_id[:80]!r}"
+            raise BadRequestError(
+                f"There is no adapter {scope.adapter_id[:80]!r}{whose}.",
+                param="adapter",
+                code="invalid_value",
+            )
+        return scope._replace(tenant_id=owner)
+    if scope.tenant_id is not None and await get_tenant(session, scope.tenant_id) is None:
+        raise BadRequestError(
+            f"There is no tenant {scope.tenant_id[:80]!r}.", param="tenant", code="invalid_value"
+        )
+    return scope
 
 
 async def _earliest(
     session: AsyncSession,
-    model: str | None,
-    plan: str | None,
+    scope: Scope,
     taken: Sequence[datetime],
     *,
     at_least: datetime,
 ) -> datetime:
     """The first time after all that was rated in this scope at which no other list begins."""
-    last = await repository.last_rated(session, model, plan, at_least, None)
+    last = await repository.last_rated(session, scope, at_least, None)
     earliest = at_least if last is None else last + _TICK
     while earliest in taken:
         earliest += _TICK
     return earliest
+
+
+async def of_tenant(
+    session: AsyncSession, tenant_id: str, plan: str, now: datetime
+) -> list[PriceList]:
+    """The lists that hold or will hold for a tenant of this plan, the most specific first, of one
+    scope the oldest. In a session of the tenant's, which sees nobody else's."""
+    found = [
+        price
+        for price in await repository.price_lists(session, first=now)
+        if price.scope.tenant_id in (None, tenant_id) and price.scope.plan in (None, plan)
+    ]
+    return sorted(found, key=lambda price: specificity(price.scope), reverse=True)
 
 
 async def withdraw_price_version(session: AsyncSession, version_id: str) -> PriceList:
@@ -109,8 +171,7 @@ async def withdraw_price_version(session: AsyncSession, version_id: str) -> Pric
             code="price_in_use",
         )
     for other in prices:
-        same_scope = (other.model, other.plan) == (price.model, price.plan)
-        if same_scope and other.effective_to == price.effective_from:
+        if other.scope == price.scope and other.effective_to == price.effective_from:
             previous = await session.get_one(PriceVersionRow, other.id)
             previous.effective_to = price.effective_to
     row = await session.get_one(PriceVersionRow, version_id)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import cast
 
 from sqlalchemy import delete, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.rating import Billable, PriceList, RatedLine
+from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope, Tier
+from tenora_platform.billing.rating import Billable, Rating
 from tenora_platform.billing.tables import (
     PriceRow,
     PriceVersionRow,
@@ -17,6 +19,7 @@ from tenora_platform.billing.tables import (
     UnratedEventRow,
 )
 from tenora_platform.locks import lock, lock_shared
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.usage.tables import UsageEventRow
 
 _LOCK = "tenora:prices"
@@ -46,33 +49,44 @@ async def price_lists(
         )
     versions = (await session.scalars(query)).all()
     ids = [version.id for version in versions]
-    prices = await session.scalars(select(PriceRow).where(PriceRow.price_version_id.in_(ids)))
-    by_version: dict[str, dict[str, PriceRow]] = {version_id: {} for version_id in ids}
-    for price in prices:
-        by_version[price.price_version_id][price.meter] = price
+    prices = await session.scalars(
+        select(PriceRow)
+        .where(PriceRow.price_version_id.in_(ids), PriceRow.meter.in_(METERS))
+        .order_by(PriceRow.from_quantity)
+    )
+    tiers: dict[str, dict[tuple[Meter, str], tuple[Tier, ...]]] = {of: {} for of in ids}
+    for row in prices:
+        of_version, key = tiers[row.price_version_id], (cast("Meter", row.meter), row.class_)
+        of_version[key] = (*of_version.get(key, ()), Tier(row.from_quantity, row.per_million))
     return [
         PriceList(
             id=row.id,
-            model=row.model,
-            plan=row.plan,
+            no=row.no,
+            scope=Scope(row.adapter_id, row.tenant_id, row.plan, row.model),
             currency=row.currency,
             effective_from=row.effective_from,
             effective_to=row.effective_to,
-            per_million={m: price.per_million for m, price in by_version[row.id].items()},
+            tiers=tiers[row.id],
+            minimum=row.minimum,
+            included=row.included,
         )
         for row in versions
     ]
 
 
+async def owner_of(session: AsyncSession, adapter_id: str) -> str | None:
+    """The tenant whose adapter this is or was."""
+    found: str | None = await session.scalar(
+        select(AdapterRow.tenant_id).where(AdapterRow.id == adapter_id)
+    )
+    return found
+
+
 async def last_rated(
-    session: AsyncSession,
-    model: str | None,
-    plan: str | None,
-    first: datetime,
-    end: datetime | None,
+    session: AsyncSession, scope: Scope, first: datetime, end: datetime | None
 ) -> datetime | None:
-    """When the last rated event of this model and plan (None: any) from `first` until before `end`
-    (None: for ever) ended; None if there is none."""
+    """When the last rated event of this scope from `first` until before `end` (None: for ever)
+    ended; None if there is none."""
     query = (
         select(UsageEventRow.event_time)
         .where(
@@ -84,10 +98,17 @@ async def last_rated(
     )
     if end is not None:
         query = query.where(UsageEventRow.event_time < end)
-    if model is not None:
-        query = query.where(UsageEventRow.model == model)
-    if plan is not None:
-        query = query.where(UsageEventRow.plan == plan)
+    if scope.model is not None:
+        query = query.where(UsageEventRow.model == scope.model)
+    if scope.plan is not None:
+        query = query.where(UsageEventRow.plan == scope.plan)
+    if scope.tenant_id is not None:
+        query = query.where(UsageEventRow.tenant_id == scope.tenant_id)
+    if scope.adapter_id is not None:
+        versions = select(AdapterVersionRow.id).where(
+            AdapterVersionRow.adapter_id == scope.adapter_id
+        )
+        query = query.where(UsageEventRow.adapter_version_id.in_(versions))
     found: datetime | None = await session.scalar(query)
     return found
 
@@ -108,23 +129,24 @@ async def has_rated(session: AsyncSession, price: PriceList) -> bool:
     return await session.scalar(query) is not None
 
 
-async def add_lines(session: AsyncSession, lines: Sequence[RatedLine]) -> None:
-    if not lines:
-        return
+async def add_ratings(session: AsyncSession, ratings: Sequence[Rating]) -> None:
     values = [
         {
-            "event_id": line.event_id,
-            "tenant_id": line.tenant_id,
+            "event_id": rating.event.event_id,
+            "tenant_id": rating.event.tenant_id,
             "meter": line.meter,
             "quantity": line.quantity,
-            "per_million": line.per_million,
-            "price_version_id": line.price_version_id,
-            "currency": line.currency,
+            "per_million": line.parts[0].per_million,
+            "price_version_id": rating.price.id,
+            "currency": rating.price.currency,
             "amount": line.amount,
         }
-        for line in lines
+        for rating in ratings
+        if rating.price is not None
+        for line in rating.lines
     ]
-    await session.execute(insert(RatedLineRow), values)
+    if values:
+        await session.execute(insert(RatedLineRow), values)
 
 
 async def add_unrated(session: AsyncSession, unrated: Sequence[tuple[Billable, str]]) -> None:
@@ -190,4 +212,7 @@ def billable(row: UsageEventRow) -> Billable:
         prompt_tokens=row.prompt_tokens,
         cached_tokens=row.cached_tokens,
         output_tokens=row.output_tokens,
+        class_=row.tier,
+        adapter_id=None,
+        cold_loads=0,
     )

@@ -1,53 +1,320 @@
-"""Price lists as the admin API shows them. Prices are decimal strings, never JSON numbers."""
+"""Price lists as the APIs show them. Prices are decimal strings, never JSON numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from tenora_platform.billing.preview import MeterChange, TenantChange, total
+from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Tier, Tiers
 from tenora_platform.schemas import Body
 from tenora_platform.times import BodyTime
 
 Price = Annotated[Decimal, Field(ge=0, max_digits=20, decimal_places=6)]
+Money = Annotated[Decimal, Field(ge=0, max_digits=38, decimal_places=12)]
+ENTRIES_MAX = 100  # of one meter
 
 
 # No control characters, NUL among them, and not empty: absent is what means any.
 Scope = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
+class PriceEntry(Body):
+    """The price of one meter, for one class and from one quantity on."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    class_: str | None = Field(
+        default=None,
+        alias="class",
+        pattern=r"^[a-z][a-z0-9_-]{0,31}$",
+        description="The class that really served (`priority`, `default`, `flex`, `batch`, ...). "
+        "Absent: every class that has no entry of its own.",
+    )
+    from_quantity: int = Field(
+        default=0,
+        alias="from",
+        ge=0,
+        lt=2**62,
+        description="Units that the tenant has used before in the month (UTC) of this model, meter "
+        "and class under this list: from there on this price holds. Each class needs one from 0.",
+    )
+    price: Price = Field(description="Of a million units, as a decimal string: `0.40`.")
+
+
+def _as_entries(value: Any) -> Any:
+    """One price for all is short for a list of one entry."""
+    return value if isinstance(value, list) else [{"price": value}]
+
+
+def _complete(entries: list[PriceEntry]) -> list[PriceEntry]:
+    seen: dict[str | None, set[int]] = {}
+    for entry in entries:
+        quantities = seen.setdefault(entry.class_, set())
+        if entry.from_quantity in quantities:
+            raise ValueError(f"has two prices of {_name(entry.class_)} from {entry.from_quantity}")
+        quantities.add(entry.from_quantity)
+    for class_, quantities in seen.items():
+        if 0 not in quantities:
+            raise ValueError(f"has no price of {_name(class_)} from 0, for the first units")
+    return entries
+
+
+def _name(class_: str | None) -> str:
+    return "any class" if class_ is None else f"class {class_}"
+
+
+MeterPrices = Annotated[
+    list[PriceEntry],
+    Field(min_length=1, max_length=ENTRIES_MAX),
+    AfterValidator(_complete),
+    BeforeValidator(_as_entries, json_schema_input_type=Price | list[PriceEntry]),
+]
+_FREE = [PriceEntry(price=Decimal(0))]
+
+
 class Prices(BaseModel):
-    """The price of a million tokens of each meter."""
+    """What a million units of each meter cost: one price, or a list of prices by class and tier."""
 
-    uncached_prefill: Price
-    cached_prefill: Price
-    output: Price
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "uncached_prefill": "0.10",
+                    "cached_prefill": "0.02",
+                    "output": [
+                        {"price": "0.40"},
+                        {"from": 1_000_000_000, "price": "0.30"},
+                        {"class": "priority", "price": "0.80"},
+                        {"class": "batch", "price": "0.20"},
+                    ],
+                    "cold_load": "50",
+                    "device_residency": "0.002",
+                }
+            ]
+        }
+    )
+
+    uncached_prefill: MeterPrices = Field(description="Prompt tokens that were computed.")
+    cached_prefill: MeterPrices = Field(description="Prompt tokens taken from the prefix cache.")
+    output: MeterPrices = Field(description="Tokens that were generated.")
+    cold_load: MeterPrices = Field(
+        default=_FREE,
+        description="Loads of an adapter that was in neither device nor host memory. The unit is "
+        'one load: "50" is 0.00005 each.',
+    )
+    device_residency: MeterPrices = Field(
+        default=_FREE,
+        description="An adapter in device memory. The unit is a kB second, so a million of them "
+        "are a GB-second (10^9 byte seconds): the price is that of one GB-second.",
+    )
+    host_residency: MeterPrices = Field(
+        default=_FREE,
+        description="An adapter in host memory: the price of one GB-second, likewise.",
+    )
+    stored: MeterPrices = Field(
+        default=_FREE,
+        description="Adapters in the object store. The unit is a kB hour, so the price is that of "
+        "one GB-hour. It has no class.",
+    )
+
+    def tiers(self) -> dict[tuple[Meter, str], Tiers]:
+        found: dict[tuple[Meter, str], list[Tier]] = {}
+        for meter in METERS:
+            entries: list[PriceEntry] = getattr(self, meter)
+            for entry in entries:
+                tiers = found.setdefault((meter, entry.class_ or ""), [])
+                tiers.append(Tier(entry.from_quantity, entry.price))
+        return {key: tuple(sorted(tiers)) for key, tiers in found.items()}
 
 
-class PriceVersionCreate(Body):
-    """A new price list. Without model or plan it holds for any; without `effective_from`, from
-    now on. It may not begin where usage has been rated already."""
+class PriceScope(Body):
+    """For whom a list holds; what is absent is any."""
 
-    model: Scope | None = None
+    model: Scope | None = Field(default=None, description="The base model's id.")
     plan: Scope | None = None
+    tenant: Scope | None = Field(default=None, description="A tenant's id: its own agreement.")
+    adapter: Scope | None = Field(
+        default=None, description="An adapter's id; the list is then its owner's."
+    )
+
+
+class PriceTerms(PriceScope):
+    """A price list, but for its beginning. Of several that hold for a use, the most specific one is
+    taken whole: an adapter's own before its tenant's before the plan's before the model's before
+    the general one; of equals the newest. A meter or class without a price there is not free: usage
+    of it waits, unbilled, until there is one."""
+
     currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
-    effective_from: BodyTime | None = None
     per_million: Prices
+    minimum: Money = Field(
+        default=Decimal(0),
+        description="What a month's invoice comes to at least. Of the list without model and "
+        "adapter that holds at the month's end.",
+    )
+    included: Money = Field(
+        default=Decimal(0), description="What is taken off a month's usage, likewise."
+    )
+
+
+class PriceVersionCreate(PriceTerms):
+    """A new price list, from `effective_from` until the next one of the same scope; without
+    `effective_from` from now on. It may not begin where usage of its scope has been rated."""
+
+    effective_from: BodyTime | None = None
+
+
+class PriceEntryShown(BaseModel):
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    class_: str | None = Field(default=None, alias="class")
+    from_quantity: int = Field(alias="from")
+    price: str
+
+
+ShownPrices = str | list[PriceEntryShown]
 
 
 class PriceVersion(BaseModel):
+    """`per_million` has a string where one price holds for all, else a list by class and tier; a
+    meter that is missing has no price, and its usage waits."""
+
     id: str
-    object: str = "price_version"
+    object: Literal["price_version"] = "price_version"
     model: str | None
     plan: str | None
+    tenant: str | None
+    adapter: str | None
     currency: str
     effective_from: datetime
     effective_to: datetime | None
-    per_million: Prices
+    per_million: dict[str, ShownPrices]
+    minimum: str
+    included: str
+
+    @classmethod
+    def of(cls, price: PriceList) -> PriceVersion:
+        return cls(**shown(price))
 
 
 class PriceVersionList(BaseModel):
-    object: str = "list"
+    object: Literal["list"] = "list"
     data: list[PriceVersion]
+
+
+class TenantPrice(PriceVersion):
+    """`announced` is one that has not begun yet."""
+
+    status: Literal["in_force", "announced"]
+
+
+class TenantPriceList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[TenantPrice]
+
+
+def shown(price: PriceList) -> dict[str, Any]:
+    """As the API shows it; also what the audit log keeps."""
+    per_million: dict[str, Any] = {}
+    for meter in METERS:
+        entries = [
+            {"class": class_ or None, "from": tier.from_quantity, "price": f"{tier.per_million:f}"}
+            for (name, class_), tiers in sorted(price.tiers.items())
+            if name == meter
+            for tier in tiers
+        ]
+        plain = len(entries) == 1 and entries[0]["class"] is None
+        if entries:
+            per_million[meter] = entries[0]["price"] if plain else entries
+    return {
+        "id": price.id,
+        "model": price.scope.model,
+        "plan": price.scope.plan,
+        "tenant": price.scope.tenant_id,
+        "adapter": price.scope.adapter_id,
+        "currency": price.currency,
+        "effective_from": price.effective_from,
+        "effective_to": price.effective_to,
+        "per_million": per_million,
+        "minimum": f"{price.minimum:f}",
+        "included": f"{price.included:f}",
+    }
+
+
+class PricePreviewCreate(PriceTerms):
+    """A price list that is not added, and the month that is priced by it."""
+
+    month: str | None = Field(
+        default=None,
+        pattern=r"^20\d\d-(0[1-9]|1[0-2])$",
+        description="Such as `2026-10`, in UTC; absent: the last one that has ended.",
+    )
+
+
+class MeterPreview(BaseModel):
+    """Money by currency, as exact decimal strings. `unpriced`: how much of `quantity` would wait
+    for a price."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    meter: Meter
+    class_: str | None = Field(alias="class")
+    quantity: int
+    before: dict[str, str]
+    after: dict[str, str]
+    unpriced: int
+
+
+class TenantPreview(BaseModel):
+    tenant: str
+    before: dict[str, str]
+    after: dict[str, str]
+    meters: list[MeterPreview]
+
+
+class PricePreview(BaseModel):
+    """What the month's usage cost `before`, and `after` the list had held for all of it; minimum
+    and included amounts are not in it."""
+
+    object: Literal["price_preview"] = "price_preview"
+    month: str
+    before: dict[str, str]
+    after: dict[str, str]
+    data: list[TenantPreview]
+
+    @classmethod
+    def of(cls, month: str, changes: Mapping[str, TenantChange]) -> PricePreview:
+        every = [change for each in changes.values() for change in each.values()]
+        return cls(month=month, **_sides(every), data=[_preview(*each) for each in changes.items()])
+
+
+def _preview(tenant: str, changes: TenantChange) -> TenantPreview:
+    meters = [
+        MeterPreview.model_validate(
+            {
+                "meter": key.meter,
+                "class": key.class_ or None,
+                "quantity": change.quantity,
+                "unpriced": change.unpriced,
+                **_sides([change]),
+            }
+        )
+        for key, change in sorted(changes.items())
+    ]
+    return TenantPreview(tenant=tenant, meters=meters, **_sides(list(changes.values())))
+
+
+def _sides(changes: Sequence[MeterChange]) -> dict[str, Any]:
+    return {
+        "before": _shown(total([change.before for change in changes])),
+        "after": _shown(total([change.after for change in changes])),
+    }
+
+
+def _shown(money: Mapping[str, Decimal]) -> dict[str, str]:
+    """All twelve decimals, nothing rounded."""
+    return {currency: f"{amount:.12f}" for currency, amount in sorted(money.items())}

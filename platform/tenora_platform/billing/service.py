@@ -9,8 +9,17 @@ import structlog
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing import repository
-from tenora_platform.billing.rating import Billable, RatedLine, UnratableError, rate
+from tenora_platform.billing import quantities, repository
+from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.rating import (
+    Billable,
+    Priced,
+    Rating,
+    UnratableError,
+    place,
+    priced,
+    volumes_of,
+)
 from tenora_platform.db import Database, plain_reason
 
 RERATE_BATCH = 500
@@ -18,8 +27,8 @@ _UNFORESEEN = (DataError, IntegrityError, ArithmeticError, ValueError)
 _log = structlog.get_logger(__name__)
 
 
-async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> list[RatedLine]:
-    """Write and return the lines of newly stored events, in their own transaction; those that
+async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> list[Rating]:
+    """Write and return the ratings of newly stored events, in their own transaction; those that
     cannot be rated are marked. Call it once for each event. Never at the events' cost: what the
     checks did not foresee leaves all of them marked."""
     if not events:
@@ -27,10 +36,10 @@ async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> list
     try:
         async with session.begin_nested():
             await repository.lock_prices(session, to_change=False)
-            lines, unrated = await _rated(session, events)
-            await repository.add_lines(session, lines)
+            ratings, unrated = await _rated(session, events)
+            await repository.add_ratings(session, ratings)
             await repository.add_unrated(session, unrated)
-            return lines
+            return ratings
     except _UNFORESEEN as error:
         _log.exception("events cannot be rated", events=len(events))
         reason = f"rating failed: {plain_reason(error)}"
@@ -40,17 +49,18 @@ async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> list
 
 async def _rated(
     session: AsyncSession, events: Sequence[Billable]
-) -> tuple[list[RatedLine], list[tuple[Billable, str]]]:
+) -> tuple[list[Rating], list[tuple[Billable, str]]]:
     times = [event.event_time for event in events]
-    prices = await repository.price_lists(session, min(times), max(times))
-    lines: list[RatedLine] = []
+    prices = Prices.of(await repository.price_lists(session, min(times), max(times)))
+    found: list[Priced] = []
     unrated: list[tuple[Billable, str]] = []
     for event in events:
         try:
-            lines += rate(prices, event)
+            found.append(priced(prices, event))
         except UnratableError as why:
             unrated.append((event, str(why)))
-    return lines, unrated
+    starts = await quantities.take_volumes(session, volumes_of(found))
+    return place(found, starts), unrated
 
 
 async def rate_waiting(db: Database) -> int:
@@ -73,10 +83,9 @@ async def _rate_batch(db: Database, after: str, limit: int) -> tuple[int, str]:
             events = await repository.take_unrated(session, after, limit)
             if not events:
                 return 0, ""
-            lines, still = await _rated(session, events)
-            waiting = {event.event_id for event, _ in still}
-            done = [event.event_id for event in events if event.event_id not in waiting]
-            await repository.add_lines(session, lines)
+            ratings, _ = await _rated(session, events)
+            done = [rating.event.event_id for rating in ratings]
+            await repository.add_ratings(session, ratings)
             await repository.drop_unrated(session, done)
             return len(done), events[-1].event_id
     except _UNFORESEEN:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity, Integer, Numeric, Text, func
+from sqlalchemy import (
+    BigInteger,
+    Date,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Integer,
+    Numeric,
+    Text,
+    func,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
@@ -48,6 +58,23 @@ class PriceRow(Base):
     class_: Mapped[str] = mapped_column("class", Text, primary_key=True, server_default="")
     from_quantity: Mapped[int] = mapped_column(BigInteger, primary_key=True, server_default="0")
     per_million: Mapped[Decimal] = mapped_column(Numeric(20, 6))
+
+
+class VolumeRow(Base):
+    """What a tenant has used in a month of one meter, model and class under one price version, so
+    far as it was rated by tiers (`rating.Volume`)."""
+
+    __tablename__ = "usage_volumes"
+
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
+    month: Mapped[date] = mapped_column(Date, primary_key=True)
+    price_version_no: Mapped[int] = mapped_column(
+        Integer, ForeignKey("price_versions.no"), primary_key=True
+    )
+    model: Mapped[str] = mapped_column(Text, primary_key=True)
+    class_: Mapped[str] = mapped_column("class", Text, primary_key=True)
+    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    quantity: Mapped[int] = mapped_column(BigInteger)
 
 
 class RatedLineRow(Base):

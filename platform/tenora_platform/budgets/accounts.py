@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Literal
 
 from tenora_engine.events import UsageRecord
 from tenora_platform.auth import Caps, TenantContext
-from tenora_platform.billing.rating import Billable, PriceList, RatedLine, exact_sum, rate
+from tenora_platform.billing.price_lists import Prices
+from tenora_platform.billing.rating import Rating, Volume, priced
 from tenora_platform.usage.records import billable, event_values
 
 BudgetName = Literal["key_day", "key_month", "plan_day", "plan_month", "credit"]
@@ -123,12 +124,6 @@ def next_month(month: datetime) -> datetime:
     return (month + timedelta(days=32)).replace(day=1)
 
 
-def nanos_charged(amount: Decimal) -> int:
-    """An event's whole amount, rounded up once: the counter is never below what is billed, and
-    above it by less than one nano an event."""
-    return int(_WIDE.multiply(amount, _NANO).to_integral_value(ROUND_CEILING, _WIDE))
-
-
 def nanos_within(cap: Decimal) -> int:
     """A cap, rounded down."""
     return int(_WIDE.multiply(cap, _NANO).to_integral_value(ROUND_FLOOR, _WIDE))
@@ -139,35 +134,27 @@ def money_of(nanos: int) -> Decimal:
     return _WIDE.scaleb(Decimal(nanos), -9)
 
 
-def charge_of(record: UsageRecord, prices: Sequence[PriceList]) -> Charge:
-    """What the usage sink will make of this record. Raises BadRecordError for one that cannot
-    become an event, UnratableError for one that cannot be priced."""
+def charge_of(record: UsageRecord, prices: Prices, used: Mapping[Volume, int]) -> Charge:
+    """What the usage sink will make of this record, at most: where its price has tiers, the dearest
+    of those that are left beyond `used`; the books' word replaces it. Raises BadRecordError for one
+    that cannot become an event, UnratableError for one that cannot be priced."""
     values = event_values(record, {record.context.get("tenant_id", "")})
-    event = billable(values)
-    return charge_for(event, values["api_key_id"], rate(prices, event))
+    rating = priced(prices, billable(values)).rating_at_most(used)
+    return charge_for(rating, values["api_key_id"])
 
 
-def charges_of(
-    events: Sequence[Billable], keys: Mapping[str, str | None], lines: Sequence[RatedLine]
-) -> list[Charge]:
-    """Of those events that have been rated; `keys` has the API key of each. One whose meters did
-    not move has no lines and costs nothing."""
-    by_event: dict[str, list[RatedLine]] = {}
-    for line in lines:
-        by_event.setdefault(line.event_id, []).append(line)
-    return [
-        charge_for(event, keys[event.event_id], by_event.get(event.event_id, []))
-        for event in events
-        if event.event_id in by_event or not any(event.quantities().values())
-    ]
+def charges_of(ratings: Sequence[Rating], keys: Mapping[str, str | None]) -> list[Charge]:
+    """Of events that have been rated; `keys` has the API key of each."""
+    return [charge_for(rating, keys[rating.event.event_id]) for rating in ratings]
 
 
-def charge_for(event: Billable, key_id: str | None, lines: Sequence[RatedLine]) -> Charge:
+def charge_for(rating: Rating, key_id: str | None) -> Charge:
+    event = rating.event
     return Charge(
         event_id=event.event_id,
         tenant_id=event.tenant_id,
         key_id=key_id or "",
         at=event.event_time,
-        nanos=nanos_charged(exact_sum(line.amount for line in lines)),
+        nanos=rating.nanos,
         output_tokens=event.output_tokens,
     )

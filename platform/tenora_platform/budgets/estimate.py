@@ -4,20 +4,21 @@ context. The history itself is Redis' (`scripts.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 
 from tenora_platform.auth import TenantContext
+from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import (
     Billable,
-    Meter,
-    MissingPriceError,
-    PriceList,
-    choose,
+    UnratableError,
+    Volume,
     exact_amount,
+    nanos_charged,
+    priced,
 )
-from tenora_platform.budgets.accounts import nanos_charged
 from tenora_platform.budgets.hold import Run, event_ids
 from tenora_platform.budgets.store import Wanted, Work
 from tenora_platform.errors import UnavailableError
@@ -27,21 +28,39 @@ UNKNOWN_TOKENS = 256
 
 
 def estimate(
-    prices: Sequence[PriceList],
+    prices: Prices,
+    used: Mapping[Volume, int],
     tenant: TenantContext,
     runs: Sequence[Run],
     model: str,
+    classes: Iterable[str],
     now: datetime,
 ) -> Work:
-    """Raises UnavailableError without a price: what cannot be priced cannot be kept within a
-    budget."""
-    base = runs[0].request.context["model"]
-    event = Billable("", tenant.tenant_id, base, tenant.plan.name, now, 0, 0, 0)
+    """An upper bound in what each token costs: at the dearest of the classes that may serve it, and
+    where prices have tiers, at the dearest that is left beyond what was `used`. Raises
+    UnavailableError without a price: what cannot be priced cannot be kept within a budget."""
+    context = runs[0].request.context
+    base = Billable(
+        event_id="",
+        tenant_id=tenant.tenant_id,
+        model=context["model"],
+        plan=tenant.plan.name,
+        event_time=now,
+        adapter_id=context.get("adapter_id") or None,
+        class_="",
+        prompt_tokens=0,
+        cached_tokens=0,
+        output_tokens=0,
+        cold_loads=0,
+    )
+    units = (replace(base, prompt_tokens=1), replace(base, output_tokens=1))
+    loading = replace(base, cold_loads=int(runs[0].request.adapter is not None))
     try:
-        chosen = choose(prices, event)
-        prompt = _price(chosen, "uncached_prefill")
-        output = _price(chosen, "output")
-    except MissingPriceError as error:
+        prompt, output, load = (
+            max(_price(prices, used, replace(unit, class_=each)) for each in classes)
+            for unit in (*units, loading)
+        )
+    except UnratableError as error:
         raise UnavailableError(
             f"This request is under a budget, and its cost is not known: {error}. The operator of "
             "this server can add a price list.",
@@ -50,12 +69,13 @@ def estimate(
     sequences = []
     for run in runs:
         tokens = len(run.request.prompt_token_ids)
+        # The prompt is metered on the first of a run's sequences, and so is loading its adapter.
+        first = exact_amount(tokens, prompt) + exact_amount(1, load)
         for index, event_id in enumerate(event_ids(run.request)):
             sequences.append(
                 Wanted(
                     event_id=event_id,
-                    # The prompt is metered on the first of a run's sequences.
-                    prompt_nanos=nanos_charged(exact_amount(tokens, prompt)) if index == 0 else 0,
+                    prompt_nanos=nanos_charged(first) if index == 0 else 0,
                     tokens_max=run.request.sampling.max_tokens,
                 )
             )
@@ -67,8 +87,7 @@ def estimate(
     )
 
 
-def _price(prices: PriceList, meter: Meter) -> Decimal:
-    per_million = prices.per_million.get(meter)
-    if per_million is None:
-        raise MissingPriceError(f"price list {prices.id} has no price for {meter}")
-    return per_million
+def _price(prices: Prices, used: Mapping[Volume, int], unit: Billable) -> Decimal:
+    """Of a million such units; 0 of nothing."""
+    lines = priced(prices, unit).rating_at_most(used).lines
+    return lines[0].parts[0].per_million if lines else Decimal(0)

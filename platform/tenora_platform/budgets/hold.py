@@ -50,7 +50,7 @@ class BudgetHold:
     @property
     def degraded(self) -> bool:
         """Beyond a soft cap that says so: served as flex."""
-        return any(level.soft and level.budget.degrade for level in self.levels)
+        return is_degraded(self.levels)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -79,6 +79,10 @@ NO_HOLD = NoHold()
 def event_ids(request: GenerationRequest) -> list[str]:
     """As the engine will name the usage of its sequences."""
     return [f"{request.request_id}:{index}" for index in range(request.sampling.n)]
+
+
+def is_degraded(levels: Sequence[Level]) -> bool:
+    return any(level.soft and level.budget.degrade for level in levels)
 
 
 def soft_header(levels: Sequence[Level]) -> dict[str, str]:

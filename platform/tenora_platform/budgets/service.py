@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 from redis.asyncio import Redis
@@ -18,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenora_engine.events import UsageRecord
 from tenora_platform.auth import TenantContext
 from tenora_platform.billing.price_book import PriceBook
+from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import UnratableError
 from tenora_platform.budgets.accounts import (
     Budget,
@@ -28,7 +30,7 @@ from tenora_platform.budgets.accounts import (
 )
 from tenora_platform.budgets.estimate import estimate
 from tenora_platform.budgets.fallback import LocalBooks
-from tenora_platform.budgets.hold import NO_HOLD, BudgetHold, Run
+from tenora_platform.budgets.hold import NO_HOLD, BudgetHold, Run, is_degraded
 from tenora_platform.budgets.refusals import refusal
 from tenora_platform.budgets.seeding import Seeder
 from tenora_platform.budgets.store import NOTHING, Answer, BudgetStore, Level, Work
@@ -40,8 +42,17 @@ from tenora_platform.single_flight import SingleFlight
 from tenora_platform.usage.records import BadRecordError
 
 TICK_S = 1.0
+FLEX = "flex"
+"""As what a request is served that has been degraded, or relegated because it would be late."""
 _SEEDS_MAX = 3  # of one request: a day may begin, or Redis be emptied, between two steps
 _log = structlog.get_logger(__name__)
+
+
+def _classes(tenant: TenantContext, runs: Sequence[Run], budgets: Sequence[Budget]) -> list[str]:
+    """Those that may serve it: its own, and the lowest where a budget or the plan may say so."""
+    own = runs[0].request.tenant.tier
+    lower = tenant.plan.late == "relegate" or any(budget.degrade for budget in budgets)
+    return list(dict.fromkeys([own, FLEX] if lower else [own]))
 
 
 def utc_now() -> datetime:
@@ -94,8 +105,14 @@ class Budgets:
         if not has_budget(tenant):
             return NO_HOLD
         now = self._clock()
-        work = estimate(await self._prices.lists(), tenant, runs, model, now)
-        answer = await self._ask(tenant, budgets_of(tenant, now), work)
+        budgets = budgets_of(tenant, now)
+        used = await self._prices.used(tenant.tenant_id)
+        price = partial(estimate, await self._prices.lists(), used, tenant, runs, model, now=now)
+        work = price(_classes(tenant, runs, budgets))
+        answer = await self._ask(tenant, budgets, work)
+        if is_degraded(answer.levels) and (as_flex := price([FLEX])) != work:
+            work = as_flex  # the same holds anew, or another chance
+            answer = await self._ask(tenant, budgets, work)
         amounts = work.amounts(answer.expected_tokens)
         if answer.refused_by is not None:
             self._refuse(tenant, answer.levels, answer.refused_by, sum(amounts))
@@ -199,9 +216,10 @@ class Budgets:
     ) -> None:
         charges = []
         try:
-            prices = await self._prices.lists() if records else ()
+            prices = await self._prices.lists() if records else Prices()
+            used = await self._prices.used(hold.tenant.tenant_id)
             for record in records:
-                charges.append(charge_of(record, prices))
+                charges.append(charge_of(record, prices, used))
         except (BadRecordError, UnratableError, SQLAlchemyError) as error:
             # Held for a lease; the books say what it costs.
             _log.warning("request not settled", model=hold.model, reason=str(error))

@@ -97,7 +97,19 @@ def _time(seconds: float) -> datetime:
 
 
 def billable(values: Mapping[str, Any]) -> Billable:
-    return Billable(**{name: values[name] for name in Billable.__dataclass_fields__})
+    return Billable(
+        event_id=values["event_id"],
+        tenant_id=values["tenant_id"],
+        model=values["model"],
+        plan=values["plan"],
+        event_time=values["event_time"],
+        prompt_tokens=values["prompt_tokens"],
+        cached_tokens=values["cached_tokens"],
+        output_tokens=values["output_tokens"],
+        class_=values["tier"],
+        adapter_id=None,
+        cold_loads=0,
+    )
 
 
 def claimed_tenant(record: UsageRecord) -> str:

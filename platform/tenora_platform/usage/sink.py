@@ -158,9 +158,9 @@ class UsageSink:
                 bad.append((record, str(error)))
         new = await repository.add_events(session, list(events.values()))
         stored = [billable(values) for key, values in events.items() if key in new]
-        lines = await rate_events(session, stored)
+        ratings = await rate_events(session, stored)
         keys = {event_id: values["api_key_id"] for event_id, values in events.items()}
-        return bad, charges_of(stored, keys, lines)
+        return bad, charges_of(ratings, keys)
 
 
 async def _set_aside(session: AsyncSession, record: UsageRecord, reason: str) -> None:

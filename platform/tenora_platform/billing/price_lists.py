@@ -1,0 +1,107 @@
+"""Price lists: what each meter costs, for whom, from when on, and which of many lists holds. Pure.
+Knows neither usage nor a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal, NamedTuple, get_args
+
+Meter = Literal[
+    "uncached_prefill",  # tokens
+    "cached_prefill",  # tokens
+    "output",  # tokens, accepted drafts included
+    "cold_load",  # loads of an adapter that was in no memory
+    "device_residency",  # an adapter in device memory, in kB seconds
+    "host_residency",  # in host memory, in kB seconds
+    "stored",  # an adapter's version in the object store, in kB hours
+]
+METERS: tuple[Meter, ...] = get_args(Meter)
+
+ANY_CLASS = ""
+"""The class of a price that holds for each class without a price of its own; that of storage."""
+
+
+class Scope(NamedTuple):
+    """For whom a list holds: None is any. The same of usage: None is none."""
+
+    adapter_id: str | None
+    tenant_id: str | None
+    plan: str | None
+    model: str | None
+
+
+class Tier(NamedTuple):
+    """The price of a million units from the `from_quantity`-th of a month on (the first is 0)."""
+
+    from_quantity: int
+    per_million: Decimal
+
+
+Tiers = tuple[Tier, ...]
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """From `effective_from` until before `effective_to`. `tiers` are by meter and class, in
+    ascending order. `minimum` is of a month's invoice, `included` what is free in each month."""
+
+    id: str
+    no: int
+    scope: Scope
+    currency: str
+    effective_from: datetime
+    effective_to: datetime | None
+    tiers: Mapping[tuple[Meter, str], Tiers]
+    minimum: Decimal = Decimal(0)
+    included: Decimal = Decimal(0)
+
+    def tiers_of(self, meter: Meter, class_: str) -> Tiers | None:
+        """Of the class, else of any class. None where nothing says what the first unit costs."""
+        found = self.tiers.get((meter, class_)) or self.tiers.get((meter, ANY_CLASS))
+        return found if found and found[0].from_quantity == 0 else None
+
+    def holds_at(self, at: datetime) -> bool:
+        return self.effective_from <= at and (self.effective_to is None or at < self.effective_to)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Price lists, quick to choose from."""
+
+    lists: tuple[PriceList, ...] = ()
+    _candidates: dict[Scope, tuple[PriceList, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @property
+    def tiered(self) -> bool:
+        """Whether any of them has tiers at all."""
+        return any(len(tiers) > 1 for price in self.lists for tiers in price.tiers.values())
+
+    @classmethod
+    def of(cls, lists: Iterable[PriceList]) -> Prices:
+        newest = sorted(lists, key=lambda price: price.effective_from, reverse=True)
+        return cls(tuple(sorted(newest, key=lambda price: specificity(price.scope), reverse=True)))
+
+    def choose(self, scope: Scope, at: datetime) -> PriceList | None:
+        """The most specific list that holds then for such usage: an adapter's own before its
+        tenant's before the plan's before the model's before the general one; of equals the newest.
+        """
+        candidates = self._candidates.get(scope)
+        if candidates is None:
+            candidates = tuple(price for price in self.lists if covers(price.scope, scope))
+            self._candidates[scope] = candidates
+        return next((price for price in candidates if price.holds_at(at)), None)
+
+
+def covers(lists: Scope, usage: Scope) -> bool:
+    """Whether a list of the one scope holds for usage of the other."""
+    return all(wanted in (None, has) for wanted, has in zip(lists, usage, strict=True))
+
+
+def specificity(scope: Scope) -> tuple[bool, ...]:
+    """Of two lists that hold, that of the greater one is taken."""
+    return tuple(part is not None for part in scope)
