@@ -180,17 +180,14 @@ async def test_an_entry_says_what_changed(api: Api) -> None:
     assert entry["before"] == key["after"]
     assert entry["after"]["revoked_at"] is not None
 
-    price = {
-        "model": "told",
-        "effective_from": "2033-01-01T00:00:00Z",
-        "per_million": {"uncached_prefill": "1.25", "cached_prefill": "0", "output": "99.000001"},
-    }
+    given = {"uncached_prefill": "1.25", "cached_prefill": "0", "output": "99.000001"}
+    price = {"model": "told", "effective_from": "2033-01-01T00:00:00Z", "per_million": given}
     version = (await api.admin("POST", "/admin/v1/prices", json=price)).json()
     entry = await last_entry(api, "price_version.create")
     assert entry["target"] == version["id"]
     assert entry["before"] is None
     free = dict.fromkeys(("cold_load", "device_residency", "host_residency", "stored"), "0")
-    assert entry["after"]["per_million"] == price["per_million"] | free
+    assert entry["after"]["per_million"] == {**given, **free}
     assert entry["after"]["effective_from"] == "2033-01-01T00:00:00+00:00"
     await api.admin("DELETE", f"/admin/v1/prices/{version['id']}")
     gone = await last_entry(api, "price_version.withdraw")

@@ -128,7 +128,8 @@ async def test_a_list_reads_as_it_was_written(api: Api, payer: TestTenant) -> No
     found = next(each for each in listed if each["id"] == made["id"])
     assert found["per_million"]["output"][0] == {"class": None, "from": 0, "price": "0.400000"}
     assert found["per_million"]["stored"] == "0.000000"
-    assert (Decimal(found["minimum"]), Decimal(found["included"])) == (20, Decimal("5.5"))
+    assert Decimal(found["minimum"]) == 20
+    assert Decimal(found["included"]) == Decimal("5.5")
     assert found["tenant"] == payer.id
 
 

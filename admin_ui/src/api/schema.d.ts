@@ -207,9 +207,18 @@ export interface paths {
         put?: never;
         /**
          * Create Price
-         * @description Add a price list. Events that waited for a price are rated at once; what has been rated
-         *     before is never changed: 409 `price_in_rated_period` names the earliest date allowed, also as
-         *     `error.earliest_effective_from`.
+         * @description Add a price list, now or announced for later. Events that waited for a price are rated at
+         *     once; what has been rated before is never changed: 409 `price_in_rated_period` names the
+         *     earliest date allowed, also as `error.earliest_effective_from`. That is the moment after the
+         *     last use of the list's scope that was rated, by whatever list; so a tenant's own agreement
+         *     cannot begin before usage that the plan's list has rated.
+         *
+         *     All prices are of a million units. Units are tokens, loads (`cold_load`: "50" is 0.00005 a
+         *     load), kB seconds (`device_residency`, `host_residency`: the price of a GB-second) and kB hours
+         *     (`stored`: the price of a GB-hour). Tiers count what a tenant has used in a month (UTC) under
+         *     this list, each model, meter and class apart, and each unit costs what its own tier says:
+         *     `[{"price": "0.40"}, {"from": 1000000000, "price": "0.30"}]` is 400.00 for the first thousand
+         *     million tokens and 300.00 for the next. A list that begins within a month counts from there.
          */
         post: operations["billing_create_price"];
         delete?: never;
@@ -233,6 +242,28 @@ export interface paths {
          * @description Take back a price list that has rated nothing; 409 `price_in_use` once it has.
          */
         delete: operations["billing_withdraw_price"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/prices/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preview Price
+         * @description What a month's usage would have cost each tenant by a list like this, had it held for all of
+         *     the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
+         *     unless a more specific list rated it.
+         */
+        post: operations["billing_preview_price"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -902,6 +933,29 @@ export interface paths {
          *     several targets, one).
          */
         get: operations["inference_get_model"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/prices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Own Prices
+         * @description The price lists that hold for this tenant now, and those that are announced, with the dates
+         *     from which they hold. The most specific comes first: a request is priced by the first list in
+         *     force that fits its model and adapter. Prices are of a million units; for `device_residency` and
+         *     `host_residency` that is a GB-second, for `stored` a GB-hour.
+         */
+        get: operations["billing_list_own_prices"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2431,6 +2485,32 @@ export interface components {
             quantity: number;
         };
         /**
+         * MeterPreview
+         * @description Money by currency, as exact decimal strings. `unpriced`: how much of `quantity` would wait
+         *     for a price.
+         */
+        MeterPreview: {
+            /** After */
+            after: {
+                [key: string]: string;
+            };
+            /** Before */
+            before: {
+                [key: string]: string;
+            };
+            /** Class */
+            class: string | null;
+            /**
+             * Meter
+             * @enum {string}
+             */
+            meter: "uncached_prefill" | "cached_prefill" | "output" | "cold_load" | "device_residency" | "host_residency" | "stored";
+            /** Quantity */
+            quantity: number;
+            /** Unpriced */
+            unpriced: number;
+        };
+        /**
          * ModelCard
          * @description One usable model: the base (`parent` null) or one of the tenant's adapters.
          */
@@ -2803,31 +2883,203 @@ export interface components {
             prefix: string;
         };
         /**
-         * Prices
-         * @description The price of a million tokens of each meter.
+         * PriceEntry
+         * @description The price of one meter, for one class and from one quantity on.
          */
-        "Prices-Input": {
-            /** Cached Prefill */
-            cached_prefill: number | string;
-            /** Output */
-            output: number | string;
-            /** Uncached Prefill */
-            uncached_prefill: number | string;
+        PriceEntry: {
+            /**
+             * Class
+             * @description The class that really served (`priority`, `default`, `flex`, `batch`, ...). Absent: every class that has no entry of its own.
+             */
+            class?: string | null;
+            /**
+             * From
+             * @description Units that the tenant has used before in the month (UTC) of this model, meter and class under this list: from there on this price holds. Each class needs one from 0.
+             * @default 0
+             */
+            from: number;
+            /**
+             * Price
+             * @description Of a million units, as a decimal string: `0.40`.
+             */
+            price: number | string;
+        };
+        /** PriceEntryShown */
+        PriceEntryShown: {
+            /** Class */
+            class?: string | null;
+            /** From */
+            from: number;
+            /** Price */
+            price: string;
+        };
+        /**
+         * PricePreview
+         * @description What the month's usage cost `before`, and `after` the list had held for all of it; minimum
+         *     and included amounts are not in it.
+         */
+        PricePreview: {
+            /** After */
+            after: {
+                [key: string]: string;
+            };
+            /** Before */
+            before: {
+                [key: string]: string;
+            };
+            /** Data */
+            data: components["schemas"]["TenantPreview"][];
+            /** Month */
+            month: string;
+            /**
+             * Object
+             * @default price_preview
+             * @constant
+             */
+            object: "price_preview";
+        };
+        /**
+         * PricePreviewCreate
+         * @description A price list that is not added, and the month that is priced by it.
+         */
+        PricePreviewCreate: {
+            /**
+             * Adapter
+             * @description An adapter's id; the list is then its owner's.
+             */
+            adapter?: string | null;
+            /**
+             * Currency
+             * @default USD
+             */
+            currency: string;
+            /**
+             * Included
+             * @description What is taken off a month's usage, likewise.
+             * @default 0
+             */
+            included: number | string;
+            /**
+             * Minimum
+             * @description What a month's invoice comes to at least. Of the list without model and adapter that holds at the month's end.
+             * @default 0
+             */
+            minimum: number | string;
+            /**
+             * Model
+             * @description The base model's id.
+             */
+            model?: string | null;
+            /**
+             * Month
+             * @description Such as `2026-10`, in UTC; absent: the last one that has ended.
+             */
+            month?: string | null;
+            per_million: components["schemas"]["Prices"];
+            /** Plan */
+            plan?: string | null;
+            /**
+             * Tenant
+             * @description A tenant's id: its own agreement.
+             */
+            tenant?: string | null;
         };
         /**
          * Prices
-         * @description The price of a million tokens of each meter.
+         * @description What a million units of each meter cost: one price, or a list of prices by class and tier.
+         * @example {
+         *       "cached_prefill": "0.02",
+         *       "cold_load": "50",
+         *       "device_residency": "0.002",
+         *       "output": [
+         *         {
+         *           "price": "0.40"
+         *         },
+         *         {
+         *           "from": 1000000000,
+         *           "price": "0.30"
+         *         },
+         *         {
+         *           "class": "priority",
+         *           "price": "0.80"
+         *         },
+         *         {
+         *           "class": "batch",
+         *           "price": "0.20"
+         *         }
+         *       ],
+         *       "uncached_prefill": "0.10"
+         *     }
          */
-        "Prices-Output": {
-            /** Cached Prefill */
-            cached_prefill: string;
-            /** Output */
-            output: string;
-            /** Uncached Prefill */
-            uncached_prefill: string;
+        Prices: {
+            /**
+             * Cached Prefill
+             * @description Prompt tokens taken from the prefix cache.
+             */
+            cached_prefill: number | string | components["schemas"]["PriceEntry"][];
+            /**
+             * Cold Load
+             * @description Loads of an adapter that was in neither device nor host memory. The unit is one load: "50" is 0.00005 each.
+             * @default [
+             *       {
+             *         "from": 0,
+             *         "price": "0"
+             *       }
+             *     ]
+             */
+            cold_load: number | string | components["schemas"]["PriceEntry"][];
+            /**
+             * Device Residency
+             * @description An adapter in device memory. The unit is a kB second, so a million of them are a GB-second (10^9 byte seconds): the price is that of one GB-second.
+             * @default [
+             *       {
+             *         "from": 0,
+             *         "price": "0"
+             *       }
+             *     ]
+             */
+            device_residency: number | string | components["schemas"]["PriceEntry"][];
+            /**
+             * Host Residency
+             * @description An adapter in host memory: the price of one GB-second, likewise.
+             * @default [
+             *       {
+             *         "from": 0,
+             *         "price": "0"
+             *       }
+             *     ]
+             */
+            host_residency: number | string | components["schemas"]["PriceEntry"][];
+            /**
+             * Output
+             * @description Tokens that were generated.
+             */
+            output: number | string | components["schemas"]["PriceEntry"][];
+            /**
+             * Stored
+             * @description Adapters in the object store. The unit is a kB hour, so the price is that of one GB-hour. It has no class.
+             * @default [
+             *       {
+             *         "from": 0,
+             *         "price": "0"
+             *       }
+             *     ]
+             */
+            stored: number | string | components["schemas"]["PriceEntry"][];
+            /**
+             * Uncached Prefill
+             * @description Prompt tokens that were computed.
+             */
+            uncached_prefill: number | string | components["schemas"]["PriceEntry"][];
         };
-        /** PriceVersion */
+        /**
+         * PriceVersion
+         * @description `per_million` has a string where one price holds for all, else a list by class and tier; a
+         *     meter that is missing has no price, and its usage waits.
+         */
         PriceVersion: {
+            /** Adapter */
+            adapter: string | null;
             /** Currency */
             currency: string;
             /**
@@ -2839,23 +3091,38 @@ export interface components {
             effective_to: string | null;
             /** Id */
             id: string;
+            /** Included */
+            included: string;
+            /** Minimum */
+            minimum: string;
             /** Model */
             model: string | null;
             /**
              * Object
              * @default price_version
+             * @constant
              */
-            object: string;
-            per_million: components["schemas"]["Prices-Output"];
+            object: "price_version";
+            /** Per Million */
+            per_million: {
+                [key: string]: string | components["schemas"]["PriceEntryShown"][];
+            };
             /** Plan */
             plan: string | null;
+            /** Tenant */
+            tenant: string | null;
         };
         /**
          * PriceVersionCreate
-         * @description A new price list. Without model or plan it holds for any; without `effective_from`, from
-         *     now on. It may not begin where usage has been rated already.
+         * @description A new price list, from `effective_from` until the next one of the same scope; without
+         *     `effective_from` from now on. It may not begin where usage of its scope has been rated.
          */
         PriceVersionCreate: {
+            /**
+             * Adapter
+             * @description An adapter's id; the list is then its owner's.
+             */
+            adapter?: string | null;
             /**
              * Currency
              * @default USD
@@ -2863,11 +3130,31 @@ export interface components {
             currency: string;
             /** Effective From */
             effective_from?: string | null;
-            /** Model */
+            /**
+             * Included
+             * @description What is taken off a month's usage, likewise.
+             * @default 0
+             */
+            included: number | string;
+            /**
+             * Minimum
+             * @description What a month's invoice comes to at least. Of the list without model and adapter that holds at the month's end.
+             * @default 0
+             */
+            minimum: number | string;
+            /**
+             * Model
+             * @description The base model's id.
+             */
             model?: string | null;
-            per_million: components["schemas"]["Prices-Input"];
+            per_million: components["schemas"]["Prices"];
             /** Plan */
             plan?: string | null;
+            /**
+             * Tenant
+             * @description A tenant's id: its own agreement.
+             */
+            tenant?: string | null;
         };
         /** PriceVersionList */
         PriceVersionList: {
@@ -2876,8 +3163,9 @@ export interface components {
             /**
              * Object
              * @default list
+             * @constant
              */
-            object: string;
+            object: "list";
         };
         /**
          * Problem
@@ -3187,6 +3475,76 @@ export interface components {
             namespace: string;
             /** Tenant Id */
             tenant_id: string | null;
+        };
+        /** TenantPreview */
+        TenantPreview: {
+            /** After */
+            after: {
+                [key: string]: string;
+            };
+            /** Before */
+            before: {
+                [key: string]: string;
+            };
+            /** Meters */
+            meters: components["schemas"]["MeterPreview"][];
+            /** Tenant */
+            tenant: string;
+        };
+        /**
+         * TenantPrice
+         * @description `announced` is one that has not begun yet.
+         */
+        TenantPrice: {
+            /** Adapter */
+            adapter: string | null;
+            /** Currency */
+            currency: string;
+            /**
+             * Effective From
+             * Format: date-time
+             */
+            effective_from: string;
+            /** Effective To */
+            effective_to: string | null;
+            /** Id */
+            id: string;
+            /** Included */
+            included: string;
+            /** Minimum */
+            minimum: string;
+            /** Model */
+            model: string | null;
+            /**
+             * Object
+             * @default price_version
+             * @constant
+             */
+            object: "price_version";
+            /** Per Million */
+            per_million: {
+                [key: string]: string | components["schemas"]["PriceEntryShown"][];
+            };
+            /** Plan */
+            plan: string | null;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "in_force" | "announced";
+            /** Tenant */
+            tenant: string | null;
+        };
+        /** TenantPriceList */
+        TenantPriceList: {
+            /** Data */
+            data: components["schemas"]["TenantPrice"][];
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
         };
         /**
          * TenantService
@@ -3921,6 +4279,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    billing_preview_price: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PricePreviewCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PricePreview"];
                 };
             };
         };
@@ -5435,6 +5826,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+        };
+    };
+    billing_list_own_prices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantPriceList"];
                 };
             };
         };
