@@ -34,6 +34,8 @@ from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
 from tenora_platform.portal import Portal
 from tenora_platform.processes.presence import Role
+from tenora_platform.receipts import contents_routes
+from tenora_platform.receipts import key_routes as signing_key_routes
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.resources import portal_folder
 from tenora_platform.settings import Settings
@@ -81,6 +83,7 @@ def create_app(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
+            stack.push_async_callback(state.contents.finish)
             await stack.enter_async_context(doing(work(state), state.outages))
             await stack.enter_async_context(running_engine(state))
             yield
@@ -134,6 +137,8 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         budgets_routes.router,
         ledger_routes.router,
         events_routes.router,
+        signing_key_routes.router,
+        contents_routes.router,
     ):
         app.include_router(router)
     return app

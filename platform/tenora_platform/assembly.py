@@ -30,6 +30,8 @@ from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.processes.presence import Presence, Process, Role, this_process
+from tenora_platform.receipts.keeper import ContentsKeeper
+from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import load_secret
@@ -97,6 +99,8 @@ def build_state(
         ),
         audit=AuditLog(secret),
         ledger=Ledger(secret),
+        signing_keys=SigningKeys(db, secret),
+        contents=ContentsKeeper(db, secret, metrics),
         metrics=metrics,
         unbilled=unbilled,
         outages=outages,

@@ -27,6 +27,7 @@ from tenora_platform.keys import hash_key, key_prefix
 from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.operators.roles import AdminContext, Role
 from tenora_platform.outages import first_line
+from tenora_platform.receipts.tables import TenantSettingsRow
 from tenora_platform.secret import ServerSecret
 from tenora_platform.single_flight import SingleFlight
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
@@ -81,6 +82,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     key_caps: Caps = Caps()  # of this key alone, within the plan's
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
     prepaid: bool = False  # spends its credit only
+    keeps_contents: bool = False  # prompts and answers, as it has chosen itself
     namespace: str  # of cached KV: HMAC of the tenant, or of its trust group
 
     def to_engine(self, tier: str | None = None) -> Tenant:
@@ -176,9 +178,11 @@ class Authenticator:
         key, good_until = verified(keys, digest)
         await enter_tenant(session, key.tenant_id)
         found = await session.execute(
-            select(TenantRow, PlanRow).join(PlanRow, PlanRow.name == TenantRow.plan)
+            select(TenantRow, PlanRow, TenantSettingsRow.keep_contents_days)
+            .join(PlanRow, PlanRow.name == TenantRow.plan)
+            .outerjoin(TenantSettingsRow, TenantSettingsRow.tenant_id == TenantRow.id)
         )
-        tenant, plan = found.one()
+        tenant, plan, keep_days = found.one()
         if tenant.status != "active":
             raise ForbiddenError(
                 "This tenant is suspended; the operator of this server can say why.",
@@ -195,6 +199,7 @@ class Authenticator:
             key_caps=Caps(**key.limits),
             key_models=None if key.models is None else tuple(key.models),
             prepaid=tenant.prepaid,
+            keeps_contents=keep_days is not None,
             namespace=tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         )
         return context, good_until

@@ -35,6 +35,7 @@ def api_work(state: AppState) -> Work:
         "flights": state.flights.keep_watch,
         "budgets": state.budgets.keep,
         "presence": state.presence.keep,
+        "contents": state.contents.run,
         "redis": partial(marks.keep, state.redis, _mark(state)),
     }
 
@@ -48,6 +49,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.ledger.poster import Poster
+    from tenora_platform.receipts import sweeper as receipts_sweeper
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
@@ -63,6 +65,7 @@ def worker_work(state: AppState) -> Work:
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
         "idempotency": partial(keep_swept, state.db),
+        "receipts": partial(receipts_sweeper.keep_swept, state.db),
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,

@@ -24,6 +24,8 @@ from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.processes.presence import Presence
+from tenora_platform.receipts.keeper import ContentsKeeper
+from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
@@ -55,6 +57,8 @@ class AppState:
     budgets: Budgets
     audit: AuditLog
     ledger: Ledger
+    signing_keys: SigningKeys
+    contents: ContentsKeeper
     metrics: Metrics
     unbilled: Unbilled
     long_texts: LongTexts

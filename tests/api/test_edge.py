@@ -25,7 +25,7 @@ from tenora_platform.edge import BODY_BYTES_MAX, EdgeRoute, before_body
 from tenora_platform.idempotency.layer import WITHOUT
 
 Routes = list[tuple[str, str]]
-PUBLIC = {"/healthz", "/version", "/readyz", "/metrics"}
+PUBLIC = {"/healthz", "/version", "/readyz", "/metrics", "/.well-known/tenora-keys.json"}
 """What answers without a key; all others must not."""
 LINGER_BYTES = 2 * 1024**2
 GIB = 1024**3

@@ -21,6 +21,7 @@ PUBLIC = {
     ("GET", "/readyz"),
     ("GET", "/metrics"),
     ("GET", "/version"),
+    ("GET", "/.well-known/tenora-keys.json"),
 }
 CHAT = [{"role": "user", "content": "x"}]
 _ROUTES = sorted(
@@ -47,6 +48,16 @@ async def owner(api: Api) -> TestTenant:
 @pytest.fixture(scope="module")
 async def upload_id(api: Api, owner: TestTenant) -> str:
     answer = await api.call(owner.key, "POST", "/v1/uploads", json={"bytes": 3})
+    return str(answer.json()["id"])
+
+
+@pytest.fixture(scope="module")
+async def request_id(api: Api, owner: TestTenant) -> str:
+    """Of a request whose contents are kept."""
+    await api.call(owner.key, "PATCH", "/v1/settings", json={"keep_contents_days": 1})
+    body = {"model": NAME, "messages": CHAT}
+    answer = await api.call(owner.key, "POST", "/v1/chat/completions", json=body)
+    await api.state.contents.finish()
     return str(answer.json()["id"])
 
 
@@ -81,7 +92,13 @@ def fill(path: str, values: dict[str, str]) -> str:
 
 @pytest.mark.parametrize(("method", "path"), TENANT_ROUTES)
 async def test_what_is_anothers_does_not_exist(
-    api: Api, owner: TestTenant, stranger: TestTenant, upload_id: str, method: str, path: str
+    api: Api,
+    owner: TestTenant,
+    stranger: TestTenant,
+    upload_id: str,
+    request_id: str,
+    method: str,
+    path: str,
 ) -> None:
     theirs = {
         "name": NAME,
@@ -89,18 +106,20 @@ async def test_what_is_anothers_does_not_exist(
         "alias": "prod",
         "upload_id": upload_id,
         "key_id": owner.key_id,
+        "request_id": request_id,
         "model": NAME,
     }
     nobodys = theirs | {
         "name": "never-was-there",
         "upload_id": "upload_" + "0" * 26,
         "key_id": "key_" + "0" * 26,
+        "request_id": "chatcmpl_" + "0" * 26,
         "model": "never-was-there",
     }
     refers = "{" in path or path in ("/v1/chat/completions", "/v1/completions")
     if not refers:
         answer = await api.call(stranger.key, method, path)
-        for secret in (NAME, owner.id, owner.key_id, upload_id):
+        for secret in (NAME, owner.id, owner.key_id, upload_id, request_id):
             assert secret not in answer.text
         return
     answers = []
@@ -116,7 +135,11 @@ async def test_what_is_anothers_does_not_exist(
     assert answers[0] == answers[1]
 
 
-async def test_what_was_tried_changed_nothing(api: Api, owner: TestTenant, upload_id: str) -> None:
+async def test_what_was_tried_changed_nothing(
+    api: Api, owner: TestTenant, upload_id: str, request_id: str
+) -> None:
+    kept = await api.call(owner.key, "GET", f"/v1/requests/{request_id}/contents")
+    assert kept.json()["request"]["messages"] == CHAT
     adapter = (await api.call(owner.key, "GET", f"/v1/adapters/{NAME}")).json()
     assert adapter["state"] == "active"
     assert adapter["aliases"] == []

@@ -4,6 +4,26 @@
  */
 
 export interface paths {
+    "/.well-known/tenora-keys.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Keys
+         * @description The public keys of receipts, newest first, for anybody: of now and of before.
+         */
+        get: operations["receipts_get_keys"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/admin_keys": {
         parameters: {
             query?: never;
@@ -305,6 +325,67 @@ export interface paths {
         get: operations["usage_get_reconciliation"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/signing_keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Signing Keys
+         * @description Newest first, without those that were revoked.
+         */
+        get: operations["receipts_list_signing_keys"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/signing_keys/{kid}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke Signing Key
+         * @description Take back a key that somebody else may have: receipts that it signed do not verify any more
+         *     and are to be fetched again. 409 `last_signing_key` for the only one that can sign.
+         */
+        delete: operations["receipts_revoke_signing_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/signing_keys/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Signing Key
+         * @description A new key. It is published at once and signs in a minute; the one so far stays published.
+         */
+        post: operations["receipts_rotate_signing_key"];
         delete?: never;
         options?: never;
         head?: never;
@@ -962,6 +1043,57 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/v1/requests/{request_id}/contents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Contents
+         * @description Prompts and answers of one request, by the answer's id, if they were kept. Needs the scope
+         *     `keys`.
+         */
+        get: operations["receipts_get_contents"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete Contents
+         * @description Forget what was kept of one request, now.
+         */
+        delete: operations["receipts_delete_contents"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Settings
+         * @description What the tenant has chosen for itself.
+         */
+        get: operations["receipts_get_settings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change Settings
+         * @description `keep_contents_days` has prompts and answers kept for so many days (also what is kept
+         *     already, if that was longer), null no more of them; what is kept goes when its days are over, or
+         *     now with `delete_kept_contents`. Needs the scope `keys`.
+         */
+        patch: operations["receipts_change_settings"];
         trace?: never;
     };
     "/v1/uploads": {
@@ -1938,6 +2070,50 @@ export interface components {
              */
             rejected_prediction_tokens: number;
         };
+        /**
+         * Contents
+         * @description What was asked, as the client wrote it, and what was answered.
+         */
+        Contents: {
+            /** Choices */
+            choices: components["schemas"]["ContentsChoice"][];
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Endpoint */
+            endpoint: string;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default request.contents
+             * @constant
+             */
+            object: "request.contents";
+            /** Request */
+            request: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * ContentsChoice
+         * @description `finish_reason` null: it was cut off.
+         */
+        ContentsChoice: {
+            /** Finish Reason */
+            finish_reason: string | null;
+            /** Index */
+            index: number;
+            /** Text */
+            text: string;
+        };
         /** CostBucket */
         CostBucket: {
             /**
@@ -2210,6 +2386,41 @@ export interface components {
              * @constant
              */
             status: "ok";
+        };
+        /**
+         * JsonWebKey
+         * @description RFC 8037. `kid` is the key's thumbprint (RFC 7638).
+         */
+        JsonWebKey: {
+            /**
+             * Alg
+             * @constant
+             */
+            alg: "EdDSA";
+            /**
+             * Crv
+             * @constant
+             */
+            crv: "Ed25519";
+            /** Kid */
+            kid: string;
+            /**
+             * Kty
+             * @constant
+             */
+            kty: "OKP";
+            /**
+             * Use
+             * @constant
+             */
+            use: "sig";
+            /** X */
+            x: string;
+        };
+        /** JsonWebKeySet */
+        JsonWebKeySet: {
+            /** Keys */
+            keys: components["schemas"]["JsonWebKey"][];
         };
         /**
          * KeyLimits
@@ -3357,6 +3568,43 @@ export interface components {
             overlap_s: number;
         };
         /**
+         * SigningKey
+         * @description `signs_from`: until then another one signs. `can_sign`: its private part is still there.
+         */
+        SigningKey: {
+            /** Can Sign */
+            can_sign: boolean;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Kid */
+            kid: string;
+            /**
+             * Object
+             * @default signing_key
+             * @constant
+             */
+            object: "signing_key";
+            /**
+             * Signs From
+             * Format: date-time
+             */
+            signs_from: string;
+        };
+        /** SigningKeyList */
+        SigningKeyList: {
+            /** Data */
+            data: components["schemas"]["SigningKey"][];
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
          * StreamOptions
          * @description `include_usage` asks for a last chunk with the usage of the whole request,
          *     `continuous_usage_stats` for the usage so far in every chunk.
@@ -3567,6 +3815,34 @@ export interface components {
             ttft_attainment: number | null;
             /** Waiting */
             waiting: number;
+        };
+        /**
+         * TenantSettings
+         * @description What a tenant has chosen for itself. `keep_contents_days` null: no prompt and no answer is
+         *     kept.
+         */
+        TenantSettings: {
+            /** Keep Contents Days */
+            keep_contents_days: number | null;
+            /**
+             * Object
+             * @default settings
+             * @constant
+             */
+            object: "settings";
+        };
+        /**
+         * TenantSettingsChange
+         * @description What is absent stays as it is. `delete_kept_contents`: all that is kept so far, now.
+         */
+        TenantSettingsChange: {
+            /**
+             * Delete Kept Contents
+             * @default false
+             */
+            delete_kept_contents: boolean;
+            /** Keep Contents Days */
+            keep_contents_days?: number | null;
         };
         /** TextChoice */
         TextChoice: {
@@ -3855,6 +4131,35 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    receipts_get_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonWebKeySet"];
+                };
+            };
+        };
+    };
     admin_list_admin_keys: {
         parameters: {
             query?: {
@@ -4370,6 +4675,95 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Reconciliation"];
+                };
+            };
+        };
+    };
+    receipts_list_signing_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SigningKeyList"];
+                };
+            };
+        };
+    };
+    receipts_revoke_signing_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                kid: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    receipts_rotate_signing_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SigningKey"];
                 };
             };
         };
@@ -5855,6 +6249,130 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantPriceList"];
+                };
+            };
+        };
+    };
+    receipts_get_contents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Contents"];
+                };
+            };
+        };
+    };
+    receipts_delete_contents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    receipts_get_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantSettings"];
+                };
+            };
+        };
+    };
+    receipts_change_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TenantSettingsChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantSettings"];
                 };
             };
         };

@@ -41,6 +41,7 @@ from tenora_platform.inference.tokenising import (
     refuse_too_long,
     tokenised,
 )
+from tenora_platform.inference.transcripts import transcript_of
 from tenora_platform.registry import repository
 from tenora_platform.registry.resolver import model_not_found
 from tenora_platform.registry.tables import AdapterVersionRow
@@ -132,7 +133,7 @@ async def create_chat_completion(
     work = partial(chat_prompt, state, body)
     prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)
     session = await _session(
-        request, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended
+        request, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended, length=length
     )
     if body.stream:
         return _streamed(session, chat_stream(session, body))
@@ -149,7 +150,9 @@ async def create_completion(
     refuse_too_long(state.engine, max(lengths, default=0), "prompt")
     work = partial(text_prompts, state, body)
     prompts = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
-    session = await _session(request, tenant, body, prompts, kind="cmpl", open_ended=False)
+    session = await _session(
+        request, tenant, body, prompts, kind="cmpl", open_ended=False, length=sum(lengths)
+    )
     if body.stream:
         return _streamed(session, completion_stream(session, body))
     return await _whole(session, request, completion_whole(session, body))
@@ -163,6 +166,7 @@ async def _session(
     *,
     kind: str,
     open_ended: bool,
+    length: int,
 ) -> InferenceSession:
     state = state_of(request)
     # Who says who is asking stays on one side of a weighted alias; else each prompt does.
@@ -180,6 +184,7 @@ async def _session(
         kind=kind,
         x_request_id=request.state.request_id,
         admission=getattr(request.state, "admission", None),
+        transcript=transcript_of(request, tenant, body, length),
     )
 
 

@@ -22,6 +22,7 @@ from tenora_platform.inference.parameters import Generation
 from tenora_platform.inference.schemas import PromptTokensDetails, SamplingFields, Usage
 from tenora_platform.limits.service import Admission
 from tenora_platform.limits.uses import tokens_at_once
+from tenora_platform.receipts.contents import Transcript
 from tenora_platform.registry.resolver import ResolvedModel
 from tenora_platform.state import AppState, not_ready_reason
 
@@ -65,6 +66,7 @@ class InferenceSession:
     kind: str  # the id's prefix: chatcmpl, cmpl
     x_request_id: str  # of the HTTP answer
     admission: Admission | None = None  # where the limits have counted it
+    transcript: Transcript | None = None  # if its contents are kept
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     created: int = 0
@@ -130,15 +132,22 @@ class InferenceSession:
             ):
                 async for piece in pieces:
                     self._note_tier()
+                    if self.transcript is not None:
+                        self.transcript.add(piece)
                     yield piece
         finally:
             try:
                 if any(run.begun for run in self._runs):
+                    self._keep_contents()
                     await hold.settle(sum(run.count_tokens() for run in self._runs))
                 else:
                     await hold.release()
             finally:
                 await budget.end(self._runs)
+
+    def _keep_contents(self) -> None:
+        if self.transcript is not None:
+            self.state.contents.keep(self.id, self.transcript)
 
     @property
     def _history(self) -> str:

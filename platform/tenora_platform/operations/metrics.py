@@ -74,6 +74,12 @@ class Metrics:
             ["way"],
             registry=self.registry,
         )
+        self.contents_lost = Counter(
+            "tenora_contents_lost",
+            "Requests whose contents were to be kept and are not",
+            ["reason"],
+            registry=self.registry,
+        )
         self._engine = EngineCollector()
         self._processes = ProcessCollector()
         for collector in (self._engine, self._processes):

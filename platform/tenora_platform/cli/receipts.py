@@ -1,0 +1,108 @@
+"""`tenora receipt`: whether a receipt is as it was signed, without asking the server that signed
+it for anything but its keys."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tenora_platform.cli.client import DEFAULT_URL, AsJson, Url, server_url
+from tenora_platform.cli.errors import show_error
+from tenora_platform.receipts.document import (
+    BYTES_MAX,
+    NotAReceiptError,
+    ReceiptError,
+    UnknownKeyError,
+    verify,
+)
+from tenora_platform.receipts.keys import KeysError, read_key_set
+
+receipt = typer.Typer(no_args_is_help=True)
+
+KEYS_PATH = "/.well-known/tenora-keys.json"
+DOES_NOT_HOLD = 1
+UNKNOWN_KEY = 3
+NOT_A_RECEIPT = 4
+NO_KEYS = 5
+_HINTS = {
+    UNKNOWN_KEY: "Are these the keys of the server that signed it, and as new as the receipt?",
+    NOT_A_RECEIPT: "A receipt is the answer of GET /v1/requests/{id}, whole.",
+    NO_KEYS: f"Keys are what a server says at {KEYS_PATH}.",
+}
+
+
+@receipt.callback()
+def group() -> None:
+    """Said, so that a single command keeps its name."""
+
+
+@receipt.command("verify")
+def verify_receipt(
+    file: Annotated[str, typer.Argument(help="The receipt; - for standard input.")],
+    keys: Annotated[
+        str | None,
+        typer.Option(help=f"File or URL of public keys; else the server's {KEYS_PATH}."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Is the receipt as it was signed? Offline with a file of keys. Exit code 0 if it is, 1 if a
+    field was changed or the signature is not the key's, 3 if the key is not known, 4 if it is no
+    receipt, 5 if there are no keys to compare with."""
+    try:
+        text = _read(file)
+    except OSError as error:
+        raise _failed(NOT_A_RECEIPT, f"{file} cannot be read: {error.strerror}", as_json) from error
+    source = keys or server_url(url) + KEYS_PATH
+    try:
+        known = _keys(source)
+    except (OSError, ValueError, KeysError, httpx.HTTPError) as error:
+        raise _failed(NO_KEYS, f"no keys from {source}: {error}", as_json) from error
+    try:
+        found = verify(text, known)
+    except ReceiptError as error:
+        raise _failed(_code(error), f"{file} does not verify: {error}", as_json) from error
+    said = {"valid": True, "kid": found["signature"]["kid"], "id": found.get("id")}
+    if as_json:
+        typer.echo(json.dumps(said))
+    else:
+        typer.echo(f"valid: {said['id']} was signed so by the key {said['kid']}")
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read(BYTES_MAX + 1)
+    with Path(file).open("rb") as opened:
+        return opened.read(BYTES_MAX + 1)
+
+
+def _keys(source: str) -> dict[str, Ed25519PublicKey]:
+    found: Any
+    if source.startswith(("http://", "https://")):
+        answer = httpx.get(source, timeout=30, follow_redirects=True)
+        answer.raise_for_status()
+        found = answer.json()
+    else:
+        found = json.loads(Path(source).read_bytes())
+    return read_key_set(found)
+
+
+def _code(error: ReceiptError) -> int:
+    if isinstance(error, UnknownKeyError):
+        return UNKNOWN_KEY
+    return NOT_A_RECEIPT if isinstance(error, NotAReceiptError) else DOES_NOT_HOLD
+
+
+def _failed(code: int, reason: str, as_json: bool) -> typer.Exit:
+    """Says so; the exit to raise."""
+    if as_json:
+        typer.echo(json.dumps({"valid": False, "reason": reason}))
+    else:
+        show_error(f"{reason}.", _HINTS.get(code))
+    return typer.Exit(code)

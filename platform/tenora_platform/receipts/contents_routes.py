@@ -1,0 +1,97 @@
+"""HTTP routes of what a tenant chooses for itself, and of the contents that it had kept. Contents
+are for keys that may make keys: whoever pays the bills need not read the mail."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from tenora_platform.auth import CurrentTenant, TenantContext, require_scope
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import NotFoundError
+from tenora_platform.receipts import contents_repository as repository
+from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
+from tenora_platform.schemas import Deleted
+from tenora_platform.state import State, TenantSession
+
+router = APIRouter(prefix="/v1", tags=["receipts"], route_class=EdgeRoute)
+KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
+
+
+@router.get("/settings")
+async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantSettings:
+    """What the tenant has chosen for itself."""
+    row = await repository.settings_of(session, tenant.tenant_id)
+    return TenantSettings(keep_contents_days=row.keep_contents_days if row else None)
+
+
+@router.patch("/settings")
+async def change_settings(
+    body: TenantSettingsChange, session: TenantSession, state: State, tenant: KeysTenant
+) -> TenantSettings:
+    """`keep_contents_days` has prompts and answers kept for so many days (also what is kept
+    already, if that was longer), null no more of them; what is kept goes when its days are over, or
+    now with `delete_kept_contents`. Needs the scope `keys`."""
+    row = await repository.settings_of(session, tenant.tenant_id)
+    before = days = row.keep_contents_days if row else None
+    if "keep_contents_days" in body.model_fields_set:
+        days = body.keep_contents_days
+        await repository.choose(session, tenant.tenant_id, days)
+    # Behind the change, whose lock on the row holds back what is being written.
+    deleted = (
+        await repository.forget_all(session, tenant.tenant_id) if body.delete_kept_contents else 0
+    )
+    await state.audit.append(
+        session,
+        actor=f"api_key:{tenant.key_id}",
+        action="settings.update",
+        target=tenant.tenant_id,
+        tenant_id=tenant.tenant_id,
+        before={"keep_contents_days": before},
+        after={"keep_contents_days": days},
+        details={"deleted_contents": deleted},
+    )
+    await state.auth.commit_change(session)
+    return TenantSettings(keep_contents_days=days)
+
+
+@router.get("/requests/{request_id}/contents")
+async def get_contents(
+    request_id: str, session: TenantSession, state: State, tenant: KeysTenant
+) -> Contents:
+    """Prompts and answers of one request, by the answer's id, if they were kept. Needs the scope
+    `keys`."""
+    row = await repository.kept(session, request_id)
+    if row is None:
+        raise _none_kept(request_id)
+    found = state.contents.seal.open(tenant.tenant_id, row.request_id, row.sealed)
+    if found is None:
+        raise NotFoundError(
+            "These contents cannot be read any more: the server's secret was changed since.",
+            code="contents_unreadable",
+        )
+    return Contents(
+        id=row.request_id, created_at=row.created_at, expires_at=row.expires_at, **found
+    )
+
+
+@router.delete("/requests/{request_id}/contents")
+async def delete_contents(
+    request_id: str, session: TenantSession, state: State, tenant: KeysTenant
+) -> Deleted:
+    """Forget what was kept of one request, now."""
+    if not await repository.forget(session, request_id):
+        raise _none_kept(request_id)
+    await state.audit.append(
+        session,
+        actor=f"api_key:{tenant.key_id}",
+        action="contents.delete",
+        target=request_id,
+        tenant_id=tenant.tenant_id,
+    )
+    return Deleted(id=request_id, object="request.contents")
+
+
+def _none_kept(request_id: str) -> NotFoundError:
+    return NotFoundError(f"No contents are kept of a request {request_id[:80]!r}.")
