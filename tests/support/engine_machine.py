@@ -16,6 +16,7 @@ from engine_fakes import (
     make_request,
     make_tenant,
 )
+from tenora_engine.engine import FAILED_STEPS_MAX
 from tenora_engine.errors import (
     ContextLengthError,
     DeadlineError,
@@ -257,6 +258,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig.engine.forget_adapter(tenant.namespace, adapter.digest)
         self.rig.engine.check_integrity()
 
+    # One more in a row and the engine gives up, as it should (tests/engine/test_engine_loop.py).
+    @precondition(lambda self: self.rig.engine._failed_steps < FAILED_STEPS_MAX - 1)
     @precondition(lambda self: len(self.finished) > 4)
     @rule()
     def fail_a_step(self) -> None:

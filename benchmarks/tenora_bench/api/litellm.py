@@ -25,7 +25,7 @@ DOES = "one master key; no virtual keys, limits, usage or adapters"
 
 def install(folder: Path) -> Path:
     """The interpreter of an environment with `litellm[proxy]`, made once. Raises BenchError."""
-    python = folder / "bin" / "python"
+    python = folder.absolute() / "bin" / "python"  # it is run from elsewhere
     if not (folder / "bin" / "litellm").exists():
         for command in (
             [sys.executable, "-m", "venv", str(folder)],
