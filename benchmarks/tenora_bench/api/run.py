@@ -40,6 +40,7 @@ def measure_api(
 ) -> dict[str, Any]:
     """`workers`: a platform for each of these numbers of API processes, and, where a folder for its
     environment is given, a LiteLLM proxy of the first. Raises BenchError."""
+    model = model.absolute()  # the peer's processes run in folders of their own
     stamps = Stamps(list(stamp_tokens(vocabulary(TextProcessor(model))).values()))
     python = None if litellm_folder is None else install(litellm_folder)
     with ExitStack() as stack:
