@@ -15,7 +15,8 @@ from tests.kernels.variant_runs import OTHERS, RUNS
 from tenora_kernels.compiled import variants
 from tenora_kernels.compiled.build import build_extension
 from tenora_kernels.compiled.library import default_dir, library_path
-from tenora_kernels.compiled.variants import NATIVE, UnknownKernelsError, Variant, chosen, runnable
+from tenora_kernels.compiled.variants import NATIVE, UnknownKernelsError, chosen, runnable
+
 
 @pytest.mark.parametrize("name", [variant.name for variant in OTHERS])
 def test_a_variant_passes_the_tests_of_the_one_that_serves(
