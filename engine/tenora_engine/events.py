@@ -36,7 +36,10 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The meters of one finished sequence: the fact that is billed, made by the engine alone.
 
     The prompt is metered on sequence 0 only; `cached_tokens` is the part of it that was not
-    computed. `output_tokens` counts what was generated, a stopping token included.
+    computed. `output_tokens` counts what was generated, a stopping token included. Of all that
+    waited for one load of an adapter from Redis or the object store, one has `cold_load`.
+
+    New fields have defaults: records of older engines wait in outboxes.
     """
 
     event_id: str  # "<request_id>:<index>", unique for ever
@@ -56,6 +59,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     residency: Residency | None  # where the adapter was when the request came; None for the base
     tier: str  # that served it: another than asked for when it was relegated
     finish_reason: FinishReason
+    preemptions: int = 0  # times that it gave up its place and was computed again
+    cold_load: bool = False  # its adapter was brought into host memory for it
 
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):

@@ -50,6 +50,8 @@ class Sequence:
     admitted_s: float | None = None
     first_token_s: float | None = None
     adapter_load_ms: float = 0.0
+    cold_load: bool = False  # the load it waited for is metered with it
+    preemptions: int = 0
     logit_rules: LogitRules | None = None  # the runner's own, made when it is first sampled
     # The scheduler's and the memory manager's own from here on.
     meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class

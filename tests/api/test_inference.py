@@ -63,7 +63,9 @@ async def test_chat(api: Api, client: openai.AsyncOpenAI) -> None:
     assert raw.headers["x-request-id"]
     assert raw.headers["x-tenora-tier"] == "priority"
     assert "x-tenora-adapter" not in raw.headers
-    assert request.context["model"] == "fake-base"
+    context = request.context
+    assert (context["model"], context["asked_model"]) == ("fake-base", "fake-base")
+    assert (context["alias"], context["adapter_id"], context["max_tokens"]) == ("", "", "")
 
 
 async def test_content_parts_and_developer(api: Api, client: openai.AsyncOpenAI) -> None:
@@ -304,4 +306,13 @@ async def test_models_and_adapter_headers(
     assert raw.headers["x-tenora-adapter-digest"] == version["digest"]
     assert raw.headers["x-tenora-residency"] == "host"
     assert raw.parse().choices[0].message.content == f"Hello from {version['digest'][7:15]}."
-    assert api.engine.requests[-1].context["adapter_version_id"] == version["id"]
+    context = api.engine.requests[-1].context
+    assert context["adapter_version_id"] == version["id"]
+    assert context["adapter_id"] == version["adapter_id"]
+    assert (context["asked_model"], context["alias"]) == ("support", "prod")
+    await client.chat.completions.create(
+        model="support@1", messages=HELLO, max_tokens=7, service_tier="flex"
+    )
+    context = api.engine.requests[-1].context
+    assert (context["asked_model"], context["alias"]) == ("support@1", "")
+    assert (context["asked_tier"], context["max_tokens"]) == ("flex", "7")

@@ -110,7 +110,7 @@ async def test_served_from_redis(api: Api, tenant: TestTenant, resolver: Resolve
     assert await resolved(cached, tenant, "hot") == "hot@1"
     assert await resolved(resolver, tenant, "missing") == "404"
     assert await resolved(cached, tenant, "missing") == "404"
-    name = f"tenora:models:{tenant.id}:name:"
+    name = f"tenora:models:{tenant.id}:as:"
     assert 0 < await api.state.redis.ttl(f"{name}missing") <= 5
     assert 5 < await api.state.redis.ttl(f"{name}hot") <= 60
     await cached.invalidate(tenant.id)

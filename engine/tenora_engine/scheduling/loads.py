@@ -76,6 +76,7 @@ class AdapterLoads:
         self._in_flight: dict[str, AdapterRef] = {}
         self._ready: dict[str, LoadResult] = {}
         self._tenants: dict[str, str] = {}  # who asked first for each of them
+        self._cold: set[str] = set()  # loads from beyond host memory that nobody is metered for yet
         self.num_loads = 0
 
     def request(
@@ -121,6 +122,12 @@ class AdapterLoads:
         if self._ready.pop(digest, None) is not None:
             del self._tenants[digest]
 
+    def take_cold(self, digest: str) -> bool:
+        """Whether the adapter has come from beyond host memory since this was last so."""
+        was_cold = digest in self._cold
+        self._cold.discard(digest)
+        return was_cold
+
     def forgo(self, digest: str) -> None:
         """A sequence that needed the adapter has ended: perhaps nobody waits for it any more."""
         if digest in self._tenants and not self._adapters.is_awaited(digest):
@@ -143,6 +150,8 @@ class AdapterLoads:
         )
         if self._adapters.is_awaited(result.ref.digest):
             self._ready[result.ref.digest] = result
+            if result.residency != "host":
+                self._cold.add(result.ref.digest)
 
     def _give_up(self, digest: str) -> bool:
         """Whether it could be: what is being read right now comes to its end."""
@@ -151,6 +160,7 @@ class AdapterLoads:
                 return False
             del self._in_flight[digest]
         self._ready.pop(digest, None)
+        self._cold.discard(digest)
         del self._tenants[digest]
         return True
 

@@ -83,4 +83,6 @@ def usage_record(
         residency=sequence.residency,
         tier=sequence.tier,
         finish_reason=reason,
+        preemptions=sequence.preemptions,
+        cold_load=sequence.cold_load,
     )

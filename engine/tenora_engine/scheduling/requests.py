@@ -201,6 +201,7 @@ class RequestBook:
         sequence.work = again * sequence.token_cost
         self.queue.push_front(sequence, self._clock())
         self.changes += 1
+        sequence.preemptions += 1
         sequence.meter.preemptions += 1
 
     def give_up_place(self, sequence: Sequence) -> None:
@@ -390,6 +391,8 @@ class RequestBook:
         if request.adapter is not None and sequence.residency != "device":
             resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
+            was_cold = sequence.residency != "host"
+            sequence.cold_load = was_cold and self.loads.take_cold(request.adapter.digest)
         if sequence.index == 0:
             sequence.cached_tokens = sequence.num_computed
         meter_start(sequence, sequence.admitted_s)

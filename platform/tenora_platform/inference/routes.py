@@ -185,6 +185,7 @@ async def _session(
         x_request_id=request.state.request_id,
         admission=getattr(request.state, "admission", None),
         transcript=transcript_of(request, tenant, body, length),
+        asked_tier=body.service_tier,
     )
 
 

@@ -67,6 +67,7 @@ class InferenceSession:
     x_request_id: str  # of the HTTP answer
     admission: Admission | None = None  # where the limits have counted it
     transcript: Transcript | None = None  # if its contents are kept
+    asked_tier: str | None = None  # by the client
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     created: int = 0
@@ -93,18 +94,29 @@ class InferenceSession:
             sampling=msgspec.structs.replace(sampling, max_tokens=self._max_tokens(prompt)),
             adapter=adapter.ref if adapter else None,
             arrival_s=time.time(),
-            context={
-                "tenant_id": tenant.tenant_id,
-                "api_key_id": tenant.key_id,
-                "adapter_version_id": adapter.version_id if adapter else "",
-                "model": self.state.engine.model.id,
-                "plan": tenant.plan.name,
-                "request_id": self.id,
-                "x_request_id": self.x_request_id,
-                "first_sequence": str(first_choice),
-            },
+            context=self._context(prompt, first_choice),
         )
         return Run(self.state.engine, request, prompt.generation, first_choice=first_choice)
+
+    def _context(self, prompt: Prompt, first_choice: int) -> dict[str, str]:
+        """What the usage record says of it beside the engine's meters; "" where there is none."""
+        adapter = self.resolved.adapter
+        asked_tokens = prompt.generation.sampling.max_tokens
+        return {
+            "tenant_id": self.tenant.tenant_id,
+            "api_key_id": self.tenant.key_id,
+            "adapter_id": adapter.adapter_id if adapter else "",
+            "adapter_version_id": adapter.version_id if adapter else "",
+            "model": self.state.engine.model.id,
+            "asked_model": self.resolved.model,
+            "alias": self.resolved.alias or "",
+            "plan": self.tenant.plan.name,
+            "asked_tier": self.asked_tier or "",
+            "max_tokens": "" if self.open_ended else str(asked_tokens),
+            "request_id": self.id,
+            "x_request_id": self.x_request_id,
+            "first_sequence": str(first_choice),
+        }
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises RateLimitedError and the engine's refusals before the first piece; an ApiError

@@ -37,6 +37,7 @@ class ResolvedAdapter(msgspec.Struct, frozen=True):
     version: int
     digest: str
     rank: int
+    adapter_id: str
 
     @property
     def ref(self) -> AdapterRef:
@@ -57,6 +58,7 @@ class _Cached(msgspec.Struct, frozen=True):
 
     epoch: str
     targets: tuple[_Target, ...]
+    alias: str | None = None  # by which the targets were found
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class ResolvedModel:
 
     model: str  # as the client wrote it
     adapter: ResolvedAdapter | None
+    alias: str | None = None  # that was meant, also by a bare name
 
 
 class Resolver:
@@ -94,7 +97,7 @@ class Resolver:
                 cached = await self._flights.run((tenant_id, model, epoch), find)
         if not cached.targets:
             raise model_not_found(model)
-        return ResolvedModel(model, _pick(cached.targets, sticky))
+        return ResolvedModel(model, _pick(cached.targets, sticky), cached.alias)
 
     async def invalidate(self, tenant_id: str) -> None:
         """Forget the tenant's names, everywhere, now. Call it after the commit of any change."""
@@ -138,16 +141,18 @@ class Resolver:
     async def _find(
         self, tenant_id: str, model: str, match: re.Match[str], epoch: str | None
     ) -> _Cached:
-        targets = await self._look_up(tenant_id, match["name"], match["which"])
-        cached = _Cached(epoch or "", targets)
+        alias, targets = await self._look_up(tenant_id, match["name"], match["which"])
+        cached = _Cached(epoch or "", targets, alias)
         await self._remember(tenant_id, model, epoch, cached)
         return cached
 
-    async def _look_up(self, tenant_id: str, name: str, which: str | None) -> tuple[_Target, ...]:
+    async def _look_up(
+        self, tenant_id: str, name: str, which: str | None
+    ) -> tuple[str | None, tuple[_Target, ...]]:
         async with self._db.tenant_session(tenant_id) as session:
             adapter = await repository.adapter_by_name(session, tenant_id, name)
             if adapter is None:
-                return ()
+                return None, ()
             versions = [
                 row
                 for row in await repository.versions_of(session, [adapter.id])
@@ -164,19 +169,22 @@ def _targets(
     which: str | None,
     versions: list[AdapterVersionRow],
     aliases: dict[str, list[dict[str, int]]],
-) -> tuple[_Target, ...]:
-    """What `name[@which]` stands for. `versions` are servable, newest first."""
+) -> tuple[str | None, tuple[_Target, ...]]:
+    """What `name[@which]` stands for, and the alias that says so. `versions` are servable, newest
+    first."""
     by_number = {row.number: row for row in versions}
+    alias: str | None = None
     if which is not None and which.isdecimal():
         weights = {int(which): 100}
     elif which is not None or DEFAULT_ALIAS in aliases:
-        targets = aliases.get(which or DEFAULT_ALIAS, [])
+        alias = which or DEFAULT_ALIAS
+        targets = aliases.get(alias, [])
         weights = {target["version"]: target["weight"] for target in targets}
     else:
         newest = next((row.number for row in versions if row.state == "active"), None)
         weights = {} if newest is None else {newest: 100}
     # A target that has been revoked since takes no part; the others share its weight.
-    return tuple(
+    return alias, tuple(
         _Target(weight, _resolved(name, by_number[number]))
         for number, weight in sorted(weights.items())
         if number in by_number
@@ -186,7 +194,7 @@ def _targets(
 def _resolved(name: str, row: AdapterVersionRow) -> ResolvedAdapter:
     assert row.digest is not None  # a constraint of the table: servable is complete
     assert row.rank is not None
-    return ResolvedAdapter(row.id, name, row.number, row.digest, row.rank)
+    return ResolvedAdapter(row.id, name, row.number, row.digest, row.rank, row.adapter_id)
 
 
 def _pick(targets: tuple[_Target, ...], sticky: str) -> ResolvedAdapter:
@@ -219,4 +227,4 @@ def _epoch_key(tenant_id: str) -> str:
 
 
 def _cache_key(tenant_id: str, model: str) -> str:
-    return f"tenora:models:{tenant_id}:name:{model}"
+    return f"tenora:models:{tenant_id}:as:{model}"
