@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tenora_engine.config import ModelInfo
-from tenora_engine.events import EngineStats, Residency, SequenceEvent, UsageRecord
+from tenora_engine.events import EngineStats, EngineTotals, Metered, Residency, SequenceEvent
 from tenora_engine.request import AdapterRef, GenerationRequest
 
 if TYPE_CHECKING:  # who holds an engine up must not pay for the tokenizer
@@ -42,6 +42,12 @@ class EngineClient(Protocol):
     @property
     def ready(self) -> bool:
         """Whether the engine lives and has loaded its model."""
+        ...
+
+    @property
+    def refuses(self) -> str | None:
+        """Why a ready engine takes no new work, in words for a person: what it used could not be
+        recorded. What runs ends as ever."""
         ...
 
     def submit(self, request: GenerationRequest) -> AsyncIterator[SequenceEvent]:
@@ -75,10 +81,15 @@ class EngineClient(Protocol):
 
     async def stats(self) -> EngineStats: ...
 
-    async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
+    async def unacknowledged_usage(self) -> Sequence[Metered]:
         """Wait for usage records that no one has acknowledged, oldest first (at most 256). A
         record is given again, after a restart too, until `acknowledge_usage` names it. Waits while
         the engine is away; raises EngineUnavailableError once this client has been stopped."""
         ...
 
     async def acknowledge_usage(self, event_ids: Sequence[str]) -> None: ...
+
+    async def usage_totals(self, since: str) -> EngineTotals:
+        """All that this engine has metered, by tenant and UTC day, from that day (YYYY-MM-DD) on;
+        what was acknowledged counts too. Raises EngineUnavailableError."""
+        ...

@@ -63,6 +63,44 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     cold_load: bool = False  # its adapter was brought into host memory for it
 
 
+class OccupancyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How much memory an adapter had for how long, for one tenant, until an hour (UTC) was over, or
+    the engine stopped. Of kilobyte-seconds (1000 bytes); what was less than one is carried on."""
+
+    event_id: str  # "occ_<ULID>", unique for ever
+    tenant: str  # that used the adapter last, at each moment of it
+    adapter_digest: str
+    tier: Literal["device", "host"]
+    kb_s: int
+    begins_s: float  # unix time; the record belongs to this day
+    ends_s: float
+
+
+Metered = UsageRecord | OccupancyRecord
+"""What goes through the outbox."""
+
+
+class TenantDay(msgspec.Struct, frozen=True, array_like=True):
+    """All that one engine has metered of a tenant in a UTC day, by the end of each sequence."""
+
+    tenant: str
+    day: str  # YYYY-MM-DD
+    sequences: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cold_loads: int
+
+
+class EngineTotals(msgspec.Struct, frozen=True):
+    """The sums of all records that were ever in one outbox, stored since or not."""
+
+    engine: str  # "eng_<ULID>": which outbox
+    whole_since: str  # of days before it something may be missing: an older engine had begun
+    at_s: float
+    days: list[TenantDay]
+
+
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     """The last event of one sequence. `error` says why when `reason` is "error"."""
 

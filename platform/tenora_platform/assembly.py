@@ -37,6 +37,7 @@ from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import load_secret
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
+from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
 _log = structlog.get_logger(__name__)
@@ -107,6 +108,7 @@ def build_state(
         presence=presence,
         long_texts=LongTexts(),
         flights=Flights(redis),
+        copies=UsageCopies(redis, metrics),
         upload_waits=Bell(redis, "tenora:uploads"),
     )
 

@@ -34,6 +34,7 @@ def api_work(state: AppState) -> Work:
         "leases": state.limits.keep_leases,
         "flights": state.flights.keep_watch,
         "budgets": state.budgets.keep,
+        "copies": state.copies.keep_on,
         "presence": state.presence.keep,
         "contents": state.contents.run,
         "redis": partial(marks.keep, state.redis, _mark(state)),
@@ -53,6 +54,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
+    from tenora_platform.usage.copies import CopyReader
     from tenora_platform.usage.leftovers import Leftovers
     from tenora_platform.usage.sink import UsageSink
 
@@ -68,6 +70,7 @@ def worker_work(state: AppState) -> Work:
         "receipts": partial(receipts_sweeper.keep_swept, state.db),
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
+        "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
     }

@@ -29,6 +29,7 @@ from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
+from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
 
@@ -63,6 +64,7 @@ class AppState:
     unbilled: Unbilled
     long_texts: LongTexts
     flights: Flights
+    copies: UsageCopies
     presence: Presence
     upload_waits: Bell  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
@@ -108,6 +110,8 @@ async def get_ready_engine(state: State) -> EngineClient:
 
 def not_ready_reason(state: AppState) -> str:
     """Why the engine does not serve, in words for a person."""
+    if state.engine.ready and state.engine.refuses is not None:
+        return f"The engine takes no new work: {state.engine.refuses}."
     if state.engine_life.error is not None:
         return f"The engine could not start: {state.engine_life.error}"
     for each in state.presence.others or []:

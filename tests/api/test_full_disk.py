@@ -4,8 +4,6 @@ notices. On a real small disk where a test may mount one, and by the reserve eve
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ import pytest
 
 from adapter_files import adapter_config, adapter_form, form
 from api_harness import Api, TestTenant
+from small_disk import fill
+from small_disk import small_disk as mounted
 from tenora_platform.registry import storage
 from tenora_platform.registry.disk import StorageFullError, full_disk_named
 from tenora_platform.registry.worker import IntakeWorker
@@ -27,20 +27,8 @@ MB = 1_000_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False)
-    except OSError as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with mounted(tmp_path / "small", DISK_BYTES) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture(params=["asked first", "met by the write"])
@@ -129,12 +117,6 @@ async def test_a_check_waits_for_room(make_api: MakeApi, small_disk: Path) -> No
         assert found["state"] == "active"
 
 
-def fill(folder: Path) -> None:
-    with (folder / "filler").open("wb", buffering=0) as file:
-        while shutil.disk_usage(folder).free:
-            file.write(bytes(4096))
-
-
 async def test_uploads_leave_the_reserve(make_api: MakeApi) -> None:
     """No disk has that much free: everything else goes on."""
     async with make_api(disk_reserve=2**60) as api:
@@ -147,3 +129,24 @@ async def test_uploads_leave_the_reserve(make_api: MakeApi) -> None:
 def test_other_failures_keep_their_names() -> None:
     with pytest.raises(PermissionError), full_disk_named():
         raise PermissionError(13, "Permission denied")
+
+
+async def test_an_engine_that_cannot_record_usage_is_not_ready(make_api: MakeApi) -> None:
+    """It takes no new work; the API says why, and goes on when the engine does."""
+    body = {"model": "fake-base", "messages": [{"role": "user", "content": "x"}]}
+    async with make_api() as api:
+        tenant = await api.new_tenant("refused", plan="premium")
+        api.engine.refuses = "usage cannot be recorded: No space left on device"
+        ready = await api.http.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "not_ready")
+        assert "usage cannot be recorded: No space left" in ready.json()["reason"]
+        refused = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
+        assert refused.status_code == 503
+        error = refused.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["code"] == "engine_unavailable"
+        assert "usage cannot be recorded: No space left" in error["message"]
+        assert "tenora_engine_refuses 1.0" in (await api.http.get("/metrics")).text
+        assert api.engine.requests == []
+        api.engine.refuses = None
+        await others_are_served(api, tenant)

@@ -65,7 +65,7 @@ async def test_chat(api: Api, client: openai.AsyncOpenAI) -> None:
     assert "x-tenora-adapter" not in raw.headers
     context = request.context
     assert (context["model"], context["asked_model"]) == ("fake-base", "fake-base")
-    assert (context["alias"], context["adapter_id"], context["max_tokens"]) == ("", "", "")
+    assert (context["alias"], context["adapter_id"], context["max_tokens"]) == ("", "", "100")
 
 
 async def test_content_parts_and_developer(api: Api, client: openai.AsyncOpenAI) -> None:

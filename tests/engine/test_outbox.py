@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from fake_step_engine import usage_record
 from tenora_engine.errors import EngineUnavailableError
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import Metered, UsageRecord
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.segment_log import ACK, RECORD, Position, SegmentLog
 
@@ -24,7 +25,7 @@ def records(*numbers: int) -> list[UsageRecord]:
     return [usage_record(f"r{number}", output_tokens=number) for number in numbers]
 
 
-def ids(found: list[UsageRecord]) -> list[str]:
+def ids(found: Sequence[Metered]) -> list[str]:
     return [record.event_id for record in found]
 
 

@@ -27,6 +27,7 @@ from engine_clients import (
     process_client,
     take_usage,
     until_running,
+    usage_in,
 )
 from fake_step_engine import LATE, TOO_LONG, request
 from tenora_engine.client import EngineClient
@@ -294,4 +295,4 @@ async def test_a_silent_client_is_taken_for_dead(
                 assert msgspec.msgpack.decode(await raw.recv()) == {"type": "unknown"}
         server.stop()
         assert await serving is None
-    assert [record.finish_reason for record in outbox.oldest()] == ["abort"]
+    assert [record.finish_reason for record in usage_in(outbox)] == ["abort"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fake_step_engine import usage_record
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import Metered
 from tenora_engine.transport import usage_desk
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.usage_desk import LEASE_S, UsageDesk
@@ -40,8 +40,8 @@ class SlowRecords:
         self.jobs: deque[Callable[[], None]] = deque()
         self.stored = stored
 
-    def oldest(self, limit: int, without: Collection[str]) -> Future[list[UsageRecord]]:
-        future: Future[list[UsageRecord]] = Future()
+    def oldest(self, limit: int, without: Collection[str]) -> Future[list[Metered]]:
+        future: Future[list[Metered]] = Future()
         self.jobs.append(lambda: future.set_result(self.outbox.oldest(limit, without)))
         return future
 
@@ -76,7 +76,7 @@ class Clients(RuleBasedStateMachine):
         self.given: set[str] = set()
         self.acknowledged: set[str] = set()
 
-    def answered(self, client: bytes, call: int, records: list[UsageRecord]) -> None:
+    def answered(self, client: bytes, call: int, records: list[Metered]) -> None:
         assert self.asks.pop(client) == call, "nobody is answered twice, or after its death"
         ids = [record.event_id for record in records]
         assert 0 < len(ids) == len(set(ids)) <= GIVEN_MAX
@@ -184,17 +184,17 @@ def test_what_was_acknowledged_while_the_outbox_was_asked_is_not_given() -> None
     desk = UsageDesk(
         records,
         handed.append,
-        lambda client, call, found: given.append((client, [r.request_id for r in found])),
+        lambda client, call, found: given.append((client, [r.event_id for r in found])),
         lambda: now,
     )
     desk.ask(b"a", 1)
     records.jobs.popleft()()
     handed.popleft()()
-    assert given == [(b"a", ["late", "other"])]
+    assert given == [(b"a", ["late:0", "other:0"])]
     now = LEASE_S + 1
     desk.end_leases()
     desk.ask(b"b", 1)
     records.jobs.popleft()()
     desk.acknowledge(["late:0"])
     handed.popleft()()
-    assert given[1:] == [(b"b", ["other"])]
+    assert given[1:] == [(b"b", ["other:0"])]

@@ -127,8 +127,8 @@ def test_what_comes_while_the_disk_is_busy_is_written_at_once(
     for future in (first, *others):
         future.result(PATIENCE_S)
     assert disk.syncs == 2
-    names = [record.request_id for record in keeper.oldest().result(PATIENCE_S)]
-    assert names == ["first", *(f"r{number}" for number in range(50))]
+    names = [record.event_id for record in keeper.oldest().result(PATIENCE_S)]
+    assert names == ["first:0", *(f"r{number}:0" for number in range(50))]
     keeper.acknowledge(["first:0"]).result(PATIENCE_S)
     assert len(keeper.oldest().result(PATIENCE_S)) == 50
     keeper.close()

@@ -16,6 +16,7 @@ from tenora_engine.events import SequenceEvent, UsageRecord
 from tenora_engine.request import GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport.inprocess import InProcessEngineClient
+from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.process import ProcessEngineClient
 
 FOREVER = 10**9
@@ -88,14 +89,19 @@ async def drained(client: EngineClient) -> list[UsageRecord]:
     await everything(client, request(marker, max_tokens=1))
     found: list[UsageRecord] = []
     while all(record.request_id != marker for record in found):
-        records = await client.unacknowledged_usage()
+        records = await take_usage(client)
         await client.acknowledge_usage([record.event_id for record in records])
         found += records
     return [record for record in found if record.request_id != marker]
 
 
+def usage_in(outbox: UsageOutbox) -> list[UsageRecord]:
+    """The oldest that nobody has acknowledged."""
+    return [each for each in outbox.oldest() if isinstance(each, UsageRecord)]
+
+
 async def take_usage(client: EngineClient) -> list[UsageRecord]:
-    return list(await client.unacknowledged_usage())
+    return [each for each in await client.unacknowledged_usage() if isinstance(each, UsageRecord)]
 
 
 def serves(client: EngineClient) -> bool:

@@ -16,6 +16,7 @@ from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError
 from tenora_engine.events import (
     EngineStats,
+    EngineTotals,
     FinishEvent,
     FinishReason,
     PoolStats,
@@ -28,6 +29,7 @@ from tenora_engine.events import (
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.telemetry import TelemetryStats
 from tenora_engine.text.processor import TextProcessor
+from tenora_engine.transport.totals import Totals
 
 _CHAT = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -83,6 +85,7 @@ class FakeEngine:
             eos_token_ids=(1,),
         )
         self.ready = False
+        self.refuses: str | None = None
         self.answer: Callable[[GenerationRequest, int], str] = default_answer
         self.gate: asyncio.Event | None = None
         self.refusal: EngineError | None = None
@@ -93,6 +96,8 @@ class FakeEngine:
         self.where: dict[str, Residency] = {}  # digest -> residency; else "store"
         self.telemetry = TelemetryStats()
         self.outbox: list[UsageRecord] = []
+        self.totals = Totals(None)
+        self.keeps_usage = False  # and gives it to nobody
         self._filled = asyncio.Event()
         self._stops: dict[tuple[str, int], tuple[AbortReason, int | None]] = {}
 
@@ -179,6 +184,7 @@ class FakeEngine:
             finish_reason=reason,
         )
         self.outbox.append(record)
+        self.totals.add(0, [record])
         self._filled.set()
         return record
 
@@ -226,7 +232,7 @@ class FakeEngine:
         )
 
     async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
-        while not self.outbox:
+        while not self.outbox or self.keeps_usage:
             self._filled.clear()
             await self._filled.wait()
         return list(self.outbox[:256])
@@ -234,6 +240,9 @@ class FakeEngine:
     async def acknowledge_usage(self, event_ids: Sequence[str]) -> None:
         known = set(event_ids)
         self.outbox = [record for record in self.outbox if record.event_id not in known]
+
+    async def usage_totals(self, since: str) -> EngineTotals:
+        return self.totals.view(since, [])
 
 
 def default_answer(request: GenerationRequest, index: int) -> str:

@@ -15,8 +15,10 @@ from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import DeadlineError, EngineError, EngineUnavailableError
 from tenora_engine.events import (
     EngineStats,
+    EngineTotals,
     Event,
     FinishEvent,
+    Metered,
     Residency,
     SequenceEvent,
     TokenEvent,
@@ -74,6 +76,11 @@ class InProcessEngineClient(RoutedClient):
     def ready(self) -> bool:
         return self._ready
 
+    @property
+    def refuses(self) -> str | None:
+        """See `EngineClient`."""
+        return None if self._keeper is None else self._keeper.trouble
+
     async def start(self) -> None:
         self._asyncio = asyncio.get_running_loop()
         self._text, engine = await asyncio.gather(
@@ -121,7 +128,12 @@ class InProcessEngineClient(RoutedClient):
     async def stats(self) -> EngineStats:
         return await asyncio.wrap_future(self._running_loop().stats())
 
-    async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
+    async def usage_totals(self, since: str) -> EngineTotals:
+        if self._keeper is None:
+            raise EngineUnavailableError("the engine has not been started")
+        return await asyncio.wrap_future(self._keeper.totals(since))
+
+    async def unacknowledged_usage(self) -> Sequence[Metered]:
         """See `EngineClient`. Raises EngineUnavailableError once the client has been stopped."""
         while not self._stopped:
             await self._usage_waits.wait()
@@ -147,6 +159,8 @@ class InProcessEngineClient(RoutedClient):
             raise EngineUnavailableError("the engine is not running")
 
     def _send_submit(self, request: GenerationRequest) -> None:
+        if self.refuses is not None:
+            raise EngineUnavailableError(self.refuses)
         future = self._running_loop().submit(request)
         self._active.add(request)
         future.add_done_callback(lambda done: self._later(self._note_submitted, request, done))

@@ -8,7 +8,14 @@ import msgspec
 from tenora_engine import errors
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo
-from tenora_engine.events import EngineStats, Residency, SequenceEvent, UsageRecord
+from tenora_engine.events import (
+    EngineStats,
+    EngineTotals,
+    OccupancyRecord,
+    Residency,
+    SequenceEvent,
+    UsageRecord,
+)
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.transport.address import EngineAddress
 
@@ -100,6 +107,11 @@ class AskUsage(msgspec.Struct, frozen=True, tag="ask_usage"):
     call: int
 
 
+class AskTotals(msgspec.Struct, frozen=True, tag="ask_totals"):
+    call: int
+    since: str  # YYYY-MM-DD
+
+
 class AcknowledgeUsage(msgspec.Struct, frozen=True, tag="acknowledge_usage"):
     event_ids: list[str]
 
@@ -121,6 +133,7 @@ ToEngine = (
     | AskResidency
     | AskStats
     | AskUsage
+    | AskTotals
     | AcknowledgeUsage
     | Ping
     | Bye
@@ -140,6 +153,8 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
     """The engine process lives. Any other message says so as well."""
+
+    refuses: str | None = None  # why it takes no new work, while it does not
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -170,6 +185,12 @@ class StatsAre(msgspec.Struct, frozen=True, tag="stats"):
 class UsageIs(msgspec.Struct, frozen=True, tag="usage"):
     call: int
     value: list[UsageRecord]
+    occupancy: list[OccupancyRecord] = []
+
+
+class TotalsAre(msgspec.Struct, frozen=True, tag="totals"):
+    call: int
+    value: EngineTotals
 
 
 class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
@@ -187,6 +208,7 @@ FromEngine = (
     | ResidencyIs
     | StatsAre
     | UsageIs
+    | TotalsAre
     | CallFailed
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,16 +13,39 @@ from pathlib import Path
 import msgspec
 
 from tenora_engine.errors import EngineError
-from tenora_engine.events import Event, FinishEvent, UsageRecord
-from tenora_engine.transport.segment_log import ACK, RECORD, Frame, Position, SegmentLog
+from tenora_engine.events import (
+    EngineTotals,
+    Event,
+    FinishEvent,
+    Metered,
+    OccupancyRecord,
+    UsageRecord,
+)
+from tenora_engine.transport.reserve import DiskReserve
+from tenora_engine.transport.segment_log import (
+    ACK,
+    OCCUPANCY,
+    RECORD,
+    Frame,
+    Position,
+    SegmentLog,
+)
+from tenora_engine.transport.totals import Totals
 
 GIVEN_MAX = 256
+RESERVE_BYTES = 4 * 1024**2
+"""Room for the records of what runs when the disk is full: 4000 and more."""
+
 _WINDOW = 4096  # records held in memory; the rest waits in its segments
 _MEMORY_MAX = 1_000_000  # without a directory there is nowhere else: about 1 GB
+_MEMORY_LEFT = 10_000  # of which the last are for what runs
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
-_decode_record = msgspec.msgpack.Decoder(UsageRecord).decode
+_decoders: dict[int, Callable[[bytes], Metered]] = {
+    RECORD: msgspec.msgpack.Decoder(UsageRecord).decode,
+    OCCUPANCY: msgspec.msgpack.Decoder(OccupancyRecord).decode,
+}
 _decode_ids = msgspec.msgpack.Decoder(list[str]).decode
 
 
@@ -32,7 +55,7 @@ class OutboxFullError(EngineError):
 
 @dataclass(frozen=True)
 class _Held:
-    record: UsageRecord
+    record: Metered
     segment: int | None  # None: in memory only
 
 
@@ -47,59 +70,149 @@ class UsageOutbox:
     With a directory, `append` returns after the records are on the disk (one fsync a call), and an
     outbox opened later finds them again, whenever and however its last owner ended. Without one
     they last as long as the process.
+
+    While there is `trouble`, nothing new should be begun: what it used could not be kept. What runs
+    ends and is kept all the same, in the room of a reserve and then in memory. `recover` may end
+    the trouble.
     """
 
-    def __init__(self, directory: Path | None, window: int = _WINDOW) -> None:
+    def __init__(
+        self, directory: Path | None, window: int = _WINDOW, reserve_bytes: int = RESERVE_BYTES
+    ) -> None:
         """Raises EngineUnavailableError when another process holds the directory."""
         self._window_max = window if directory is not None else _MEMORY_MAX
         self._window: OrderedDict[str, _Held] = OrderedDict()
         self._live: Counter[int] = Counter()  # records not acknowledged, by segment
         self._acknowledged: set[str] = set()  # read at opening, for records still to be read
         self._beyond: Position | None = None  # where the records begin that are not in the window
-        self._log = SegmentLog(directory) if directory is not None else None
-        if self._log is not None:
-            self._recover(self._log)
+        self._owed: list[Metered] = []  # acknowledged before they could be written
+        self._trouble: str | None = None
+        self._log: SegmentLog | None = None
+        if directory is None:
+            self._totals = Totals(None)
+            return
+        is_older = (directory / "lock").exists() and not (directory / "totals").exists()
+        self._log = SegmentLog(directory)
+        self._totals = Totals(directory, is_older)
+        self._log.begin_after(self._totals.through)
+        self._recover(self._log)
+        self._reserve = DiskReserve(directory, reserve_bytes)
+        try:
+            self._reserve.take()
+        except OSError as error:
+            self._note_trouble(error)
 
     @property
     def pending(self) -> int:
         """Records not acknowledged."""
-        unwritten = sum(held.segment is None for held in self._window.values())
-        return unwritten + sum(self._live.values())
+        in_memory = sum(held.segment is None for held in self._window.values())
+        return in_memory + sum(self._live.values())
 
-    def append(self, records: Sequence[UsageRecord]) -> None:
+    @property
+    def trouble(self) -> str | None:
+        """Why no work should be begun, in words for a person."""
+        if self._log is None and len(self._window) > _MEMORY_MAX - _MEMORY_LEFT:
+            return (
+                f"{len(self._window)} usage records wait in memory and nobody reads them; set"
+                " outbox_dir to a disk with room"
+            )
+        return self._trouble
+
+    def totals(self, since: str) -> EngineTotals:
+        """Of all records that are kept or have been, by tenant and UTC day, from that day on."""
+        return self._totals.view(since, _usage(self._unwritten() + self._owed))
+
+    def append(self, records: Sequence[Metered]) -> None:
         """Keep the records. A disk that fails is logged, and the records are held in memory; raises
         OutboxFullError when there is no room there either."""
         if not records:
             return
-        position = None
-        if self._log is not None:
-            frames = [(RECORD, _encode(record)) for record in records]
-            try:
-                position = self._log.append(frames, sync=True)
-            except OSError as error:
-                _log.error("the usage outbox cannot write: %s; records are held in memory", error)
+        position = self._write(records)
         if position is None:
             self._hold_in_memory(records)
             return
-        self._live[position.segment] += len(records)
+        self._note_written(position, records)
         if self._beyond is not None or len(self._window) + len(records) > self._window_max:
             self._beyond = self._beyond or position
             return
         for record in records:
             self._window[record.event_id] = _Held(record, position.segment)
 
-    def _hold_in_memory(self, records: Sequence[UsageRecord]) -> None:
+    def recover(self) -> None:
+        """If there is trouble, see whether it is over: the reserve is there again and the records
+        that are in memory alone have been written."""
+        if self._log is None or self._trouble is None:
+            return
+        try:
+            self._reserve.take()
+            self._write_unwritten(self._log)
+        except OSError:
+            return
+        self._trouble = None
+        _log.warning("the usage outbox can write again; new work is taken")
+
+    def _write_unwritten(self, log: SegmentLog) -> None:
+        """What has been acknowledged is written for the totals, with its acknowledgement."""
+        unwritten, owed = self._unwritten(), self._owed
+        frames = _frames(unwritten + owed)
+        if not frames:
+            return
+        frames.append((ACK, _encode([record.event_id for record in owed])))
+        position = log.append(frames, sync=True)
+        self._note_written(position, unwritten + owed)
+        self._live[position.segment] -= len(owed)
+        self._owed = []
+        for record in unwritten:
+            if self._beyond is None:
+                self._window[record.event_id] = _Held(record, position.segment)
+            else:  # it lies behind others, which are read first
+                del self._window[record.event_id]
+
+    def _write(self, records: Sequence[Metered]) -> Position | None:
+        """Where they are; None where they could not be written."""
+        if self._log is None:
+            return None
+        frames = _frames(records)
+        while True:
+            try:
+                return self._log.append(frames, sync=True)
+            except OSError as error:
+                self._note_trouble(error)
+                if not self._reserve.give():
+                    return None
+
+    def _note_written(self, position: Position, records: Sequence[Metered]) -> None:
+        self._live[position.segment] += len(records)
+        self._totals.add(position.segment, _usage(records))
+
+    def _note_trouble(self, error: OSError) -> None:
+        if self._trouble is None:
+            _log.error("the usage outbox cannot write: %s; no new work is taken", error)
+        self._trouble = (
+            f"usage cannot be recorded: {error.strerror or error} (the disk of the outbox); what"
+            " runs is finished and kept, and work is taken again once the disk can be written to"
+        )
+
+    def _hold_in_memory(self, records: Sequence[Metered]) -> None:
         if len(self._window) + len(records) > max(self._window_max, 2 * _WINDOW):
             raise OutboxFullError(
                 f"{len(self._window)} usage records wait and no more can be kept; set outbox_dir to"
                 " a disk with room, and see why usage is not being read"
             )
+        if self._log is None:
+            self._totals.add(0, _usage(records))
         for record in records:
             self._window[record.event_id] = _Held(record, None)
 
+    def _unwritten(self) -> list[Metered]:
+        """In memory only, though there is a disk."""
+        if self._log is None:
+            return []
+        return [held.record for held in self._window.values() if held.segment is None]
+
     def oldest(
         self, limit: int = GIVEN_MAX, without: Collection[str] = frozenset()
-    ) -> list[UsageRecord]:
+    ) -> list[Metered]:
         """Up to `limit` records that nobody has acknowledged, oldest first, save those whose event
         ids are in `without`."""
         if len(self._window) < limit + len(without):
@@ -112,7 +225,7 @@ class UsageOutbox:
         known = [event_id for event_id in event_ids if event_id in self._window]
         if not known:
             return
-        segments = [self._window.pop(event_id).segment for event_id in known]
+        popped = [self._window.pop(event_id) for event_id in known]
         if self._log is None:
             return
         try:
@@ -120,7 +233,8 @@ class UsageOutbox:
             self._log.append([(ACK, _encode(known))], sync=False)
         except OSError as error:
             _log.error("the usage outbox cannot write: %s; records may be given twice", error)
-        self._live.subtract(segment for segment in segments if segment is not None)
+        self._live.subtract(held.segment for held in popped if held.segment is not None)
+        self._owed += [held.record for held in popped if held.segment is None]
         self._delete_finished(self._log)
 
     def close(self) -> None:
@@ -132,8 +246,20 @@ class UsageOutbox:
         for segment in log.segments():
             if self._live[segment] > 0 or not log.may_delete(segment):
                 return
+            self._delete(log, segment)
+
+    def _delete(self, log: SegmentLog, segment: int) -> None:
+        try:
+            self._totals.save(segment)
+        except OSError:  # perhaps for want of the room that the segment takes
             log.delete(segment)
-            del self._live[segment]
+            try:
+                self._totals.save(segment)
+            except OSError as error:
+                _log.error("the totals of the outbox are in memory only: %s", error)
+        else:
+            log.delete(segment)
+        del self._live[segment]
 
     def _recover(self, log: SegmentLog) -> None:
         segments = log.segments()
@@ -142,17 +268,21 @@ class UsageOutbox:
                 if frame.kind == ACK:
                     self._acknowledged.update(_ids_in(frame))
         for segment in segments:
+            found: list[UsageRecord] = []
             for frame in log.read(Position(segment, 0)):
-                if frame.kind == RECORD and self._wanted(frame, segment):
-                    self._live[segment] += 1
+                if frame.kind in _decoders:
+                    record = _record_in(frame)
+                    self._live[segment] += self._is_wanted(record, frame, segment)
+                    if isinstance(record, UsageRecord):
+                        found.append(record)
+            self._totals.recover(segment, found)
         self._delete_finished(log)
         if self.pending:
             self._beyond = Position(log.segments()[0], 0)
 
-    def _wanted(self, frame: Frame, segment: int) -> bool:
+    def _is_wanted(self, record: Metered | None, frame: Frame, segment: int) -> bool:
         """Whether the record is still to be given, or cannot be read: then it is never given and
         its segment stays, for whoever can read it."""
-        record = _record_in(frame)
         if record is None:
             _log.error(
                 "a usage record in segment %d of the outbox, at byte %d, cannot be read and is "
@@ -173,7 +303,7 @@ class UsageOutbox:
                 continue
             offset = start.offset if segment == start.segment else 0
             for frame in self._log.read(Position(segment, offset)):
-                if frame.kind != RECORD:
+                if frame.kind not in _decoders:
                     continue
                 if len(self._window) >= window_max:
                     self._beyond = Position(segment, frame.offset)
@@ -185,9 +315,20 @@ class UsageOutbox:
         self._acknowledged.clear()
 
 
-def _record_in(frame: Frame) -> UsageRecord | None:
+def _usage(records: Iterable[Metered]) -> list[UsageRecord]:
+    return [record for record in records if isinstance(record, UsageRecord)]
+
+
+def _frames(records: Iterable[Metered]) -> list[tuple[int, bytes]]:
+    return [
+        (RECORD if isinstance(record, UsageRecord) else OCCUPANCY, _encode(record))
+        for record in records
+    ]
+
+
+def _record_in(frame: Frame) -> Metered | None:
     try:
-        return _decode_record(frame.payload)
+        return _decoders[frame.kind](frame.payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

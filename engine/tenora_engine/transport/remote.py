@@ -15,7 +15,7 @@ import msgspec
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
-from tenora_engine.events import EngineStats, Residency, UsageRecord
+from tenora_engine.events import EngineStats, EngineTotals, Metered, Residency
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
@@ -63,6 +63,7 @@ class RemoteEngineClient(RoutedClient):
         self._call_numbers = itertools.count()
         self._is_ready = asyncio.Event()  # the engine knows us; `_silent`: but says nothing now
         self._silent = False
+        self._refuses: str | None = None
         self._heard_s = 0.0
         self._stopped = asyncio.Event()
         self._said_goodbye = asyncio.Event()
@@ -87,6 +88,11 @@ class RemoteEngineClient(RoutedClient):
     @property
     def ready(self) -> bool:
         return self._is_ready.is_set() and not self._silent
+
+    @property
+    def refuses(self) -> str | None:
+        """See `EngineClient`; as the engine said a second ago."""
+        return self._refuses
 
     async def start(self) -> None:
         """Wait until the engine serves; it may be started after this. Raises ModelLoadError when
@@ -137,7 +143,12 @@ class RemoteEngineClient(RoutedClient):
     async def stats(self) -> EngineStats:
         return cast(EngineStats, await self._call(m.AskStats))
 
-    async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
+    async def usage_totals(self, since: str) -> EngineTotals:
+        """See `EngineClient`."""
+        answer = await self._call(lambda call: m.AskTotals(call, since))
+        return cast(EngineTotals, answer)
+
+    async def unacknowledged_usage(self) -> Sequence[Metered]:
         """See `EngineClient`; waits through restarts of the engine. Raises EngineUnavailableError
         once this client has been stopped."""
         while not self._stopped.is_set():
@@ -146,7 +157,7 @@ class RemoteEngineClient(RoutedClient):
                 answer = await self._call(m.AskUsage, timeout_s=None)
             except EngineUnavailableError:
                 continue
-            return cast(list[UsageRecord], answer)
+            return cast(list[Metered], answer)
         raise stopped_error()
 
     async def acknowledge_usage(self, event_ids: Sequence[str]) -> None:
@@ -296,6 +307,7 @@ class RemoteEngineClient(RoutedClient):
     def _take(self, message: m.FromEngine) -> None:
         self._note_heard()
         if isinstance(message, m.Pong):
+            self._note_refusing(message.refuses)
             return
         if isinstance(message, m.Events):
             self._router.dispatch(message.events)
@@ -313,12 +325,21 @@ class RemoteEngineClient(RoutedClient):
         else:
             self._answer(message)
 
-    def _answer(self, message: m.ResidencyIs | m.StatsAre | m.UsageIs | m.CallFailed) -> None:
+    def _note_refusing(self, reason: str | None) -> None:
+        if (reason is None) != (self._refuses is None):
+            _log.warning("the engine takes %s", "new work again" if reason is None else "none now")
+        self._refuses = reason
+
+    def _answer(
+        self, message: m.ResidencyIs | m.StatsAre | m.UsageIs | m.TotalsAre | m.CallFailed
+    ) -> None:
         future = self._calls.get(message.call)
         if future is None or future.done():
             return
         if isinstance(message, m.CallFailed):
             future.set_exception(m.to_error(message.error))
+        elif isinstance(message, m.UsageIs):
+            future.set_result([*message.value, *message.occupancy])
         else:
             future.set_result(message.value)
 
@@ -326,6 +347,7 @@ class RemoteEngineClient(RoutedClient):
         """The engine, or its knowledge of this client, is gone: all that waited for it fails."""
         self._is_ready.clear()
         self._silent = False
+        self._refuses = None
         self._router.fail_all(error)
         for future in self._calls.values():
             if not future.done():

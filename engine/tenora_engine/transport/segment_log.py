@@ -3,6 +3,7 @@ Knows frames, not what they mean."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -15,6 +16,7 @@ from tenora_engine.errors import EngineUnavailableError
 
 RECORD = 1
 ACK = 2
+OCCUPANCY = 3
 _HEADER = struct.Struct("<IIB")  # payload bytes, CRC-32 of length, kind and payload, kind
 _SEGMENT_BYTES = 4 * 1024**2
 _SUFFIX = ".segment"
@@ -56,13 +58,18 @@ class SegmentLog:
         self._fd: int | None = None  # the open segment, which is the last one
         self._size = 0
 
+    def begin_after(self, segment: int) -> None:
+        """No new segment has this number or a lower one."""
+        self._next = max(self._next, segment + 1)
+
     def segments(self) -> list[int]:
         """Oldest first."""
         return list(self._segments)
 
     def append(self, frames: Sequence[tuple[int, bytes]], sync: bool) -> Position:
         """Write all frames into one segment and, if asked, wait until the disk has them. Raises
-        OSError, after which the segment is left and the next call begins another."""
+        OSError; then none of them is there, as far as the disk still does anything, and the next
+        call begins another segment."""
         data = b"".join(_frame(kind, payload) for kind, payload in frames)
         try:
             descriptor = self._open_segment()
@@ -73,7 +80,7 @@ class SegmentLog:
             if sync:
                 os.fdatasync(descriptor)
         except OSError:
-            self._leave_segment()
+            self._take_back()
             raise
         self._size += len(data)
         return position
@@ -117,12 +124,25 @@ class SegmentLog:
             self._leave_segment()
         if self._fd is None:
             path = self._path(self._next)
-            self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
-            self._segments.append(self._next)
             self._next += 1
+            self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
+            self._segments.append(self._next - 1)
             self._size = 0
             self._sync_directory()
         return self._fd
+
+    def _take_back(self) -> None:
+        """What a failed write has left: it will be written again, elsewhere."""
+        if self._fd is None:
+            return
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, self._size)
+        is_empty = self._size == 0
+        self._leave_segment()
+        if is_empty:
+            with contextlib.suppress(OSError):
+                self._path(self._segments[-1]).unlink()
+                self._segments.pop()
 
     def _leave_segment(self) -> None:
         if self._fd is not None:

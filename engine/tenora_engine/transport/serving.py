@@ -25,6 +25,8 @@ from tenora_engine.errors import (
 from tenora_engine.events import (
     Event,
     FinishEvent,
+    Metered,
+    OccupancyRecord,
     RefusedEvent,
     SequenceEvent,
     TokenEvent,
@@ -176,8 +178,10 @@ class EngineServer:
         error = DeadlineError(event.message, event.retry_after_ms)
         self._note_refused(owner or b"", event.request_id, error)
 
-    def _answer_usage(self, client: bytes, call: int, records: list[UsageRecord]) -> None:
-        self._send(client, m.UsageIs(call, records))
+    def _answer_usage(self, client: bytes, call: int, records: list[Metered]) -> None:
+        usage = [record for record in records if isinstance(record, UsageRecord)]
+        occupancy = [record for record in records if isinstance(record, OccupancyRecord)]
+        self._send(client, m.UsageIs(call, usage, occupancy))
 
     def _note_end(self, failure: BaseException | None) -> None:
         self._ended, self._failure = True, failure
@@ -230,6 +234,8 @@ class EngineServer:
         request = message.request
         if self._stop_by_s is not None:
             self._refuse(client, request.request_id, EngineUnavailableError("it is stopping"))
+        elif (trouble := self._keeper.trouble) is not None:
+            self._refuse(client, request.request_id, EngineUnavailableError(trouble))
         elif request.request_id in self._active:
             error = InvalidRequestError(f"{request.request_id!r} is in flight", "request_id")
             self._refuse(client, request.request_id, error)
@@ -299,6 +305,14 @@ class EngineServer:
             lambda value: m.StatsAre(message.call, value),
         )
 
+    def _totals(self, client: bytes, message: m.AskTotals) -> None:
+        self._question(
+            client,
+            message.call,
+            lambda loop: self._keeper.totals(message.since),
+            lambda value: m.TotalsAre(message.call, value),
+        )
+
     def _question(
         self,
         client: bytes,
@@ -326,7 +340,7 @@ class EngineServer:
         self._desk.acknowledge(message.event_ids)
 
     def _ping(self, client: bytes, message: m.Ping) -> None:
-        self._send(client, m.Pong())
+        self._send(client, m.Pong(self._keeper.trouble))
 
     def _bye(self, client: bytes, message: m.Bye) -> None:
         self._drop(client)
@@ -338,6 +352,7 @@ class EngineServer:
         m.AskResidency: _residency,
         m.AskStats: _stats,
         m.AskUsage: _usage,
+        m.AskTotals: _totals,
         m.AcknowledgeUsage: _acknowledge,
         m.Ping: _ping,
         m.Bye: _bye,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tenora_engine.errors import EngineUnavailableError
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import Metered
 from tenora_engine.transport.outbox import GIVEN_MAX
 
 LEASE_S = 30.0
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 class Records(Protocol):
     """What the desk needs of a UsageKeeper."""
 
-    def oldest(self, limit: int, without: Collection[str]) -> Future[list[UsageRecord]]: ...
+    def oldest(self, limit: int, without: Collection[str]) -> Future[list[Metered]]: ...
 
     def acknowledge(self, event_ids: Sequence[str]) -> Future[None]: ...
 
 
 @dataclass
 class _Lease:
-    records: dict[str, UsageRecord] = field(default_factory=dict)  # by event id
+    records: dict[str, Metered] = field(default_factory=dict)  # by event id
     until_s: float = 0.0
 
 
@@ -48,7 +48,7 @@ class UsageDesk:
         self,
         records: Records,
         later: Callable[[Callable[[], None]], None],
-        answer: Callable[[bytes, int, list[UsageRecord]], None],
+        answer: Callable[[bytes, int, list[Metered]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._records = records
@@ -103,7 +103,7 @@ class UsageDesk:
             asked = self._records.oldest(GIVEN_MAX, frozenset(leased))
             asked.add_done_callback(lambda done: self._later(lambda: self._take(done)))
 
-    def _take(self, done: Future[list[UsageRecord]]) -> None:
+    def _take(self, done: Future[list[Metered]]) -> None:
         """The answer: what was nobody's when the outbox was asked, and has not been given since."""
         self._asking = False
         error = done.exception()

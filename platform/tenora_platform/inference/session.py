@@ -4,6 +4,7 @@ It knows the tenant's plan and the engine; the shape of the answer is the API's 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -31,8 +32,10 @@ OPEN_ENDED_TOKENS = 1024
 
 
 def require_engine(state: AppState) -> None:
-    """Raises UnavailableError until the engine has loaded, and while it is away."""
-    if not state.engine_life.started or not state.engine.ready:
+    """Raises UnavailableError until the engine has loaded, and while it is away or takes no new
+    work."""
+    is_ready = state.engine_life.started and state.engine.ready
+    if not is_ready or state.engine.refuses is not None:
         raise UnavailableError(not_ready_reason(state), code="engine_unavailable")
 
 
@@ -148,6 +151,7 @@ class InferenceSession:
                         self.transcript.add(piece)
                     yield piece
         finally:
+            kept = self.state.copies.keep([record for run in self._runs for record in run.usage])
             try:
                 if any(run.begun for run in self._runs):
                     self._keep_contents()
@@ -156,6 +160,8 @@ class InferenceSession:
                     await hold.release()
             finally:
                 await budget.end(self._runs)
+                if kept is not None:  # before the client is told what it has used
+                    await asyncio.shield(kept)
 
     def _keep_contents(self) -> None:
         if self.transcript is not None:

@@ -48,11 +48,14 @@ class EngineCollector(Collector):
 
     def __init__(self) -> None:
         self.stats: EngineStats | None = None
+        self.refuses = False
 
     def collect(self) -> Iterator[Metric]:
         stats = self.stats
         ready = 0 if stats is None else 1
         yield GaugeMetricFamily("tenora_engine_ready", "1 while the engine serves", ready)
+        text = "1 while the engine takes no new work, for it could not record what it uses"
+        yield GaugeMetricFamily("tenora_engine_refuses", text, int(self.refuses))
         if stats is None:
             return
         yield from _engine(stats)

@@ -80,6 +80,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.usage_copies = Counter(
+            "tenora_usage_copies",
+            "Copies of usage records that were stored for want of the engine's own, or given up",
+            ["outcome"],
+            registry=self.registry,
+        )
         self._engine = EngineCollector()
         self._processes = ProcessCollector()
         for collector in (self._engine, self._processes):
@@ -96,9 +102,9 @@ class Metrics:
         self._processes.presence = presence
         self._processes.unbilled = unbilled
 
-    def record_engine(self, stats: EngineStats | None) -> None:
+    def record_engine(self, stats: EngineStats | None, *, refuses: bool = False) -> None:
         """Take over the engine's own numbers; None says that it does not serve."""
-        self._engine.stats = stats
+        self._engine.stats, self._engine.refuses = stats, refuses
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""

@@ -64,7 +64,7 @@ async def metrics(state: State, reader: MetricsReader) -> Response:
     stats = await _stats(state)
     if stats is not None and reader is None:
         stats = replace(stats, telemetry=stats.telemetry.without_tenants())
-    state.metrics.record_engine(stats)
+    state.metrics.record_engine(stats, refuses=state.engine.refuses is not None)
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -95,7 +95,7 @@ async def _stats(state: AppState) -> EngineStats | None:
 
 async def _not_ready(state: AppState, warnings: list[str]) -> str | None:
     """Why requests cannot be served; `warnings` gets what they are served in spite of."""
-    if not state.engine.ready:
+    if not state.engine.ready or state.engine.refuses is not None:
         return not_ready_reason(state)
     for work, why in state.outages.items():
         if work not in NEEDED:

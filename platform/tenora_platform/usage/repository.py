@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_engine.events import UsageRecord
 from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import TenantRow
@@ -58,6 +59,14 @@ async def add_events(session: AsyncSession, events: Sequence[Mapping[str, object
         .returning(UsageEventRow.event_id)
     )
     return set(await session.scalars(statement))
+
+
+async def without_event(session: AsyncSession, records: Sequence[UsageRecord]) -> list[UsageRecord]:
+    """Those of the engine's records that are no event yet."""
+    ids = [record.event_id for record in records]
+    query = select(UsageEventRow.event_id).where(UsageEventRow.event_id.in_(ids))
+    stored = set(await session.scalars(query))
+    return [record for record in records if record.event_id not in stored]
 
 
 async def add_dead_letter(session: AsyncSession, values: Mapping[str, object]) -> None:

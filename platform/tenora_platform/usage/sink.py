@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError, EngineUnavailableError
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import Metered, UsageRecord
 from tenora_platform.billing.service import rate_events
 from tenora_platform.budgets.accounts import Charge, charges_of
 from tenora_platform.db import Database, plain_reason
@@ -77,9 +77,12 @@ class UsageSink:
     async def run_once(self) -> int:
         """Wait for records, store and acknowledge them; returns how many."""
         records = await self._engine.unacknowledged_usage()
-        await self.store(records)
-        await self._engine.acknowledge_usage([record.event_id for record in records])
+        await self._store_metered(records)
         return len(records)
+
+    async def _store_metered(self, records: Sequence[Metered]) -> None:
+        await self.store([record for record in records if isinstance(record, UsageRecord)])
+        await self._engine.acknowledge_usage([record.event_id for record in records])
 
     async def store_what_waits(self, idle_s: float = 0.5, most_s: float = 5.0) -> None:
         """Before the process ends: until none has come for `idle_s`. What it does not come to is
@@ -89,8 +92,7 @@ class UsageSink:
             try:
                 async with asyncio.timeout(idle_s):
                     records = await self._engine.unacknowledged_usage()
-                await self.store(records)
-                await self._engine.acknowledge_usage([record.event_id for record in records])
+                await self._store_metered(records)
             except TimeoutError:
                 return
             except (SQLAlchemyError, EngineError, OSError) as error:
