@@ -52,6 +52,7 @@ TABLE = {
     "get /admin/v1/prices": ALL,
     "post /admin/v1/prices": "owner billing",
     "post /admin/v1/prices/preview": ALL,
+    "patch /admin/v1/prices/{version_id}": "owner billing",
     "delete /admin/v1/prices/{version_id}": "owner billing",
     "get /metrics": "owner operator read_only metrics",
 }

@@ -134,19 +134,36 @@ async def test_a_list_reads_as_it_was_written(api: Api, payer: TestTenant) -> No
 
 
 async def test_each_class_has_its_price(api: Api, payer: TestTenant) -> None:
-    """Of the class that really served; one without a price waits until it has one."""
+    """Of the class that really served. One without a price waits; it can be given one, which
+    changes nothing that has been rated."""
     day = datetime(2041, 2, 1, tzinfo=UTC)
     output = [{"class": name, "price": price} for name, price in (("flex", "1"), ("batch", "2"))]
-    await add(
-        api, model="classes", effective_from=day.isoformat(), per_million=BASE | {"output": output}
-    )
+    body = {"model": "classes", "effective_from": day.isoformat()}
+    made = await add(api, **body, per_million=BASE | {"output": output})
     at = day + timedelta(hours=1)
     records = [record(payer, at, "classes", tier=tier) for tier in ("flex", "batch", "default")]
     await store(api, *records)
     assert await cost(api, payer, day) == (Decimal("0.00003"), 1)
-    # A more specific list says what the class costs, from after what was rated on.
-    wrong = await post(api, model="classes", plan="standard", effective_from=day.isoformat())
-    assert wrong.status_code == 409
+    later = await post(api, **body, plan="standard")
+    assert later.status_code == 409  # for the others have been rated
+    path = f"/admin/v1/prices/{made['id']}"
+    for entries in ([{"class": "flex", "price": "9"}], [{"price": "9"}, *output]):
+        refused = await api.admin("PATCH", path, json={"per_million": {"output": entries}})
+        assert refused.status_code == 409, refused.text
+        assert refused.json()["error"]["code"] == "price_in_use"
+        assert refused.json()["error"]["param"] == "per_million.output"
+    mended = await api.admin("PATCH", path, json={"per_million": {"output": "5"}})
+    assert mended.status_code == 200, mended.text
+    assert mended.json()["per_million"]["output"][0] == {"class": None, "from": 0, "price": "5"}
+    assert await cost(api, payer, day) == (Decimal("0.00008"), 0)
+    again = await api.admin("PATCH", path, json={"per_million": {"output": "5"}})
+    assert again.status_code == 409
+    batch = {"per_million": {"output": [{"class": "priority", "price": "9"}]}}
+    assert (await api.admin("PATCH", path, json=batch)).status_code == 409  # any class has one
+    for wrong in ("{}", '{"per_million": {}}', '{"per_million": {"tokens": "1"}}'):
+        assert (await api.admin("PATCH", path, content=wrong)).status_code == 400
+    gone = await api.admin("PATCH", "/admin/v1/prices/nothing", json=batch)
+    assert gone.status_code == 404
 
 
 async def test_the_most_specific_agreement_is_charged(api: Api) -> None:

@@ -4,7 +4,7 @@ neither begins where something was rated nor goes once it has rated something. K
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -82,17 +82,7 @@ async def add_price_version(
     )
     session.add(row)
     await session.flush()
-    for (meter, class_), tiers in terms.tiers.items():
-        for quantity, price in tiers:
-            session.add(
-                PriceRow(
-                    price_version_id=row.id,
-                    meter=meter,
-                    class_=class_,
-                    from_quantity=quantity,
-                    per_million=price,
-                )
-            )
+    _add_prices(session, row.id, terms.tiers)
     await session.flush()
     return PriceList(
         id=row.id,
@@ -155,14 +145,57 @@ async def of_tenant(
     return sorted(found, key=lambda price: specificity(price.scope), reverse=True)
 
 
-async def withdraw_price_version(session: AsyncSession, version_id: str) -> PriceList:
-    """Take back a list that has rated nothing: the one before it holds on in its place, and its
-    beginning is free again. Raises NotFoundError; ConflictError once it has rated something."""
+async def add_missing_prices(
+    session: AsyncSession, version_id: str, tiers: Mapping[tuple[Meter, str], Tiers]
+) -> tuple[PriceList, PriceList]:
+    """Price what a list has no price for, so that usage which waits for it can be rated: nothing
+    that this list has rated could change. Gives it as it was and as it is. Raises NotFoundError,
+    and ConflictError for what has a price, its class's or that of any class."""
     await repository.lock_prices(session, to_change=True)
+    before = await _find(session, version_id)
+    for meter, class_ in tiers:
+        if (meter, class_) in before.tiers or before.tiers_of(meter, class_) is not None:
+            of = f"class {class_}" if class_ else "any class"
+            raise ConflictError(
+                f"The price version {version_id} has a price for {meter} of {of}, which does not "
+                "change. A new version with a later effective_from ends it.",
+                param=f"per_million.{meter}",
+                code="price_in_use",
+            )
+    _add_prices(session, version_id, tiers)
+    await session.flush()
+    return before, replace(before, tiers={**before.tiers, **tiers})
+
+
+async def _find(session: AsyncSession, version_id: str) -> PriceList:
     prices = await repository.price_lists(session)
     price = next((each for each in prices if each.id == version_id), None)
     if price is None:
         raise NotFoundError(f"There is no price version {version_id[:80]!r}.", param="id")
+    return price
+
+
+def _add_prices(
+    session: AsyncSession, version_id: str, tiers: Mapping[tuple[Meter, str], Tiers]
+) -> None:
+    for (meter, class_), each in tiers.items():
+        for quantity, price in each:
+            session.add(
+                PriceRow(
+                    price_version_id=version_id,
+                    meter=meter,
+                    class_=class_,
+                    from_quantity=quantity,
+                    per_million=price,
+                )
+            )
+
+
+async def withdraw_price_version(session: AsyncSession, version_id: str) -> PriceList:
+    """Take back a list that has rated nothing: the one before it holds on in its place, and its
+    beginning is free again. Raises NotFoundError; ConflictError once it has rated something."""
+    await repository.lock_prices(session, to_change=True)
+    price = await _find(session, version_id)
     if await repository.has_rated(session, price):
         raise ConflictError(
             f"The price version {version_id} has rated usage and stays. A new version with a later "
@@ -170,7 +203,7 @@ async def withdraw_price_version(session: AsyncSession, version_id: str) -> Pric
             param="id",
             code="price_in_use",
         )
-    for other in prices:
+    for other in await repository.price_lists(session):
         if other.scope == price.scope and other.effective_to == price.effective_from:
             previous = await session.get_one(PriceVersionRow, other.id)
             previous.effective_to = price.effective_to

@@ -13,6 +13,7 @@ from tenora_platform.billing import prices, quantities, repository, service
 from tenora_platform.billing.preview import preview
 from tenora_platform.billing.price_lists import PriceList, Scope
 from tenora_platform.billing.schemas import (
+    MissingPrices,
     PricePreview,
     PricePreviewCreate,
     PriceTerms,
@@ -86,6 +87,26 @@ async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdm
         )
     await service.rate_waiting(state.db)
     return PriceVersion.of(price)
+
+
+@router.patch("/admin/v1/prices/{version_id}", dependencies=[Depends(require_role("billing"))])
+async def add_missing_prices(
+    version_id: str, body: MissingPrices, state: State, admin: CurrentAdmin
+) -> PriceVersion:
+    """Add prices for meters and classes that a list has none for; usage that waited for them is
+    rated at once. What has a price keeps it: 409 `price_in_use`."""
+    async with state.db.admin_session() as session:
+        before, after = await prices.add_missing_prices(session, version_id, body.tiers())
+        await state.audit.append(
+            session,
+            actor=admin.actor,
+            action="price_version.update",
+            target=version_id,
+            before=shown(before),
+            after=shown(after),
+        )
+    await service.rate_waiting(state.db)
+    return PriceVersion.of(after)
 
 
 @router.post("/admin/v1/prices/preview", dependencies=[Depends(require_role(*MONEY_READERS))])

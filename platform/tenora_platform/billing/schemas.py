@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tenora_platform.billing.preview import MeterChange, TenantChange, total
-from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Tier, Tiers
+from tenora_platform.billing.price_lists import ANY_CLASS, METERS, Meter, PriceList, Tier, Tiers
 from tenora_platform.schemas import Body
 from tenora_platform.times import BodyTime
 
@@ -123,13 +123,18 @@ class Prices(BaseModel):
     )
 
     def tiers(self) -> dict[tuple[Meter, str], Tiers]:
-        found: dict[tuple[Meter, str], list[Tier]] = {}
-        for meter in METERS:
-            entries: list[PriceEntry] = getattr(self, meter)
-            for entry in entries:
-                tiers = found.setdefault((meter, entry.class_ or ""), [])
-                tiers.append(Tier(entry.from_quantity, entry.price))
-        return {key: tuple(sorted(tiers)) for key, tiers in found.items()}
+        return _tiers({meter: getattr(self, meter) for meter in METERS})
+
+
+def _tiers(
+    entries: Mapping[Meter, Sequence[PriceEntry]],
+) -> dict[tuple[Meter, str], Tiers]:
+    found: dict[tuple[Meter, str], list[Tier]] = {}
+    for meter, of_meter in entries.items():
+        for entry in of_meter:
+            tiers = found.setdefault((meter, entry.class_ or ANY_CLASS), [])
+            tiers.append(Tier(entry.from_quantity, entry.price))
+    return {key: tuple(sorted(tiers)) for key, tiers in found.items()}
 
 
 class PriceScope(Body):
@@ -166,6 +171,15 @@ class PriceVersionCreate(PriceTerms):
     `effective_from` from now on. It may not begin where usage of its scope has been rated."""
 
     effective_from: BodyTime | None = None
+
+
+class MissingPrices(Body):
+    """Prices that a list does not have yet, by meter; what it prices stays as it is."""
+
+    per_million: dict[Meter, MeterPrices] = Field(min_length=1)
+
+    def tiers(self) -> dict[tuple[Meter, str], Tiers]:
+        return _tiers(self.per_million)
 
 
 class PriceEntryShown(BaseModel):

@@ -18,6 +18,7 @@ from tenora_platform.cli import (
     audit,
     edge_bench,
     kills,
+    prices,
     receipts,
     tenants,
     usage,
@@ -39,6 +40,7 @@ app.add_typer(admin_keys.admin_key, name="admin-key", help="Admin keys and their
 app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(receipts.receipt, name="receipt", help="Receipts of requests.")
+app.add_typer(prices.price, name="price", help="Price lists, and what a new one would change.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)
