@@ -264,7 +264,12 @@ export interface paths {
         delete: operations["billing_withdraw_price"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Add Missing Prices
+         * @description Add prices for meters and classes that a list has none for; usage that waited for them is
+         *     rated at once. What has a price keeps it: 409 `price_in_use`.
+         */
+        patch: operations["billing_add_missing_prices"];
         trace?: never;
     };
     "/admin/v1/prices/preview": {
@@ -2722,6 +2727,16 @@ export interface components {
             unpriced: number;
         };
         /**
+         * MissingPrices
+         * @description Prices that a list does not have yet, by meter; what it prices stays as it is.
+         */
+        MissingPrices: {
+            /** Per Million */
+            per_million: {
+                [key: string]: number | string | components["schemas"]["PriceEntry"][];
+            };
+        };
+        /**
          * ModelCard
          * @description One usable model: the base (`parent` null) or one of the tenant's adapters.
          */
@@ -4584,6 +4599,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    billing_add_missing_prices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MissingPrices"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PriceVersion"];
                 };
             };
         };
