@@ -25,6 +25,9 @@ from tenora_platform.events import routes as events_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
+from tenora_platform.invoices import party_routes
+from tenora_platform.invoices import routes as invoices_routes
+from tenora_platform.invoices import tenant_routes as tenant_invoices_routes
 from tenora_platform.ledger import routes as ledger_routes
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.me import routes as me_routes
@@ -43,6 +46,7 @@ from tenora_platform.state import AppState
 from tenora_platform.tenants import key_routes
 from tenora_platform.tenants import routes as tenants_routes
 from tenora_platform.usage import routes as usage_routes
+from tenora_platform.webhooks import routes as webhooks_routes
 
 EXPOSED_HEADERS = (
     "retry-after",
@@ -139,6 +143,10 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         events_routes.router,
         signing_key_routes.router,
         contents_routes.router,
+        invoices_routes.router,
+        tenant_invoices_routes.router,
+        party_routes.router,
+        webhooks_routes.router,
     ):
         app.include_router(router)
     return app

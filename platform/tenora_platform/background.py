@@ -49,6 +49,7 @@ def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.idempotency.sweeper import keep_swept
+    from tenora_platform.invoices.worker import InvoiceWorker
     from tenora_platform.ledger.poster import Poster
     from tenora_platform.receipts import sweeper as receipts_sweeper
     from tenora_platform.registry.collector import Collector
@@ -57,6 +58,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.usage.copies import CopyReader
     from tenora_platform.usage.leftovers import Leftovers
     from tenora_platform.usage.sink import UsageSink
+    from tenora_platform.webhooks.delivery import WebhookWorker
 
     state = dataclasses.replace(state, db=state.db.patient())
     sink = UsageSink(state.engine, state.db, told=state.budgets.book)
@@ -72,6 +74,8 @@ def worker_work(state: AppState) -> Work:
         "ledger": Poster(state.db, state.ledger).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
+        "invoices": InvoiceWorker(state).run,
+        "webhooks": WebhookWorker.of(state).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
     }
 

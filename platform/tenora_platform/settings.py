@@ -83,6 +83,12 @@ class Settings(BaseSettings):
     auth_cache_s: int = Field(default=10, ge=0)
     """Seconds for which a key may be believed without asking the database; 0 is never."""
 
+    # Money
+    invoice_font: Path | None = None
+    """A TrueType font for letters in invoices' PDFs that Noto Sans lacks."""
+    webhook_private_addresses: bool = False
+    """Whether webhooks may be sent into private networks, and by plain HTTP."""
+
     # Where state lives
     installation: InstallationName = "tenora"
     """What names roles and schema where several installations share a PostgreSQL server."""

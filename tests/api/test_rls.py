@@ -135,7 +135,7 @@ def test_uniqueness_does_not_leak(owner: psycopg.Connection[tuple[object, ...]])
         " and indexdef like 'CREATE UNIQUE%'"
     ).fetchall()
     tables = set(tenant_tables(owner))
-    made_by_server = re.compile(r"^(id|event_id|\w+_id|chain|line_id|key|no|request)$")
+    made_by_server = re.compile(r"^(id|event_id|\w+_id|chain|line_id|key|no|request|number)$")
     for table, definition in found:
         columns = re.search(r"\((.*?)\)", str(definition))
         assert columns is not None

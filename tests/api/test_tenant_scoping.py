@@ -8,10 +8,12 @@ import re
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
 from tenora_platform.app import openapi_document
+from tenora_platform.ids import new_id
 from tenora_platform.registry.worker import IntakeWorker
 
 NAME = "secret-adapter"
@@ -62,6 +64,32 @@ async def request_id(api: Api, owner: TestTenant) -> str:
 
 
 @pytest.fixture(scope="module")
+async def money(api: Api, owner: TestTenant) -> dict[str, str]:
+    """A final invoice with a line of usage, and a webhook's endpoint with a delivery."""
+    url = {"url": "https://example.com/hooks"}
+    made = await api.call(owner.key, "POST", "/v1/webhook_endpoints", json=url)
+    ids = {"invoice_id": new_id("invoice"), "endpoint_id": made.json()["id"]}
+    ids |= {"delivery_id": new_id("delivery"), "event": new_id("evt")}
+    invoice = "insert into invoices (id, tenant_id, kind, status, period, currency, seller, buyer, "
+    invoice += "terms, created_at) values (:invoice_id, :tenant, 'invoice', 'draft', '2026-11-01', "
+    invoice += "'USD', '{}', '{}', '{}', now())"
+    async with api.state.db.admin_session() as session:
+        for statement in (
+            invoice,
+            "insert into invoice_lines (invoice_id, no, tenant_id, kind, amount, exact, month, "
+            "meter, class, price_version_no, quantity) values (:invoice_id, 1, :tenant, 'usage', "
+            "1, 1, '2026-11-01', 'output', 'default', 1, 10)",
+            "update invoices set status = 'final', number = 'INV-777777' where id = :invoice_id",
+            "insert into events (id, tenant_id, type, once, data) values (:event, :tenant, "
+            "'invoice.final', 'x', '{}')",
+            "insert into webhook_deliveries (id, tenant_id, endpoint_id, event_id, next_at) "
+            "values (:delivery_id, :tenant, :endpoint_id, :event, now() + interval '1 hour')",
+        ):
+            await session.execute(text(statement), {**ids, "tenant": owner.id})
+    return {name: value for name, value in ids.items() if name != "event"}
+
+
+@pytest.fixture(scope="module")
 async def stranger(api: Api) -> TestTenant:
     return await api.new_tenant("stranger", plan="premium")
 
@@ -75,6 +103,7 @@ def body_for(method: str, path: str, model: str) -> dict[str, Any]:
             "json": {"targets": [{"version": 1, "weight": 100}]}
         },
         ("PATCH", "/v1/api_keys/{key_id}"): {"json": {"name": "mine now"}},
+        ("PATCH", "/v1/webhook_endpoints/{endpoint_id}"): {"json": {"enabled": False}},
         ("POST", "/v1/uploads/{upload_id}/parts"): {"files": {"data": b"abc"}},
         ("POST", "/v1/uploads/{upload_id}/complete"): {"json": {"part_ids": ["part_x"]}},
     }
@@ -97,10 +126,13 @@ async def test_what_is_anothers_does_not_exist(
     stranger: TestTenant,
     upload_id: str,
     request_id: str,
+    money: dict[str, str],
     method: str,
     path: str,
 ) -> None:
     theirs = {
+        **money,
+        "no": "1",
         "name": NAME,
         "version": "1",
         "alias": "prod",
@@ -110,6 +142,7 @@ async def test_what_is_anothers_does_not_exist(
         "model": NAME,
     }
     nobodys = theirs | {
+        **{name: value[:-26] + "0" * 26 for name, value in money.items()},
         "name": "never-was-there",
         "upload_id": "upload_" + "0" * 26,
         "key_id": "key_" + "0" * 26,
@@ -119,7 +152,8 @@ async def test_what_is_anothers_does_not_exist(
     refers = "{" in path or path in ("/v1/chat/completions", "/v1/completions")
     if not refers:
         answer = await api.call(stranger.key, method, path)
-        for secret in (NAME, owner.id, owner.key_id, upload_id, request_id):
+        hidden = (NAME, owner.id, owner.key_id, upload_id, request_id, *money.values())
+        for secret in hidden:
             assert secret not in answer.text
         return
     answers = []
@@ -127,19 +161,23 @@ async def test_what_is_anothers_does_not_exist(
         request = body_for(method, path, values["model"])
         answer = await api.call(stranger.key, method, fill(path, values), **request)
         assert answer.status_code == 404, answer.text
-        text = answer.text
+        found = answer.text
         for name, value in values.items():
-            if name not in ("version", "alias"):
-                text = text.replace(value, "*")
-        answers.append(json.loads(text))
+            if name not in ("version", "alias", "no"):
+                found = found.replace(value, "*")
+        answers.append(json.loads(found))
     assert answers[0] == answers[1]
 
 
 async def test_what_was_tried_changed_nothing(
-    api: Api, owner: TestTenant, upload_id: str, request_id: str
+    api: Api, owner: TestTenant, upload_id: str, request_id: str, money: dict[str, str]
 ) -> None:
     kept = await api.call(owner.key, "GET", f"/v1/requests/{request_id}/contents")
     assert kept.json()["request"]["messages"] == CHAT
+    path = f"/v1/webhook_endpoints/{money['endpoint_id']}"
+    assert (await api.call(owner.key, "GET", path)).json()["enabled"]
+    (delivery,) = (await api.call(owner.key, "GET", f"{path}/deliveries")).json()["data"]
+    assert (delivery["state"], delivery["attempts"]) == ("waiting", 0)
     adapter = (await api.call(owner.key, "GET", f"/v1/adapters/{NAME}")).json()
     assert adapter["state"] == "active"
     assert adapter["aliases"] == []

@@ -86,6 +86,18 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.invoices = Counter(
+            "tenora_invoices",
+            "Invoices made, drafts made anew among them",
+            ["status"],
+            registry=self.registry,
+        )
+        self.webhook_attempts = Counter(
+            "tenora_webhook_attempts",
+            "Attempts to deliver an event to an endpoint",
+            ["outcome"],
+            registry=self.registry,
+        )
         self._engine = EngineCollector()
         self._processes = ProcessCollector()
         for collector in (self._engine, self._processes):

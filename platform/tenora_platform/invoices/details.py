@@ -1,0 +1,137 @@
+"""What is behind a line of usage: its sums by day, adapter or key as the invoice took them, and the
+requests they consist of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Query
+from pydantic import BaseModel
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.errors import BadRequestError, NotFoundError
+from tenora_platform.invoices.currency import plain
+from tenora_platform.invoices.lines import USED
+from tenora_platform.invoices.schemas import InvoiceLine, line_view
+from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
+
+Group = Literal["day", "adapter", "api_key", "request"]
+
+_SUMS: dict[str, tuple[str, str]] = {
+    "day": ("u.day::text AS day", "u.day"),
+    "adapter": (
+        "coalesce(a.name, s.adapter_id) AS adapter, v.number AS adapter_version, "
+        "s.adapter_digest AS adapter_digest",
+        "1, 2, 3",
+    ),
+    "api_key": ("s.api_key_id AS api_key_id", "1"),
+}
+_JOINS = {
+    "adapter": "LEFT JOIN adapter_versions v ON v.id = s.adapter_version_id "
+    "LEFT JOIN adapters a ON a.id = coalesce(v.adapter_id, s.adapter_id)",
+}
+
+
+@dataclass(frozen=True)
+class LineQuery:
+    """How a line is taken apart; `limit` and `page` are of requests."""
+
+    group_by: Group
+    limit: int
+    page: str | None
+
+
+async def line_query(
+    group_by: Annotated[
+        Group, Query(description="By what: day, adapter, api_key or request")
+    ] = "day",
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many requests at most")] = 100,
+    page: Annotated[
+        str | None, Query(max_length=200, description="`next_page` of the answer before")
+    ] = None,
+) -> LineQuery:
+    return LineQuery(group_by, limit, page)
+
+
+AskedLine = Annotated[LineQuery, Depends(line_query)]
+
+
+class LineDetail(BaseModel):
+    """One day, adapter version, key or event; what it is not grouped by is null. `amount` is
+    exact."""
+
+    day: date | None = None
+    adapter: str | None = None
+    adapter_version: int | None = None
+    adapter_digest: str | None = None
+    api_key_id: str | None = None
+    event_id: str | None = None
+    request_id: str | None = None
+    x_request_id: str | None = None
+    time: str | None = None
+    quantity: int
+    amount: str
+
+
+class LineDetails(BaseModel):
+    """What a line consists of. The quantities and exact amounts of all its pages add up to the
+    line's; requests may differ by what was late, which is on a later invoice."""
+
+    object: Literal["invoice_line_details"] = "invoice_line_details"
+    invoice: str
+    line: InvoiceLine
+    group_by: Group
+    data: list[LineDetail]
+    has_more: bool = False
+    next_page: str | None = None
+
+
+async def details_of(
+    session: AsyncSession, row: InvoiceRow, no: int, query: LineQuery
+) -> LineDetails:
+    """Raises NotFoundError for a line that is not there, BadRequestError for one that has no
+    usage."""
+    line = await session.get(InvoiceLineRow, (row.id, no)) if 0 < no < 2**31 else None
+    if line is None:
+        raise NotFoundError(f"The invoice {row.id!r} has no line {no}.")
+    if line.kind not in USED or row.kind != "invoice":
+        raise BadRequestError(
+            f"Line {no} is of kind {line.kind!r}; usage and adjustments lead to requests.",
+            param="no",
+            code="line_without_usage",
+        )
+    shown = line_view(line, row)
+    data = await _sums(session, line, query.group_by)
+    return LineDetails(invoice=row.id, line=shown, group_by=query.group_by, data=data)
+
+
+async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> list[LineDetail]:
+    """As the invoice took them; whatever was stored since is not among them."""
+    columns, keys = _SUMS[group]
+    statement = text(
+        f"""
+        SELECT {columns}, sum(u.quantity) AS quantity, sum(u.amount) AS amount
+          FROM invoice_usage u JOIN usage_series s ON s.id = u.series_id {_JOINS.get(group, "")}
+         WHERE u.invoice_id = :invoice AND u.meter = :meter AND u.price_version_no = :price
+           AND s.class = :class AND u.day >= :month
+           AND u.day < (CAST(:month AS date) + interval '1 month')
+         GROUP BY {keys} ORDER BY {keys}
+        """
+    )
+    values: dict[str, Any] = {
+        "invoice": line.invoice_id,
+        "meter": line.meter,
+        "price": line.price_version_no,
+        "class": line.class_,
+        "month": line.month,
+    }
+    found = (await session.execute(statement, values)).mappings()
+    return [LineDetail(**{**each, **_counted(each)}) for each in found]
+
+
+def _counted(row: Any) -> dict[str, Any]:
+    return {"quantity": int(row["quantity"]), "amount": plain(Decimal(row["amount"]))}

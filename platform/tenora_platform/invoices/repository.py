@@ -1,0 +1,223 @@
+"""Queries of invoices. No decisions, no commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+
+from sqlalchemy import ARRAY, Text, any_, delete, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.invoices.tables import (
+    BillingProfileRow,
+    BillingSettingsRow,
+    InvoiceLineRow,
+    InvoiceNumberRow,
+    InvoicePaymentRow,
+    InvoiceRow,
+    InvoiceUsageRow,
+)
+from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.tables import UsageDayRow
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """None: any. Of a tenant's view drafts are no part."""
+
+    tenant_id: str | None = None
+    period: date | None = None
+    status: str | None = None
+    kind: str | None = None
+    drafts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """A tenant as a run sees it. `used`: there are sums of usage before the month's end."""
+
+    id: str
+    name: str
+    plan: str
+    used: bool
+
+
+async def settings(session: AsyncSession) -> BillingSettingsRow:
+    return await session.get_one(BillingSettingsRow, 1)
+
+
+async def profile(
+    session: AsyncSession, tenant_id: str, *, lock: bool = False
+) -> BillingProfileRow | None:
+    return await session.get(BillingProfileRow, tenant_id, with_for_update=lock or None)
+
+
+async def customers(
+    session: AsyncSession, end: date, *, after: str, limit: int, only: str | None
+) -> list[Customer]:
+    """Tenants that there were before `end` or that used something, by id, after the one called
+    `after`."""
+    used = (
+        select(literal(1))
+        .where(UsageDayRow.tenant_id == TenantRow.id, UsageDayRow.day < end)
+        .exists()
+    )
+    query = (
+        select(TenantRow.id, TenantRow.name, TenantRow.plan, used)
+        .where(TenantRow.id > after, or_(TenantRow.created_at < _midnight(end), used))
+        .order_by(TenantRow.id)
+        .limit(limit)
+    )
+    if only is not None:
+        query = query.where(TenantRow.id == only)
+    return [Customer(*row) for row in await session.execute(query)]
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+async def of_period(
+    session: AsyncSession, tenant_id: str, period: date
+) -> dict[str, list[InvoiceRow]]:
+    """Its drafts and those that hold, by currency."""
+    query = select(InvoiceRow).where(
+        InvoiceRow.tenant_id == tenant_id,
+        InvoiceRow.period == period,
+        InvoiceRow.kind == "invoice",
+        InvoiceRow.status.in_(("draft", "final")),
+    )
+    found: dict[str, list[InvoiceRow]] = {}
+    for row in await session.scalars(query):
+        found.setdefault(row.currency, []).append(row)
+    return found
+
+
+async def finals(
+    session: AsyncSession, tenant_ids: Sequence[str], period: date
+) -> dict[str, set[str]]:
+    """The currencies in which a tenant has its invoice of the month."""
+    query = select(InvoiceRow.tenant_id, InvoiceRow.currency).where(
+        InvoiceRow.tenant_id == any_(literal(list(tenant_ids), ARRAY(Text))),
+        InvoiceRow.period == period,
+        InvoiceRow.kind == "invoice",
+        InvoiceRow.status == "final",
+    )
+    found: dict[str, set[str]] = {}
+    for tenant_id, currency in await session.execute(query):
+        found.setdefault(tenant_id, set()).add(currency)
+    return found
+
+
+async def next_number(session: AsyncSession, series: str) -> int:
+    """Locks the series until the transaction ends: ask for it last."""
+    statement = (
+        update(InvoiceNumberRow)
+        .where(InvoiceNumberRow.series == series)
+        .values(last=InvoiceNumberRow.last + 1)
+        .returning(InvoiceNumberRow.last)
+    )
+    return int((await session.execute(statement)).scalar_one())
+
+
+async def add_lines(session: AsyncSession, rows: Sequence[Mapping[str, object]]) -> None:
+    if rows:
+        await session.execute(insert(InvoiceLineRow), list(rows))
+
+
+async def clear_draft(session: AsyncSession, row: InvoiceRow) -> None:
+    """All that hangs on it is gone; the draft itself is left."""
+    for table in (InvoiceLineRow, InvoiceUsageRow):
+        await session.execute(delete(table).where(table.invoice_id == row.id))
+
+
+async def get(
+    session: AsyncSession, invoice_id: str, *, tenant_id: str | None = None, lock: bool = False
+) -> InvoiceRow | None:
+    query = select(InvoiceRow).where(InvoiceRow.id == invoice_id)
+    if tenant_id is not None:
+        query = query.where(InvoiceRow.tenant_id == tenant_id, InvoiceRow.status != "draft")
+    if lock:
+        query = query.with_for_update().execution_options(populate_existing=True)
+    found: InvoiceRow | None = await session.scalar(query)
+    return found
+
+
+async def list_invoices(
+    session: AsyncSession, chosen: Filter, *, after: str | None, limit: int
+) -> list[InvoiceRow]:
+    """Newest first; one more than `limit`."""
+    query = select(InvoiceRow).order_by(InvoiceRow.id.desc()).limit(limit + 1)
+    for column, value in (
+        (InvoiceRow.tenant_id, chosen.tenant_id),
+        (InvoiceRow.period, chosen.period),
+        (InvoiceRow.status, chosen.status),
+        (InvoiceRow.kind, chosen.kind),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if not chosen.drafts:
+        query = query.where(InvoiceRow.status != "draft")
+    if after is not None:
+        query = query.where(InvoiceRow.id < after)
+    return list(await session.scalars(query))
+
+
+async def lines_of(
+    session: AsyncSession, invoice_ids: Sequence[str]
+) -> dict[str, list[InvoiceLineRow]]:
+    """By invoice, in order."""
+    query = (
+        select(InvoiceLineRow)
+        .where(InvoiceLineRow.invoice_id == any_(literal(list(invoice_ids), ARRAY(Text))))
+        .order_by(InvoiceLineRow.invoice_id, InvoiceLineRow.no)
+    )
+    found: dict[str, list[InvoiceLineRow]] = {of: [] for of in invoice_ids}
+    for row in await session.scalars(query):
+        found[row.invoice_id].append(row)
+    return found
+
+
+async def notes_to(session: AsyncSession, invoice_id: str) -> list[InvoiceRow]:
+    """The credit notes to an invoice, oldest first."""
+    query = (
+        select(InvoiceRow)
+        .where(InvoiceRow.of_invoice == invoice_id, InvoiceRow.status == "final")
+        .order_by(InvoiceRow.id)
+    )
+    return list(await session.scalars(query))
+
+
+async def payments_of(session: AsyncSession, invoice_id: str) -> list[InvoicePaymentRow]:
+    """Oldest first."""
+    query = (
+        select(InvoicePaymentRow)
+        .where(InvoicePaymentRow.invoice_id == invoice_id)
+        .order_by(InvoicePaymentRow.id)
+    )
+    return list(await session.scalars(query))
+
+
+async def settled(
+    session: AsyncSession, invoice_ids: Iterable[str]
+) -> dict[str, tuple[Decimal, Decimal]]:
+    """(paid, credited by notes) of each invoice that has any of it."""
+    ids = literal(list(invoice_ids), ARRAY(Text))
+    paid = (
+        select(InvoicePaymentRow.invoice_id, func.sum(InvoicePaymentRow.amount))
+        .where(InvoicePaymentRow.invoice_id == any_(ids))
+        .group_by(InvoicePaymentRow.invoice_id)
+    )
+    credited = (
+        select(InvoiceRow.of_invoice, func.sum(InvoiceRow.total))
+        .where(InvoiceRow.of_invoice == any_(ids), InvoiceRow.status == "final")
+        .group_by(InvoiceRow.of_invoice)
+    )
+    paid_of = {row[0]: row[1] for row in await session.execute(paid)}
+    credited_of = {of: amount for of, amount in await session.execute(credited) if of}
+    zero = Decimal(0)
+    known = {*paid_of, *credited_of}
+    return {of: (paid_of.get(of, zero), credited_of.get(of, zero)) for of in known}

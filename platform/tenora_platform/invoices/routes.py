@@ -1,0 +1,162 @@
+"""HTTP routes of invoices for the operator: runs, and what can be done to an invoice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from tenora_platform.auth import CurrentAdmin, require_role
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import BadRequestError
+from tenora_platform.invoices import views
+from tenora_platform.invoices.details import AskedLine, LineDetails, details_of
+from tenora_platform.invoices.documents import csv_response, pdf_response
+from tenora_platform.invoices.period import PeriodName, before, first_day, month_of, name_of
+from tenora_platform.invoices.repository import Filter
+from tenora_platform.invoices.runs import InvoiceRuns, Report, Wanted
+from tenora_platform.invoices.schemas import (
+    CreditNoteBody,
+    Invoice,
+    InvoicePage,
+    InvoiceRun,
+    Kind,
+    Payment,
+    PaymentBody,
+    RunBody,
+    RunFailure,
+    Status,
+    VoidBody,
+)
+from tenora_platform.invoices.service import InvoiceService
+from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.schemas import After, Limit
+from tenora_platform.state import AdminSession, AppState, State
+from tenora_platform.tenants.repository import get_tenant
+
+RUN_S = 40.0
+"""After so long a run over many tenants answers, and says where the next one goes on."""
+_SHOWN_MAX = 100
+
+router = APIRouter(prefix="/admin/v1/invoices", tags=["invoices"], route_class=EdgeRoute)
+Readers = Depends(require_role(*MONEY_READERS))
+Biller = Depends(require_role("billing"))
+Period = Annotated[PeriodName | None, Query(description='Of this month, such as "2026-11"')]
+OfStatus = Annotated[Status | None, Query(alias="status", description="Of this status")]
+OfKind = Annotated[Kind | None, Query(alias="kind", description="Invoices or credit notes")]
+
+
+async def service_of(session: AdminSession, state: State, admin: CurrentAdmin) -> InvoiceService:
+    return InvoiceService(session, ledger=state.ledger, audit=state.audit, actor=admin.actor)
+
+
+Service = Annotated[InvoiceService, Depends(service_of, scope="function")]
+
+
+@router.post("/run", dependencies=[Biller])
+async def run_invoices(body: RunBody, state: State, admin: CurrentAdmin) -> InvoiceRun:
+    """Make the invoices of a month: each tenant's in a transaction of its own, so that a run that
+    was broken off is begun again, and what is final stays."""
+    now = datetime.now(UTC)
+    period = first_day(body.period) if body.period else before(month_of(now))
+    if body.tenant is not None:
+        async with state.db.admin_session() as session:
+            if await get_tenant(session, body.tenant) is None:
+                raise BadRequestError(
+                    f"There is no tenant {body.tenant!r}.", param="tenant", code="unknown_tenant"
+                )
+    runs = InvoiceRuns(state.db.patient(), state.ledger, state.audit, admin.actor)
+    wanted = Wanted(period, body.tenant, body.draft, body.after)
+    report = await runs.run(wanted, most_s=RUN_S)
+    state.metrics.invoices.labels("final" if report.final else "draft").inc(len(report.made))
+    return await _report_view(state, name_of(period), report)
+
+
+async def _report_view(state: AppState, period: str, report: Report) -> InvoiceRun:
+    async with state.db.admin_session() as session:
+        shown = await views.summaries(session, report.made[:_SHOWN_MAX])
+    return InvoiceRun(
+        period=period,
+        status="final" if report.final else "draft",
+        made=len(report.made),
+        unchanged=report.unchanged,
+        empty=report.empty,
+        failed=[RunFailure(tenant=tenant, reason=reason) for tenant, reason in report.failed],
+        invoices=shown,
+        has_more=report.next_after is not None,
+        next_after=report.next_after,
+    )
+
+
+@router.get("", dependencies=[Readers])
+async def list_all_invoices(
+    session: AdminSession,
+    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    period: Period = None,
+    status: OfStatus = None,
+    kind: OfKind = None,
+    after: After = None,
+    limit: Limit = 20,
+) -> InvoicePage:
+    """Invoices and credit notes, newest first, drafts among them."""
+    chosen = Filter(tenant, first_day(period) if period else None, status, kind)
+    return await views.page(session, chosen, after=after, limit=limit)
+
+
+@router.get("/{invoice_id}.csv", dependencies=[Readers], response_class=Response)
+async def get_any_invoice_csv(invoice_id: str, session: AdminSession) -> Response:
+    """Its lines, as a file."""
+    invoice = await views.whole(session, await views.row_of(session, invoice_id))
+    return csv_response(invoice)
+
+
+@router.get("/{invoice_id}.pdf", dependencies=[Readers], response_class=Response)
+async def get_any_invoice_pdf(invoice_id: str, session: AdminSession, state: State) -> Response:
+    """As a document."""
+    invoice = await views.whole(session, await views.row_of(session, invoice_id))
+    return await pdf_response(invoice, state.settings.invoice_font)
+
+
+@router.get("/{invoice_id}", dependencies=[Readers])
+async def get_any_invoice(invoice_id: str, session: AdminSession) -> Invoice:
+    return await views.whole(session, await views.row_of(session, invoice_id))
+
+
+@router.get("/{invoice_id}/lines/{no}", dependencies=[Readers])
+async def get_any_invoice_line(
+    invoice_id: str, no: int, session: AdminSession, query: AskedLine
+) -> LineDetails:
+    """What is behind a line of usage, by day, adapter, key or request."""
+    row = await views.row_of(session, invoice_id)
+    return await details_of(session, row, no, query)
+
+
+@router.post("/{invoice_id}/void", dependencies=[Biller])
+async def void_invoice(invoice_id: str, body: VoidBody, service: Service) -> Invoice:
+    """Take a final invoice back. It keeps its number; what it was for comes with the next run.
+    409 `invoice_is_settled` once there are payments or credit notes."""
+    row = await service.void(invoice_id, body.reason)
+    await service.session.flush()
+    return await views.whole(service.session, row)
+
+
+@router.post("/{invoice_id}/credit_notes", status_code=201, dependencies=[Biller])
+async def create_credit_note(invoice_id: str, body: CreditNoteBody, service: Service) -> Invoice:
+    """Give back some of the lines of a final invoice, and their tax; it has a number of its own
+    series."""
+    lines = {line.no: line.amount for line in body.lines}
+    if len(lines) < len(body.lines):
+        raise BadRequestError("A line is named twice.", param="lines", code="invalid_value")
+    note = await service.credit(invoice_id, lines, body.reason)
+    await service.session.flush()
+    return await views.whole(service.session, note)
+
+
+@router.post("/{invoice_id}/payments", status_code=201, dependencies=[Biller])
+async def create_payment(invoice_id: str, body: PaymentBody, service: Service) -> Payment:
+    """Note money that came in. The same `reference` again is the same payment."""
+    payment = await service.pay(invoice_id, body.amount, body.reference, body.paid_at)
+    row = await views.row_of(service.session, invoice_id)
+    return Payment.of(payment, row.currency)

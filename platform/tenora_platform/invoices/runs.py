@@ -1,0 +1,171 @@
+"""Runs over tenants: the invoices of one month, each tenant in a transaction of its own. A run may
+be ended at any point and begun again; what is final stays, and two runs at once make each invoice
+once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.db import Database, plain_reason
+from tenora_platform.errors import BadRequestError, ConflictError
+from tenora_platform.invoices import repository
+from tenora_platform.invoices.making import Maker
+from tenora_platform.invoices.period import end_of, midnight, name_of
+from tenora_platform.invoices.price_lists import read_price_versions
+from tenora_platform.invoices.repository import Customer
+from tenora_platform.invoices.tables import BillingSettingsRow, InvoiceRow
+from tenora_platform.ledger.poster import post_due
+from tenora_platform.ledger.service import Ledger, lock_money
+
+BATCH = 200  # tenants
+AT_ONCE = 4  # transactions; each waits for the database most of its time
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`draft` None: final once the days of grace are over, else a draft. `after`: the tenant that a
+    run before got to."""
+
+    period: date
+    tenant_id: str | None = None
+    draft: bool | None = None
+    after: str = ""
+
+
+@dataclass
+class Report:
+    """What a run did. `next_after`: where the next one goes on; None when it is through."""
+
+    final: bool
+    made: list[InvoiceRow] = field(default_factory=list)
+    unchanged: int = 0
+    empty: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)  # tenant, reason
+    next_after: str | None = None
+
+
+@dataclass(frozen=True)
+class InvoiceRuns:
+    """`now` is the time that counts as the present."""
+
+    db: Database
+    ledger: Ledger
+    audit: AuditLog
+    actor: str
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    async def run(self, wanted: Wanted, *, most_s: float | None = None) -> Report:
+        """For every tenant that there was, or for `most_s` seconds. One that cannot be invoiced is
+        named in the report and keeps no other from it. Raises BadRequestError for a month that has
+        not begun, ConflictError for a final invoice of one that still runs."""
+        now = self.now()
+        async with self.db.admin_session() as session:
+            settings = await repository.settings(session)
+            versions = await read_price_versions(session)
+        final = _is_final(wanted, settings, now)
+        report = Report(final=final)
+        maker = Maker(
+            ledger=self.ledger,
+            audit=self.audit,
+            actor=self.actor,
+            period=wanted.period,
+            now=now,
+            settings=settings,
+            versions=versions,
+        )
+        ends = None if most_s is None else time.monotonic() + most_s
+        after = wanted.after
+        while True:
+            batch, after = await self._next(maker, wanted, after, report)
+            await self._run_batch(maker, batch, report)
+            if not after:
+                return report
+            if ends is not None and time.monotonic() >= ends:
+                report.next_after = after
+                return report
+
+    async def _next(
+        self, maker: Maker, wanted: Wanted, after: str, report: Report
+    ) -> tuple[list[Customer], str]:
+        """The next tenants that may need an invoice, and the last one looked at ("": of all)."""
+        async with self.db.admin_session() as session:
+            found = await repository.customers(
+                session,
+                end_of(wanted.period),
+                after=after,
+                limit=BATCH,
+                only=wanted.tenant_id,
+            )
+            done = await repository.finals(session, [each.id for each in found], wanted.period)
+        currencies = set(maker.versions.currencies())
+        left = [each for each in found if not currencies <= done.get(each.id, set())]
+        report.unchanged += len(found) - len(left)
+        due = [each for each in left if each.used or maker.asks_minimum(each)]
+        report.empty += len(left) - len(due)
+        return due, found[-1].id if len(found) == BATCH else ""
+
+    async def _run_batch(self, maker: Maker, batch: Sequence[Customer], report: Report) -> None:
+        """A few at once, each a transaction."""
+        waiting = iter(batch)
+
+        async def work() -> None:
+            for customer in waiting:
+                try:
+                    await self._run_tenant(maker, customer, report)
+                except (SQLAlchemyError, ArithmeticError, ValueError, LookupError) as error:
+                    _log.exception("invoice not made", tenant=customer.id)
+                    report.failed.append((customer.id, plain_reason(error)))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(batch))):
+                group.create_task(work())
+
+    async def _run_tenant(self, maker: Maker, customer: Customer, report: Report) -> None:
+        made: list[InvoiceRow] = []
+        unchanged = False
+        async with self.db.admin_session() as session:
+            await lock_money(session, customer.id)
+            await post_due(session, self.ledger, customer.id, maker.now)
+            there = await repository.of_period(session, customer.id, maker.period)
+            for currency in maker.versions.currencies():
+                found = {row.status: row for row in there.get(currency, ())}
+                if "final" in found:
+                    unchanged = True
+                    continue
+                row = await maker.make(
+                    session, customer, currency, draft=found.get("draft"), final=report.final
+                )
+                if row is not None:
+                    made.append(row)
+        report.made += made
+        report.unchanged += unchanged
+        report.empty += not made and not unchanged
+
+
+def _is_final(wanted: Wanted, settings: BillingSettingsRow, now: datetime) -> bool:
+    """Raises BadRequestError and ConflictError."""
+    month = name_of(wanted.period)
+    if midnight(wanted.period) > now:
+        raise BadRequestError(f"The month {month} has not begun.", param="period")
+    over = midnight(end_of(wanted.period))
+    if wanted.draft is False and over > now:
+        raise ConflictError(
+            f"The month {month} still runs; a draft may be made of it.",
+            param="draft",
+            code="period_not_over",
+        )
+    return grace_is_over(wanted.period, settings, now) if wanted.draft is None else not wanted.draft
+
+
+def grace_is_over(period: date, settings: BillingSettingsRow, now: datetime) -> bool:
+    """Whether a month is to be made final: what comes now is late."""
+    return midnight(end_of(period)) + timedelta(days=settings.grace_days) <= now

@@ -1,0 +1,353 @@
+"""Invoices over HTTP. Amounts are decimal strings in the currency's own decimals; exact ones have
+as many as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from tenora_platform.invoices.currency import plain, shown
+from tenora_platform.invoices.period import PeriodName, end_of, name_of
+from tenora_platform.invoices.tables import InvoiceLineRow, InvoicePaymentRow, InvoiceRow
+from tenora_platform.schemas import Body, IdItem, ListPage
+from tenora_platform.times import BodyTime
+
+Kind = Literal["invoice", "credit_note"]
+Status = Literal["draft", "final", "void"]
+LineKind = Literal["usage", "adjustment", "included", "minimum", "credit", "tax"]
+Text = Annotated[
+    str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+]
+Lines = Annotated[  # the only control character is the newline
+    str,
+    StringConstraints(
+        strip_whitespace=True, max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f]*$"
+    ),
+]
+Reason = Annotated[Text, Field(min_length=1)]
+UNITS = {
+    "uncached_prefill": "tokens",
+    "cached_prefill": "tokens",
+    "output": "tokens",
+    "cold_load": "loads",
+    "device_residency": "kB seconds",
+    "host_residency": "kB seconds",
+    "stored": "kB hours",
+}
+_LABELS = {
+    "uncached_prefill": "Prompt tokens",
+    "cached_prefill": "Cached prompt tokens",
+    "output": "Output tokens",
+    "cold_load": "Adapter loads",
+    "device_residency": "Adapters in device memory",
+    "host_residency": "Adapters in host memory",
+    "stored": "Stored adapters",
+    "included": "Included in the plan",
+    "minimum": "Up to the plan's minimum",
+    "credit": "Paid by credit",
+}
+
+
+class Party(BaseModel):
+    """One side of an invoice, as it was when the invoice was made. `tenant`: the buyer's name
+    here."""
+
+    name: str = ""
+    address: str = ""
+    tax_id: str = ""
+    email: str = ""
+    tenant: str | None = None
+
+
+class InvoiceTerms(BaseModel):
+    """What applied. `tax_rate` in percent."""
+
+    plan: str | None = None
+    minimum: str | None = None
+    included: str | None = None
+    tax_name: str | None = None
+    tax_rate: str | None = None
+
+
+class PriceTier(BaseModel):
+    """Of a month's quantity from `from` on."""
+
+    from_: int = Field(alias="from", serialization_alias="from")
+    per_million: str
+
+
+class InvoiceLine(BaseModel):
+    """`amount` is `exact_amount` rounded to the currency, half to even. Lines of usage say of which
+    month, meter, class and price version."""
+
+    no: int
+    kind: LineKind
+    description: str
+    month: str | None
+    meter: str | None
+    class_: str | None = Field(serialization_alias="class")
+    price_version: int | None
+    prices: list[PriceTier] | None
+    quantity: int | None
+    unit: str | None
+    exact_amount: str
+    amount: str
+    of_line: int | None = None
+
+
+class Payment(IdItem):
+    object: Literal["payment"] = "payment"
+    amount: str
+    reference: str
+    paid_at: datetime
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: InvoicePaymentRow, currency: str) -> Payment:
+        return cls(
+            id=row.id,
+            amount=shown(row.amount, currency),
+            reference=row.reference,
+            paid_at=row.paid_at,
+            created_at=row.created_at,
+        )
+
+
+class InvoiceSummary(IdItem):
+    """An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back."""
+
+    object: Literal["invoice"] = "invoice"
+    kind: Kind
+    status: Status
+    number: str | None
+    tenant_id: str
+    period: str
+    start: date
+    end: date
+    currency: str
+    subtotal: str
+    tax: str
+    total: str
+    amount_paid: str
+    amount_credited: str
+    amount_due: str
+    of_invoice: str | None
+    reason: str | None
+    created_at: datetime
+    finalised_at: datetime | None
+    due_at: datetime | None
+    voided_at: datetime | None
+
+    @classmethod
+    def fields_of(cls, row: InvoiceRow, settled: tuple[Decimal, Decimal]) -> dict[str, Any]:
+        paid, credited = settled
+        holds = row.kind == "invoice" and row.status == "final"
+        due = row.total - paid - credited if holds else Decimal(0)
+        money = {
+            "subtotal": row.subtotal,
+            "tax": row.tax,
+            "total": row.total,
+            "amount_paid": paid,
+            "amount_credited": credited,
+            "amount_due": due,
+        }
+        same = (
+            "id kind status number tenant_id currency of_invoice reason created_at finalised_at "
+            "due_at voided_at"
+        )
+        return {
+            **{name: getattr(row, name) for name in same.split()},
+            **{name: shown(amount, row.currency) for name, amount in money.items()},
+            "period": name_of(row.period),
+            "start": row.period,
+            "end": end_of(row.period),
+        }
+
+    @classmethod
+    def of(cls, row: InvoiceRow, settled: tuple[Decimal, Decimal]) -> InvoiceSummary:
+        return cls(**cls.fields_of(row, settled))
+
+
+class InvoicePage(ListPage[InvoiceSummary]):
+    pass
+
+
+class Invoice(InvoiceSummary):
+    """The whole of it."""
+
+    seller: Party
+    buyer: Party
+    terms: InvoiceTerms
+    lines: list[InvoiceLine]
+    payments: list[Payment]
+
+    @classmethod
+    def whole(
+        cls,
+        row: InvoiceRow,
+        lines: Sequence[InvoiceLineRow],
+        payments: Sequence[InvoicePaymentRow],
+        settled: tuple[Decimal, Decimal],
+    ) -> Invoice:
+        return cls(
+            **cls.fields_of(row, settled),
+            seller=Party(**row.seller),
+            buyer=Party(**row.buyer),
+            terms=InvoiceTerms(**row.terms),
+            lines=[line_view(line, row) for line in lines],
+            payments=[Payment.of(each, row.currency) for each in payments],
+        )
+
+
+def line_view(line: InvoiceLineRow, row: InvoiceRow) -> InvoiceLine:
+    return InvoiceLine(
+        no=line.no,
+        kind=_known(line.kind),
+        description=_description(line, row.terms),
+        month=name_of(line.month) if line.month else None,
+        meter=line.meter,
+        class_=line.class_,
+        price_version=line.price_version_no,
+        prices=[PriceTier(**each) for each in line.prices] if line.prices is not None else None,
+        quantity=int(line.quantity) if line.quantity is not None else None,
+        unit=UNITS.get(line.meter or ""),
+        exact_amount=plain(line.exact),
+        amount=shown(line.amount, row.currency),
+        of_line=line.of_line,
+    )
+
+
+def _known(kind: str) -> LineKind:
+    found: LineKind = kind  # type: ignore[assignment]  # rows have no other
+    return found
+
+
+def _description(line: InvoiceLineRow, terms: Mapping[str, Any]) -> str:
+    """In words, of Latin letters only."""
+    if line.kind == "tax":
+        return f"{terms.get('tax_name') or 'Tax'} {terms.get('tax_rate', '')}%".replace(" %", "")
+    label = _LABELS.get(line.meter or line.kind, line.meter or line.kind)
+    class_ = f", class {line.class_}" if line.class_ else ""
+    late = (
+        f", late usage of {name_of(line.month)}" if line.kind == "adjustment" and line.month else ""
+    )
+    return f"{label}{class_}{late}"
+
+
+class RunBody(Body):
+    """`period` is a month, "2026-11"; without it the last one that is over. `draft` true: drafts,
+    which may be made anew; false: final ones now; not said: final once the days of grace are over,
+    drafts before. `after`: where a run before this one stopped (`next_after`)."""
+
+    tenant: str | None = Field(default=None, min_length=1, max_length=80)
+    period: PeriodName | None = None
+    draft: bool | None = None
+    after: str = Field(default="", max_length=80)
+
+
+class RunFailure(BaseModel):
+    tenant: str
+    reason: str
+
+
+class InvoiceRun(BaseModel):
+    """`made`: how many invoices; the first hundred are in `invoices`. `unchanged`: tenants whose
+    invoice is final already; `empty`: those with nothing to invoice. `has_more`: run again with
+    `after` = `next_after`."""
+
+    object: Literal["invoice_run"] = "invoice_run"
+    period: str
+    status: Literal["draft", "final"]
+    made: int
+    unchanged: int
+    empty: int
+    failed: list[RunFailure]
+    invoices: list[InvoiceSummary]
+    has_more: bool
+    next_after: str | None
+
+
+class VoidBody(Body):
+    reason: Reason
+
+
+class CreditLine(Body):
+    """So much of one line is given back, without tax, which follows."""
+
+    no: int = Field(ge=1, le=100_000)
+    amount: Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
+
+
+class CreditNoteBody(Body):
+    lines: Annotated[list[CreditLine], Field(min_length=1, max_length=1000)]
+    reason: Reason
+
+
+class PaymentBody(Body):
+    """`reference` is the payment service's: the same again is the same payment."""
+
+    amount: Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
+    reference: Annotated[Text, Field(min_length=1)]
+    paid_at: BodyTime | None = None
+
+
+class ProfileBody(Body):
+    """Whom a tenant's invoices are for; the next ones, for what is final stays. What is not said
+    becomes empty."""
+
+    name: Text = ""
+    address: Lines = ""
+    tax_id: Text = ""
+    email: Text = ""
+
+
+class FullProfileBody(ProfileBody):
+    """The operator's: with the tax, in percent; null: none, and no line for it."""
+
+    tax_name: Text = ""
+    tax_rate: Annotated[Decimal, Field(ge=0, le=100, decimal_places=4)] | None = None
+
+
+class BillingProfile(BaseModel):
+    object: Literal["billing_profile"] = "billing_profile"
+    tenant_id: str
+    name: str = ""
+    address: str = ""
+    tax_id: str = ""
+    email: str = ""
+    tax_name: str = ""
+    tax_rate: str | None = None
+    updated_at: datetime | None = None
+
+
+class SettingsBody(Body):
+    """Who sends invoices; what is not said stays. Prefixes hold for the numbers to come.
+    `automatic`: a worker makes a month's invoices final when its days of grace are over."""
+
+    name: Text | None = None
+    address: Lines | None = None
+    tax_id: Text | None = None
+    email: Text | None = None
+    number_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9./_-]{0,20}$")] | None = None
+    credit_note_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9./_-]{0,20}$")] | None = None
+    grace_days: Annotated[int, Field(ge=0, le=60)] | None = None
+    payment_days: Annotated[int, Field(ge=0, le=365)] | None = None
+    automatic: bool | None = None
+
+
+class BillingSettings(BaseModel):
+    object: Literal["billing_settings"] = "billing_settings"
+    name: str
+    address: str
+    tax_id: str
+    email: str
+    number_prefix: str
+    credit_note_prefix: str
+    grace_days: int
+    payment_days: int
+    automatic: bool
+    updated_at: datetime

@@ -1,0 +1,103 @@
+"""Where a webhook may be sent: the address that a name stands for is looked up once, checked, and
+is the one that is connected to, so that no name leads into the operator's own network."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from urllib.parse import urlsplit
+
+Address = IPv4Address | IPv6Address
+
+URL_LENGTH_MAX = 2000
+_NAT64 = IPv6Network("64:ff9b::/96")
+_RESOLVE_S = 5.0
+
+
+class BadAddressError(ValueError):
+    """Nothing is sent there; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Connect to `address`, ask for `host`."""
+
+    scheme: str
+    host: str
+    port: int
+    address: Address
+    path: str  # with its query
+
+    @property
+    def host_header(self) -> str:
+        usual = self.port == {"https": 443, "http": 80}[self.scheme]
+        named = f"[{self.host}]" if ":" in self.host else self.host
+        return named if usual else f"{named}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """With the address instead of the name."""
+        at = f"[{self.address}]" if self.address.version == 6 else str(self.address)
+        return f"{self.scheme}://{at}:{self.port}{self.path}"
+
+
+def parse(url: str, *, private: bool) -> tuple[str, str, int, str]:
+    """(scheme, host, port, path with query). Raises BadAddressError; `private`: the operator lets
+    webhooks into its own network, and without TLS there."""
+    if len(url) > URL_LENGTH_MAX:
+        raise BadAddressError(f"A URL has at most {URL_LENGTH_MAX} characters.")
+    if not url.isascii() or any(letter <= " " or letter == "\x7f" for letter in url):
+        raise BadAddressError("A URL has ASCII characters only, and no spaces.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadAddressError(f"This is not a URL: {error}.") from None
+    schemes = ("https", "http") if private else ("https",)
+    if parts.scheme not in schemes or not parts.hostname:
+        raise BadAddressError(f"A webhook's URL begins with {' or '.join(schemes)}:// and a host.")
+    if parts.username is not None or parts.password is not None:
+        raise BadAddressError("A webhook's URL has no user or password; the signature proves us.")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if port == 0:
+        raise BadAddressError("There is no port 0.")
+    return parts.scheme, parts.hostname, port or {"https": 443, "http": 80}[parts.scheme], path
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is of the internet at large. An IPv4 address inside an IPv6 one counts as what it
+    is, however it is written."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address.teredo is not None:
+            inner = address.teredo[1]
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.is_site_local:
+            return False
+    return address.is_global and not address.is_multicast
+
+
+async def target_of(url: str, *, private: bool) -> Target:
+    """Look the name up now. Raises BadAddressError for an address that is not public, unless
+    `private`, and for a name that nobody knows."""
+    scheme, host, port, path = parse(url, private=private)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        raise BadAddressError(f"{host} cannot be looked up: {error or 'too slow'}.") from None
+    addresses = [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+    allowed = addresses if private else [each for each in addresses if is_public(each)]
+    if len(allowed) < len(addresses) or not allowed:
+        # One that is not: whoever owns the name may be trying.
+        raise BadAddressError(
+            f"{host} is {addresses[0] if addresses else 'nowhere'}: webhooks are sent to public "
+            "addresses only, unless the operator allows others."
+        )
+    return Target(scheme, host, port, allowed[0], path)

@@ -1,0 +1,167 @@
+"""The worker of webhooks: makes deliveries of events, sends what is due, tries again for a day.
+Several may run: each delivery is claimed by one, and one that dies gives it back in time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import structlog
+from cryptography.fernet import InvalidToken
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenora_platform.db import Database, plain_reason
+from tenora_platform.events.tables import EventRow
+from tenora_platform.operations.metrics import Metrics
+from tenora_platform.secret import ServerSecret
+from tenora_platform.state import AppState
+from tenora_platform.webhooks import repository, signing
+from tenora_platform.webhooks.sender import TIMEOUT_S, Outcome, Sender
+from tenora_platform.webhooks.tables import WebhookDeliveryRow, WebhookEndpointRow
+
+RETRY_S = (5, 30, 300, 1800, 7200, 18_000, 28_800, 36_000)
+"""Before each attempt after the first; in all 25 hours and 40 minutes."""
+JITTER = 0.2
+AT_ONCE = 32
+LEASE_S = 3 * TIMEOUT_S
+EVERY_S = 1.0
+_EVENTS = 200
+_log = structlog.get_logger(__name__)
+
+
+class WebhookWorker:
+    """One runs in each worker."""
+
+    def __init__(
+        self, db: Database, secret: ServerSecret, metrics: Metrics, *, private: bool
+    ) -> None:
+        self._db = db
+        self._box = signing.SecretBox(secret)
+        self._metrics = metrics
+        self._sender = Sender(private=private)
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of(cls, state: AppState) -> WebhookWorker:
+        private = state.settings.webhook_private_addresses
+        return cls(state.db, state.secret, state.metrics, private=private)
+
+    async def run(self) -> None:
+        """Works for ever; cancel it to stop."""
+        try:
+            while True:
+                try:
+                    busy = await self.step()
+                except (SQLAlchemyError, OSError) as error:
+                    _log.warning("webhooks wait", reason=plain_reason(error), retry_s=EVERY_S)
+                    busy = False
+                if not busy:
+                    await asyncio.sleep(EVERY_S)
+        finally:
+            for task in self._sending:
+                task.cancel()
+            await self._sender.close()
+
+    async def step(self) -> bool:
+        """Fan out what is new and begin to send what is due, as far as there is room; whether there
+        was anything."""
+        async with self._db.admin_session() as session:
+            events = await repository.fan_out(session, _EVENTS)
+        room = AT_ONCE - len(self._sending)
+        if not room:
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+            return True
+        async with self._db.admin_session() as session:
+            ids = await repository.claim(session, limit=room, lease_s=LEASE_S)
+            due = await repository.to_send(session, ids) if ids else []
+        for each in due:
+            task = asyncio.create_task(self._deliver(*each))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        return bool(events or due)
+
+    async def settled(self) -> None:
+        """Until nothing is being sent."""
+        while self._sending:
+            await asyncio.wait(self._sending)
+
+    async def _deliver(
+        self, row: WebhookDeliveryRow, endpoint: WebhookEndpointRow, event: EventRow
+    ) -> None:
+        try:
+            outcome = await self._send(endpoint, event)
+            await self._settle(row, endpoint, outcome)
+        except (SQLAlchemyError, OSError) as error:
+            # Its lease ends, and it is sent again: twice rather than never.
+            _log.warning("delivery not settled", delivery=row.id, reason=plain_reason(error))
+
+    async def _send(self, endpoint: WebhookEndpointRow, event: EventRow) -> Outcome:
+        if endpoint.deleted_at is not None or endpoint.disabled_at is not None:
+            return Outcome(None, "the endpoint is disabled")
+        now = datetime.now(UTC)
+        keys = [endpoint.secret]
+        if endpoint.previous_secret and (endpoint.previous_expires_at or now) > now:
+            keys.append(endpoint.previous_secret)
+        try:
+            opened = [self._box.opened(each) for each in keys]
+        except InvalidToken:
+            return Outcome(None, "its secret was made under another server secret: rotate it")
+        body = body_of(event)
+        headers = signing.headers(opened, event.id, int(now.timestamp()), body)
+        return await self._sender.send(endpoint.url, headers, body)
+
+    async def _settle(
+        self, row: WebhookDeliveryRow, endpoint: WebhookEndpointRow, outcome: Outcome
+    ) -> None:
+        now = datetime.now(UTC)
+        values: dict[str, object] = {
+            "last_at": now,
+            "last_status": outcome.status,
+            "last_error": outcome.error,
+        }
+        wait_s = retry_after_s(row.attempts, outcome)
+        if outcome.delivered:
+            values["state"] = "delivered"
+        elif wait_s is None:
+            values["state"] = "dead"
+        else:
+            values["next_at"] = now + timedelta(seconds=wait_s)
+        async with self._db.admin_session() as session:
+            await repository.settle(session, row, **values)
+            if outcome.gone:
+                await repository.disable(session, endpoint.id, now, "it answered 410 Gone")
+                await repository.bury(session, endpoint.id, "the endpoint is gone")
+        became = "delivered" if outcome.delivered else "dead" if wait_s is None else "failed"
+        self._metrics.webhook_attempts.labels(became).inc()
+        if became != "delivered":
+            _log.info(
+                "webhook not delivered",
+                delivery=row.id,
+                endpoint=endpoint.id,
+                attempt=row.attempts,
+                status=outcome.status,
+                again_in_s=wait_s,
+            )
+
+
+def retry_after_s(attempts: int, outcome: Outcome) -> float | None:
+    """How long to wait after the attempt of this number (from 1); None: it is given up."""
+    if outcome.delivered or outcome.gone or attempts > len(RETRY_S):
+        return None
+    wait_s = RETRY_S[attempts - 1] * random.uniform(1 - JITTER, 1 + JITTER)
+    return max(wait_s, outcome.retry_after_s or 0.0)
+
+
+def body_of(event: EventRow) -> bytes:
+    """The same bytes at each attempt: the event as it was told."""
+    return msgspec.json.encode(
+        {
+            "type": event.type,
+            "timestamp": event.created_at.astimezone(UTC).isoformat(),
+            "id": event.id,
+            "tenant_id": event.tenant_id,
+            "data": event.data,
+        }
+    )

@@ -1,0 +1,218 @@
+"""Queries of webhooks. No decisions, no commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import ARRAY, Text, any_, delete, func, literal, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.events.tables import EventRow
+from tenora_platform.ids import new_id
+from tenora_platform.webhooks.tables import (
+    WebhookDeliveryRow,
+    WebhookEndpointRow,
+    WebhookQueueRow,
+)
+
+AT_ONCE_OF_ONE = 4
+"""Deliveries to one endpoint that are claimed at a time: a slow one keeps no other waiting."""
+
+
+async def get_endpoint(
+    session: AsyncSession, endpoint_id: str, tenant_id: str | None, *, lock: bool = False
+) -> WebhookEndpointRow | None:
+    """Of this tenant (None: the operator's)."""
+    query = select(WebhookEndpointRow).where(
+        WebhookEndpointRow.id == endpoint_id,
+        WebhookEndpointRow.tenant_id.is_not_distinct_from(tenant_id),
+        WebhookEndpointRow.deleted_at.is_(None),
+    )
+    found: WebhookEndpointRow | None = await session.scalar(
+        query.with_for_update() if lock else query
+    )
+    return found
+
+
+async def list_endpoints(
+    session: AsyncSession, tenant_id: str | None, *, after: str | None = None, limit: int
+) -> list[WebhookEndpointRow]:
+    """Newest first; one more than `limit`."""
+    query = (
+        select(WebhookEndpointRow)
+        .where(
+            WebhookEndpointRow.tenant_id.is_not_distinct_from(tenant_id),
+            WebhookEndpointRow.deleted_at.is_(None),
+        )
+        .order_by(WebhookEndpointRow.id.desc())
+        .limit(limit + 1)
+    )
+    if after is not None:
+        query = query.where(WebhookEndpointRow.id < after)
+    return list(await session.scalars(query))
+
+
+async def list_deliveries(
+    session: AsyncSession,
+    endpoint_id: str,
+    *,
+    state: str | None,
+    after: str | None,
+    limit: int,
+) -> list[tuple[WebhookDeliveryRow, str]]:
+    """With the event's type; newest first, one more than `limit`."""
+    query = (
+        select(WebhookDeliveryRow, EventRow.type)
+        .join(EventRow, EventRow.id == WebhookDeliveryRow.event_id)
+        .where(WebhookDeliveryRow.endpoint_id == endpoint_id)
+        .order_by(WebhookDeliveryRow.id.desc())
+        .limit(limit + 1)
+    )
+    if state is not None:
+        query = query.where(WebhookDeliveryRow.state == state)
+    if after is not None:
+        query = query.where(WebhookDeliveryRow.id < after)
+    return [(row, type_) for row, type_ in await session.execute(query)]
+
+
+async def get_delivery(
+    session: AsyncSession, endpoint_id: str, delivery_id: str
+) -> tuple[WebhookDeliveryRow, str] | None:
+    """Locked, with the event's type."""
+    query = (
+        select(WebhookDeliveryRow, EventRow.type)
+        .join(EventRow, EventRow.id == WebhookDeliveryRow.event_id)
+        .where(WebhookDeliveryRow.id == delivery_id, WebhookDeliveryRow.endpoint_id == endpoint_id)
+        .with_for_update(of=WebhookDeliveryRow)
+    )
+    found = (await session.execute(query)).first()
+    return None if found is None else (found[0], found[1])
+
+
+async def fan_out(session: AsyncSession, limit: int) -> int:
+    """Make deliveries of up to `limit` events that have none yet, for each endpoint that was there
+    before and wants their type; how many events. Several may do it at once."""
+    taken = (
+        select(WebhookQueueRow.event_id)
+        .order_by(WebhookQueueRow.event_id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    ids = list(await session.scalars(taken))
+    if not ids:
+        return 0
+    wanted = (
+        select(EventRow.id, WebhookEndpointRow.id, WebhookEndpointRow.tenant_id)
+        .join(
+            WebhookEndpointRow,
+            or_(
+                WebhookEndpointRow.tenant_id == EventRow.tenant_id,
+                WebhookEndpointRow.tenant_id.is_(None),
+            ),
+        )
+        .where(
+            EventRow.id == any_(literal(ids, ARRAY(Text))),
+            WebhookEndpointRow.deleted_at.is_(None),
+            WebhookEndpointRow.disabled_at.is_(None),
+            WebhookEndpointRow.created_at <= EventRow.created_at,
+            or_(
+                WebhookEndpointRow.types.is_(None),
+                EventRow.type == any_(WebhookEndpointRow.types),
+            ),
+        )
+    )
+    rows = [
+        {"id": new_id("delivery"), "event_id": event, "endpoint_id": of, "tenant_id": tenant}
+        for event, of, tenant in await session.execute(wanted)
+    ]
+    if rows:
+        await session.execute(insert(WebhookDeliveryRow).on_conflict_do_nothing(), rows)
+    await session.execute(delete(WebhookQueueRow).where(WebhookQueueRow.event_id.in_(ids)))
+    return len(ids)
+
+
+_CLAIM = text(
+    """
+    WITH ranked AS (
+      SELECT id, row_number() OVER (PARTITION BY endpoint_id ORDER BY next_at, id) AS place
+        FROM (SELECT id, endpoint_id, next_at FROM webhook_deliveries
+               WHERE state = 'waiting' AND next_at <= now()
+               ORDER BY next_at LIMIT 1000) AS due
+    ), claimed AS (
+      SELECT d.id FROM webhook_deliveries d JOIN ranked USING (id)
+       WHERE ranked.place <= :of_one AND d.state = 'waiting' AND d.next_at <= now()
+       ORDER BY d.next_at LIMIT :limit FOR UPDATE OF d SKIP LOCKED
+    )
+    UPDATE webhook_deliveries d
+       SET next_at = now() + make_interval(secs => :lease_s), attempts = attempts + 1
+      FROM claimed WHERE d.id = claimed.id
+    RETURNING d.id
+    """
+)
+
+
+async def claim(session: AsyncSession, *, limit: int, lease_s: float) -> list[str]:
+    """Deliveries that are due, for whoever asked alone and for so long; each counts as tried."""
+    values = {"limit": limit, "of_one": AT_ONCE_OF_ONE, "lease_s": lease_s}
+    return list((await session.execute(_CLAIM, values)).scalars())
+
+
+async def to_send(
+    session: AsyncSession, ids: Sequence[str]
+) -> list[tuple[WebhookDeliveryRow, WebhookEndpointRow, EventRow]]:
+    query = (
+        select(WebhookDeliveryRow, WebhookEndpointRow, EventRow)
+        .join(WebhookEndpointRow, WebhookEndpointRow.id == WebhookDeliveryRow.endpoint_id)
+        .join(EventRow, EventRow.id == WebhookDeliveryRow.event_id)
+        .where(WebhookDeliveryRow.id == any_(literal(list(ids), ARRAY(Text))))
+    )
+    return [(row, endpoint, event) for row, endpoint, event in await session.execute(query)]
+
+
+async def settle(session: AsyncSession, row: WebhookDeliveryRow, **values: object) -> None:
+    """What became of an attempt, unless it was claimed anew since (its lease had ended)."""
+    await session.execute(
+        update(WebhookDeliveryRow)
+        .where(
+            WebhookDeliveryRow.id == row.id,
+            WebhookDeliveryRow.attempts == row.attempts,
+            WebhookDeliveryRow.state == "waiting",
+        )
+        .values(**values)
+    )
+
+
+async def disable(session: AsyncSession, endpoint_id: str, now: datetime, reason: str) -> None:
+    await session.execute(
+        update(WebhookEndpointRow)
+        .where(WebhookEndpointRow.id == endpoint_id, WebhookEndpointRow.disabled_at.is_(None))
+        .values(disabled_at=now, disabled_reason=reason)
+    )
+
+
+async def bury(session: AsyncSession, endpoint_id: str, reason: str) -> None:
+    """Nothing more of what waits is sent to it."""
+    await session.execute(
+        update(WebhookDeliveryRow)
+        .where(WebhookDeliveryRow.endpoint_id == endpoint_id, WebhookDeliveryRow.state == "waiting")
+        .values(state="dead", last_error=func.coalesce(WebhookDeliveryRow.last_error, reason))
+    )
+
+
+async def revive(session: AsyncSession, endpoint_id: str, limit: int) -> int:
+    """Its dead letters are sent again, the oldest first; how many."""
+    oldest = (
+        select(WebhookDeliveryRow.id)
+        .where(WebhookDeliveryRow.endpoint_id == endpoint_id, WebhookDeliveryRow.state == "dead")
+        .order_by(WebhookDeliveryRow.id)
+        .limit(limit)
+    )
+    found = await session.execute(
+        update(WebhookDeliveryRow)
+        .where(WebhookDeliveryRow.id.in_(oldest))
+        .values(state="waiting", attempts=0, next_at=func.now())
+        .returning(WebhookDeliveryRow.id)
+    )
+    return len(found.all())

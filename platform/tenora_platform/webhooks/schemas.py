@@ -1,0 +1,96 @@
+"""Webhooks over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from tenora_platform.schemas import Body, IdItem, ListPage
+
+EVENT_TYPES = (
+    "adapter.active",
+    "adapter.rejected",
+    "rollout.rolled_back",
+    "budget.soft",
+    "budget.hard",
+    "key.created",
+    "invoice.final",
+    "invoice.void",
+    "invoice.credited",
+)
+"""What is told today; others may come, and an endpoint may ask for them before they do."""
+
+Type = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}(\.[a-z0-9_]{1,40}){1,3}$")]
+Types = Annotated[list[Type], Field(min_length=1, max_length=50)]
+Url = Annotated[str, Field(min_length=1, max_length=2000)]
+Description = Annotated[
+    str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+]
+State = Literal["waiting", "delivered", "dead"]
+
+
+class EndpointCreate(Body):
+    """`types`: only these events (`invoice.final`, ...); null: all."""
+
+    url: Url
+    types: Types | None = None
+    description: Description = ""
+
+
+class EndpointChange(Body):
+    """What is not said stays. `enabled` true begins again, also after the endpoint said that it is
+    gone."""
+
+    url: Url | None = None
+    types: Types | None = None
+    description: Description | None = None
+    enabled: bool | None = None
+
+
+class WebhookEndpoint(IdItem):
+    object: Literal["webhook_endpoint"] = "webhook_endpoint"
+    url: str
+    types: list[str] | None
+    description: str
+    enabled: bool
+    disabled_reason: str | None
+    previous_expires_at: datetime | None
+    created_at: datetime
+
+
+class NewWebhookEndpoint(WebhookEndpoint):
+    """The only answers that hold the secret, `whsec_...`."""
+
+    secret: str
+
+
+class WebhookEndpointPage(ListPage[WebhookEndpoint]):
+    pass
+
+
+class WebhookDelivery(IdItem):
+    """`webhook-id` is the event's id. `next_at`: when it is tried again; null when it is not."""
+
+    object: Literal["webhook_delivery"] = "webhook_delivery"
+    event_id: str
+    type: str
+    state: State
+    attempts: int
+    next_at: datetime | None
+    last_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    created_at: datetime
+
+
+class WebhookDeliveryPage(ListPage[WebhookDelivery]):
+    pass
+
+
+class Resent(Body):
+    """How many dead letters are sent again."""
+
+    object: Literal["resent"] = "resent"
+    resent: int

@@ -1,0 +1,374 @@
+"""Runs: whatever is late, void, run twice, at once or broken off, all that was used is on one
+invoice, numbers have no gaps, and the ledger says what the invoices say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from invoice_books import (
+    AFTER_GRACE,
+    DECEMBER,
+    IN_GRACE,
+    IN_JANUARY,
+    NOVEMBER,
+    OCTOBER,
+    InvoiceBooks,
+    new_invoice_books,
+    runs_at,
+)
+from tenora_platform.db import Database
+from tenora_platform.errors import BadRequestError, ConflictError
+from tenora_platform.invoices.making import Maker
+from tenora_platform.invoices.runs import Wanted
+from tenora_platform.ledger.service import Ledger
+
+DAY = date(2026, 11, 5)
+
+
+@pytest.fixture
+async def books(db: Database, ledger: Ledger) -> InvoiceBooks:
+    return await new_invoice_books(db, ledger)
+
+
+async def unbilled(books: InvoiceBooks) -> Decimal:
+    return (await books.books.totals()).get(("USD", "unbilled"), Decimal(0))
+
+
+async def numbers(db: Database) -> list[int]:
+    async with db.admin_session() as session:
+        found = await session.scalars(
+            text("select number from invoices where kind = 'invoice' and number is not null")
+        )
+    return sorted(int(number.removeprefix("INV-")) for number in found)
+
+
+async def test_a_month_becomes_final(books: InvoiceBooks) -> None:
+    await books.terms(minimum="20", included="5")
+    await books.tax("19")
+    await books.use(date(2026, 10, 31), "3")
+    await books.use(DAY, "10.123456789012")
+    await books.use(DECEMBER, "7")  # not November's
+    report = await books.run()
+    (row,) = report.made
+    assert (row.status, row.kind, row.period) == ("final", "invoice", NOVEMBER)
+    assert row.due_at is not None
+    assert (row.due_at - AFTER_GRACE).days == 14
+    assert await books.lines(row.id) == [
+        ("usage", "2026-11", Decimal("10.12")),
+        ("adjustment", "2026-10", Decimal("3.00")),
+        ("included", None, Decimal("-5.00")),
+        ("minimum", None, Decimal("11.88")),
+        ("tax", None, Decimal("3.80")),
+    ]
+    assert (row.subtotal, row.total) == (Decimal("20.00"), Decimal("23.80"))
+    assert await books.books.totals() == {
+        ("USD", "receivable"): Decimal("23.80"),
+        ("USD", "unbilled"): Decimal(7),
+        ("USD", "revenue:output"): Decimal("-20.123456789012"),
+        ("USD", "revenue:included"): Decimal(5),
+        ("USD", "revenue:minimum"): Decimal("-11.88"),
+        ("USD", "tax"): Decimal("-3.80"),
+        ("USD", "rounding"): Decimal("0.003456789012"),
+    }
+    assert await books.books.totals() == await books.books.balances()
+    events = await books.books.rows("select type, data from events where tenant_id = :tenant")
+    assert [(type_, data["id"], data["total"]) for type_, data in events] == [
+        ("invoice.final", row.id, "23.80")
+    ]
+
+
+async def test_what_is_late_comes_with_the_next(books: InvoiceBooks) -> None:
+    await books.use(DAY, "1")
+    await books.run()
+    await books.use(DAY, "0.25")
+    await books.use(OCTOBER, "0.50", "stored")
+    await books.use(date(2026, 12, 31), "2")
+    (row,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
+    assert await books.lines(row.id) == [
+        ("usage", "2026-12", Decimal("2.00")),
+        ("adjustment", "2026-10", Decimal("0.50")),
+        ("adjustment", "2026-11", Decimal("0.25")),
+    ]
+    assert await unbilled(books) == 0
+    days = await books.books.rows(
+        "select day, meter, amount from invoice_usage where invoice_id = :id order by 1, 2",
+        id=row.id,
+    )
+    assert [(str(day), meter, amount) for day, meter, amount in days] == [
+        ("2026-10-01", "stored", Decimal("0.50")),
+        ("2026-11-05", "output", Decimal("0.25")),
+        ("2026-12-31", "output", Decimal(2)),
+    ]
+
+
+async def test_when_a_month_is_final(books: InvoiceBooks) -> None:
+    await books.use(DAY, "1")
+    for at, draft, status in (
+        (IN_GRACE, None, "draft"),
+        (IN_GRACE, True, "draft"),
+        (AFTER_GRACE, True, "draft"),
+        (IN_GRACE, False, "final"),
+    ):
+        (row,) = (await books.run(at=at, draft=draft)).made
+        assert row.status == status
+    with pytest.raises(ConflictError) as caught:
+        await books.run(DECEMBER, draft=False)
+    assert caught.value.code == "period_not_over"
+    with pytest.raises(BadRequestError, match="has not begun"):
+        await books.run(date(2027, 2, 1), draft=True)
+    assert (await books.run(NOVEMBER, at=IN_JANUARY)).made == []
+
+
+async def test_a_draft_is_made_anew_and_moves_nothing(books: InvoiceBooks) -> None:
+    await books.use(DAY, "1")
+    (first,) = (await books.run(draft=True)).made
+    await books.use(DAY, "2")
+    (second,) = (await books.run(draft=True)).made
+    assert (first.id, first.total, second.total) == (second.id, Decimal(1), Decimal(3))
+    assert await unbilled(books) == 3
+    assert await books.books.rows("select 1 from events where tenant_id = :tenant") == []
+    (final,) = (await books.run()).made
+    assert (final.id, final.total) == (first.id, Decimal(3))
+    assert await unbilled(books) == 0
+    assert len(await books.invoices()) == 1
+
+
+async def test_a_run_again_changes_nothing(books: InvoiceBooks) -> None:
+    await books.use(DAY, "1")
+    await books.run()
+    before = (await books.invoices(), await books.books.transactions())
+    await books.use(DAY, "5")
+    report = await books.run()
+    assert (report.made, report.unchanged, report.empty) == ([], 1, 0)
+    report = await books.run(draft=True)
+    assert (report.made, report.unchanged) == ([], 1)
+    invoices, posted = await books.invoices(), await books.books.transactions()
+    assert invoices == before[0]
+    assert [each for each in posted if each[1] != "usage"] == [
+        each for each in before[1] if each[1] != "usage"
+    ]
+
+
+async def test_two_runs_at_once_make_each_invoice_once(db: Database, ledger: Ledger) -> None:
+    tenants = [await new_invoice_books(db, ledger) for _ in range(6)]
+    for each in tenants:
+        await each.use(DAY, "1.5")
+    runs = runs_at(db, ledger, AFTER_GRACE)
+    await asyncio.gather(*(runs.run(Wanted(NOVEMBER)) for _ in range(3)))
+    for each in tenants:
+        assert len(await each.invoices()) == 1
+        assert await unbilled(each) == 0
+    found = await numbers(db)
+    assert found == list(range(1, len(found) + 1))
+
+
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+@contextmanager
+def crashing(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
+    """The process ends when `after` invoices have been made, before the next commit."""
+    made = 0
+    real = Maker._finalise
+
+    async def finalise(self: Maker, *rest: Any) -> None:
+        nonlocal made
+        await real(self, *rest)
+        made += 1
+        if made > after:
+            raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Maker, "_finalise", finalise)
+        yield
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+async def test_a_run_that_was_killed_is_begun_again(
+    db: Database, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    tenants = [await new_invoice_books(db, ledger) for _ in range(7)]
+    for each in tenants:
+        await each.use(DAY, "1.5")
+    runs = runs_at(db, ledger, AFTER_GRACE)
+    with crashing(monkeypatch, after), pytest.raises(BaseExceptionGroup):
+        await runs.run(Wanted(NOVEMBER))
+    half = [len(await each.invoices()) for each in tenants]
+    assert sum(half) < len(tenants)
+    await runs.run(Wanted(NOVEMBER))
+    for each in tenants:
+        ((_, status, _, total),) = await each.invoices()
+        assert (status, total) == ("final", Decimal("1.5"))
+        assert (await each.books.totals())["USD", "receivable"] == Decimal("1.5")
+    found = await numbers(db)
+    assert found == list(range(1, len(found) + 1))
+
+
+async def test_one_that_fails_keeps_no_other(
+    db: Database, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = await new_invoice_books(db, ledger), await new_invoice_books(db, ledger)
+    for each in (bad, good):
+        await each.use(DAY, "1")
+    real = Maker.make
+
+    async def make(self: Maker, session: Any, customer: Any, *rest: Any, **more: Any) -> Any:
+        if customer.id == bad.tenant_id:
+            raise ArithmeticError("absurd")
+        return await real(self, session, customer, *rest, **more)
+
+    monkeypatch.setattr(Maker, "make", make)
+    report = await runs_at(db, ledger, AFTER_GRACE).run(Wanted(NOVEMBER))
+    assert report.failed == [(bad.tenant_id, "absurd")]
+    assert good.tenant_id in [row.tenant_id for row in report.made]
+    assert await bad.invoices() == []
+
+
+async def test_a_run_goes_on_where_it_stopped(
+    db: Database, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants = [await new_invoice_books(db, ledger) for _ in range(5)]
+    for each in tenants:
+        await each.use(DAY, "1")
+    monkeypatch.setattr("tenora_platform.invoices.runs.BATCH", 2)
+    runs = runs_at(db, ledger, AFTER_GRACE)
+    after, rounds = "", 0
+    while True:
+        report = await runs.run(Wanted(NOVEMBER, after=after), most_s=0)
+        rounds += 1
+        if report.next_after is None:
+            break
+        after = report.next_after
+    assert rounds >= 3
+    assert all([len(await each.invoices()) == 1 for each in tenants])
+
+
+async def test_void_gives_back_and_the_next_run_takes_it(books: InvoiceBooks) -> None:
+    await books.use(DAY, "1.239")
+    (row,) = (await books.run()).made
+    await books.void(row.id)
+    await books.void(row.id)  # once more is no error
+    totals = await books.books.totals()
+    assert totals == {
+        ("USD", "unbilled"): Decimal("1.239"),
+        ("USD", "revenue:output"): Decimal("-1.239"),
+    }
+    (again,) = (await books.run()).made
+    assert [each[:2] for each in await books.invoices()] == [
+        ("2026-11", "void"),
+        ("2026-11", "final"),
+    ]
+    assert again.number != row.number
+    assert again.total == row.total
+    assert await unbilled(books) == 0
+
+
+async def test_credit_pays_what_the_ledger_says(books: InvoiceBooks) -> None:
+    await books.use(DAY, "10")
+    await books.books.used(DAY, "USD", "stored", Decimal("0.004"))
+    async with books.books.db.admin_session() as session:
+        from tenora_platform.ledger.service import Entry
+
+        await books.books.ledger.post(
+            session,
+            books.tenant_id,
+            kind="credit",
+            reference="grant:1",
+            currency="USD",
+            day=DAY,
+            entries=[
+                Entry("credit:granted", Decimal("3.333")),
+                Entry("unbilled", Decimal("-3.333")),
+            ],
+        )
+    (row,) = (await books.run()).made
+    assert (await books.lines(row.id))[-1] == ("credit", None, Decimal("-3.33"))
+    assert row.total == Decimal("6.67")
+    assert await unbilled(books) == 0
+    await books.void(row.id)
+    (again,) = (await books.run()).made
+    assert again.total == row.total
+    await books.use(DAY, "1")
+    (late,) = (await books.run(DECEMBER, at=IN_JANUARY)).made
+    assert late.total == 1  # the credit is not shown twice
+
+
+async def test_a_minimum_is_asked_of_who_used_nothing(books: InvoiceBooks) -> None:
+    assert (await books.run(at=IN_JANUARY, period=DECEMBER)).made == []
+    await books.terms(minimum="12.5")
+    await books.execute("update tenants set created_at = '2026-11-20' where id = :tenant")
+    assert (await books.run(OCTOBER)).made == []  # it was not there
+    (row,) = (await books.run()).made
+    assert await books.lines(row.id) == [("minimum", None, Decimal("12.50"))]
+
+
+async def test_what_waits_for_a_price_is_not_invoiced(books: InvoiceBooks) -> None:
+    await books.use(DAY, "1")
+    await books.execute(
+        "insert into usage_days values (:tenant, :day, :series, 'output', 0, 500, 0)",
+        day=DAY,
+        series=books.books.series,
+    )
+    (row,) = (await books.run()).made
+    assert row.total == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update invoices set total = total + 1, subtotal = subtotal + 1 where id = :id",
+        "update invoices set status = 'draft', number = null where id = :id",
+        "update invoices set number = 'INV-9' where id = :id",
+        "delete from invoices where id = :id",
+        "update invoice_lines set amount = 0 where invoice_id = :id",
+        "delete from invoice_lines where invoice_id = :id",
+        "update invoice_usage set amount = 0 where invoice_id = :id",
+        "insert into invoice_lines (invoice_id, no, tenant_id, kind, amount, exact) "
+        "values (:id, 99, :tenant, 'usage', 1, 1)",
+        "truncate invoice_usage",
+    ],
+)
+async def test_what_is_final_stays(books: InvoiceBooks, statement: str) -> None:
+    await books.use(DAY, "1")
+    (row,) = (await books.run()).made
+    with pytest.raises(DBAPIError) as caught:
+        await books.execute(statement, id=row.id)
+    assert isinstance(
+        caught.value.orig,
+        psycopg.errors.RestrictViolation | psycopg.errors.InsufficientPrivilege,
+    )
+
+
+async def test_prices_and_parties_are_kept_as_they_were(books: InvoiceBooks) -> None:
+    await books.execute(
+        "insert into prices (price_version_id, meter, class, from_quantity, per_million) "
+        "select id, 'output', '', each.at, each.price from price_versions, "
+        "(values (0, 0.4), (1000, 0.3)) as each (at, price) where tenant_id = :tenant"
+    )
+    await books.tax("7.5")
+    await books.use(DAY, "1")
+    (row,) = (await books.run()).made
+    await books.execute("update billing_profiles set name = 'Other', tax_rate = 0")
+    found = await books.books.rows(
+        "select i.buyer, i.terms, l.prices from invoices i join invoice_lines l "
+        "on l.invoice_id = i.id where i.id = :id and l.no = 1",
+        id=row.id,
+    )
+    ((buyer, terms, prices),) = found
+    assert buyer["name"] == "Buyer"
+    assert (terms["tax_name"], terms["tax_rate"]) == ("VAT", "7.5")
+    assert prices == [
+        {"from": 0, "per_million": "0.4"},
+        {"from": 1000, "per_million": "0.3"},
+    ]
