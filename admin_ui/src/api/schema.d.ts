@@ -131,6 +131,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/billing_settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Billing Settings
+         * @description Who sends invoices, and when.
+         */
+        get: operations["invoices_get_billing_settings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change Billing Settings
+         * @description In force for what becomes final from now on.
+         */
+        patch: operations["invoices_change_billing_settings"];
+        trace?: never;
+    };
     "/admin/v1/costs": {
         parameters: {
             query?: never;
@@ -166,6 +190,186 @@ export interface paths {
         get: operations["operations_engine"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All Invoices
+         * @description Invoices and credit notes, newest first, drafts among them.
+         */
+        get: operations["invoices_list_all_invoices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Any Invoice */
+        get: operations["invoices_get_any_invoice"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Any Invoice Csv
+         * @description Its lines, as a file.
+         */
+        get: operations["invoices_get_any_invoice_csv"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}.pdf": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Any Invoice Pdf
+         * @description As a document.
+         */
+        get: operations["invoices_get_any_invoice_pdf"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}/credit_notes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Credit Note
+         * @description Give back some of the lines of a final invoice, and their tax; it has a number of its own
+         *     series.
+         */
+        post: operations["invoices_create_credit_note"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}/lines/{no}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Any Invoice Line
+         * @description What is behind a line of usage, by day, adapter, key or request.
+         */
+        get: operations["invoices_get_any_invoice_line"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}/payments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Payment
+         * @description Note money that came in. The same `reference` again is the same payment.
+         */
+        post: operations["invoices_create_payment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/{invoice_id}/void": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Void Invoice
+         * @description Take a final invoice back. It keeps its number; what it was for comes with the next run.
+         *     409 `invoice_is_settled` once there are payments or credit notes.
+         */
+        post: operations["invoices_void_invoice"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invoices/run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run Invoices
+         * @description Make the invoices of a month: each tenant's in a transaction of its own, so that a run that
+         *     was broken off is begun again, and what is final stays.
+         */
+        post: operations["invoices_run_invoices"];
         delete?: never;
         options?: never;
         head?: never;
@@ -523,6 +727,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant_id}/billing_profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenant Billing Profile
+         * @description Whom a tenant's invoices are for, and their tax.
+         */
+        get: operations["invoices_get_tenant_billing_profile"];
+        /**
+         * Put Tenant Billing Profile
+         * @description Replace it; the next invoices have it.
+         */
+        put: operations["invoices_put_tenant_billing_profile"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant_id}/credits": {
         parameters: {
             query?: never;
@@ -602,6 +830,117 @@ export interface paths {
         get: operations["usage_get_all_usage"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/webhook_endpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Operator Webhook Endpoints
+         * @description The operator's own, newest first; tenants' are theirs.
+         */
+        get: operations["webhooks_list_operator_webhook_endpoints"];
+        put?: never;
+        /**
+         * Create Operator Webhook Endpoint
+         * @description Every tenant's events from now on are sent there (`tenant_id` says whose).
+         */
+        post: operations["webhooks_create_operator_webhook_endpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/webhook_endpoints/{endpoint_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Operator Webhook Endpoint */
+        get: operations["webhooks_get_operator_webhook_endpoint"];
+        put?: never;
+        post?: never;
+        /** Delete Operator Webhook Endpoint */
+        delete: operations["webhooks_delete_operator_webhook_endpoint"];
+        options?: never;
+        head?: never;
+        /** Change Operator Webhook Endpoint */
+        patch: operations["webhooks_change_operator_webhook_endpoint"];
+        trace?: never;
+    };
+    "/admin/v1/webhook_endpoints/{endpoint_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Operator Webhook Deliveries */
+        get: operations["webhooks_list_operator_webhook_deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/webhook_endpoints/{endpoint_id}/deliveries/{delivery_id}/resend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Resend Operator Webhook Delivery */
+        post: operations["webhooks_resend_operator_webhook_delivery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/webhook_endpoints/{endpoint_id}/resend_dead": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Resend Dead Operator Webhooks */
+        post: operations["webhooks_resend_dead_operator_webhooks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/webhook_endpoints/{endpoint_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Rotate Operator Webhook Secret */
+        post: operations["webhooks_rotate_operator_webhook_secret"];
         delete?: never;
         options?: never;
         head?: never;
@@ -845,6 +1184,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/billing_profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Billing Profile
+         * @description Whom your invoices are for.
+         */
+        get: operations["invoices_get_billing_profile"];
+        /**
+         * Put Billing Profile
+         * @description Say whom your next invoices are for. Tax is the operator's to say.
+         */
+        put: operations["invoices_put_billing_profile"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/chat/completions": {
         parameters: {
             query?: never;
@@ -917,6 +1280,106 @@ export interface paths {
          * @description What happened, newest first: `budget.soft`, `budget.hard`.
          */
         get: operations["events_list_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invoices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Invoices
+         * @description Invoices and credit notes, newest first; void ones too, no drafts.
+         */
+        get: operations["invoices_list_invoices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invoices/{invoice_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Invoice
+         * @description With its lines, each of which can be followed down: `/lines/{no}`.
+         */
+        get: operations["invoices_get_invoice"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invoices/{invoice_id}.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Invoice Csv
+         * @description Its lines, as a file.
+         */
+        get: operations["invoices_get_invoice_csv"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invoices/{invoice_id}.pdf": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Invoice Pdf
+         * @description As a document.
+         */
+        get: operations["invoices_get_invoice_pdf"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invoices/{invoice_id}/lines/{no}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Invoice Line
+         * @description What is behind a line of usage, by day, adapter, key or request.
+         */
+        get: operations["invoices_get_invoice_line"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1203,6 +1666,130 @@ export interface paths {
         get: operations["usage_get_usage"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook_endpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Webhook Endpoints
+         * @description Newest first, without their secrets.
+         */
+        get: operations["webhooks_list_webhook_endpoints"];
+        put?: never;
+        /**
+         * Create Webhook Endpoint
+         * @description Events from now on are sent there, signed as Standard Webhooks says; the secret is in this
+         *     answer and nowhere else.
+         */
+        post: operations["webhooks_create_webhook_endpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook_endpoints/{endpoint_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Webhook Endpoint */
+        get: operations["webhooks_get_webhook_endpoint"];
+        put?: never;
+        post?: never;
+        /** Delete Webhook Endpoint */
+        delete: operations["webhooks_delete_webhook_endpoint"];
+        options?: never;
+        head?: never;
+        /** Change Webhook Endpoint */
+        patch: operations["webhooks_change_webhook_endpoint"];
+        trace?: never;
+    };
+    "/v1/webhook_endpoints/{endpoint_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Webhook Deliveries
+         * @description What became of each event, newest first; `state=dead`: what was given up after a day.
+         */
+        get: operations["webhooks_list_webhook_deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook_endpoints/{endpoint_id}/deliveries/{delivery_id}/resend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resend Webhook Delivery
+         * @description Send it again, now and for a day.
+         */
+        post: operations["webhooks_resend_webhook_delivery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook_endpoints/{endpoint_id}/resend_dead": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resend Dead Webhooks
+         * @description Send the endpoint's dead letters again, the oldest thousand.
+         */
+        post: operations["webhooks_resend_dead_webhooks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/webhook_endpoints/{endpoint_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Webhook Secret
+         * @description A new secret. For `overlap_s`, a day if not said, what is sent has both signatures.
+         */
+        post: operations["webhooks_rotate_webhook_secret"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1634,6 +2221,78 @@ export interface components {
             problems: string[];
             /** Valid */
             valid: boolean;
+        };
+        /** BillingProfile */
+        BillingProfile: {
+            /**
+             * Address
+             * @default
+             */
+            address: string;
+            /**
+             * Email
+             * @default
+             */
+            email: string;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Object
+             * @default billing_profile
+             * @constant
+             */
+            object: "billing_profile";
+            /**
+             * Tax Id
+             * @default
+             */
+            tax_id: string;
+            /**
+             * Tax Name
+             * @default
+             */
+            tax_name: string;
+            /** Tax Rate */
+            tax_rate?: string | null;
+            /** Tenant Id */
+            tenant_id: string;
+            /** Updated At */
+            updated_at?: string | null;
+        };
+        /** BillingSettings */
+        BillingSettings: {
+            /** Address */
+            address: string;
+            /** Automatic */
+            automatic: boolean;
+            /** Credit Note Prefix */
+            credit_note_prefix: string;
+            /** Email */
+            email: string;
+            /** Grace Days */
+            grace_days: number;
+            /** Name */
+            name: string;
+            /** Number Prefix */
+            number_prefix: string;
+            /**
+             * Object
+             * @default billing_settings
+             * @constant
+             */
+            object: "billing_settings";
+            /** Payment Days */
+            payment_days: number;
+            /** Tax Id */
+            tax_id: string;
+            /**
+             * Updated At
+             * Format: date-time
+             */
+            updated_at: string;
         };
         /**
          * BudgetCorrection
@@ -2220,6 +2879,23 @@ export interface components {
             /** Tenant Id */
             tenant_id: string;
         };
+        /**
+         * CreditLine
+         * @description So much of one line is given back, without tax, which follows.
+         */
+        CreditLine: {
+            /** Amount */
+            amount: number | string;
+            /** No */
+            no: number;
+        };
+        /** CreditNoteBody */
+        CreditNoteBody: {
+            /** Lines */
+            lines: components["schemas"]["CreditLine"][];
+            /** Reason */
+            reason: string;
+        };
         /** CreditPage */
         CreditPage: {
             /** Data */
@@ -2289,6 +2965,36 @@ export interface components {
             id: string;
             /** Object */
             object: string;
+        };
+        /**
+         * EndpointChange
+         * @description What is not said stays. `enabled` true begins again, also after the endpoint said that it is
+         *     gone.
+         */
+        EndpointChange: {
+            /** Description */
+            description?: string | null;
+            /** Enabled */
+            enabled?: boolean | null;
+            /** Types */
+            types?: string[] | null;
+            /** Url */
+            url?: string | null;
+        };
+        /**
+         * EndpointCreate
+         * @description `types`: only these events (`invoice.final`, ...); null: all.
+         */
+        EndpointCreate: {
+            /**
+             * Description
+             * @default
+             */
+            description: string;
+            /** Types */
+            types?: string[] | null;
+            /** Url */
+            url: string;
         };
         /** EngineView */
         EngineView: {
@@ -2369,6 +3075,39 @@ export interface components {
             object: "list";
         };
         /**
+         * FullProfileBody
+         * @description The operator's: with the tax, in percent; null: none, and no line for it.
+         */
+        FullProfileBody: {
+            /**
+             * Address
+             * @default
+             */
+            address: string;
+            /**
+             * Email
+             * @default
+             */
+            email: string;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Tax Id
+             * @default
+             */
+            tax_id: string;
+            /**
+             * Tax Name
+             * @default
+             */
+            tax_name: string;
+            /** Tax Rate */
+            tax_rate?: number | string | null;
+        };
+        /**
          * FunctionCall
          * @description `arguments` is JSON, as models write it; templates are given the object.
          */
@@ -2391,6 +3130,258 @@ export interface components {
              * @constant
              */
             status: "ok";
+        };
+        /**
+         * Invoice
+         * @description The whole of it.
+         */
+        Invoice: {
+            /** Amount Credited */
+            amount_credited: string;
+            /** Amount Due */
+            amount_due: string;
+            /** Amount Paid */
+            amount_paid: string;
+            buyer: components["schemas"]["Party"];
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Currency */
+            currency: string;
+            /** Due At */
+            due_at: string | null;
+            /**
+             * End
+             * Format: date
+             */
+            end: string;
+            /** Finalised At */
+            finalised_at: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "invoice" | "credit_note";
+            /** Lines */
+            lines: components["schemas"]["InvoiceLine"][];
+            /** Number */
+            number: string | null;
+            /**
+             * Object
+             * @default invoice
+             * @constant
+             */
+            object: "invoice";
+            /** Of Invoice */
+            of_invoice: string | null;
+            /** Payments */
+            payments: components["schemas"]["Payment"][];
+            /** Period */
+            period: string;
+            /** Reason */
+            reason: string | null;
+            seller: components["schemas"]["Party"];
+            /**
+             * Start
+             * Format: date
+             */
+            start: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "draft" | "final" | "void";
+            /** Subtotal */
+            subtotal: string;
+            /** Tax */
+            tax: string;
+            /** Tenant Id */
+            tenant_id: string;
+            terms: components["schemas"]["InvoiceTerms"];
+            /** Total */
+            total: string;
+            /** Voided At */
+            voided_at: string | null;
+        };
+        /**
+         * InvoiceLine
+         * @description `amount` is `exact_amount` rounded to the currency, half to even. Lines of usage say of which
+         *     month, meter, class and price version.
+         */
+        InvoiceLine: {
+            /** Amount */
+            amount: string;
+            /** Class */
+            class: string | null;
+            /** Description */
+            description: string;
+            /** Exact Amount */
+            exact_amount: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "usage" | "adjustment" | "included" | "minimum" | "credit" | "tax";
+            /** Meter */
+            meter: string | null;
+            /** Month */
+            month: string | null;
+            /** No */
+            no: number;
+            /** Of Line */
+            of_line?: number | null;
+            /** Price Version */
+            price_version: number | null;
+            /** Prices */
+            prices: components["schemas"]["PriceTier"][] | null;
+            /** Quantity */
+            quantity: number | null;
+            /** Unit */
+            unit: string | null;
+        };
+        /** InvoicePage */
+        InvoicePage: {
+            /** Data */
+            data: components["schemas"]["InvoiceSummary"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * InvoiceRun
+         * @description `made`: how many invoices; the first hundred are in `invoices`. `unchanged`: tenants whose
+         *     invoice is final already; `empty`: those with nothing to invoice. `has_more`: run again with
+         *     `after` = `next_after`.
+         */
+        InvoiceRun: {
+            /** Empty */
+            empty: number;
+            /** Failed */
+            failed: components["schemas"]["RunFailure"][];
+            /** Has More */
+            has_more: boolean;
+            /** Invoices */
+            invoices: components["schemas"]["InvoiceSummary"][];
+            /** Made */
+            made: number;
+            /** Next After */
+            next_after: string | null;
+            /**
+             * Object
+             * @default invoice_run
+             * @constant
+             */
+            object: "invoice_run";
+            /** Period */
+            period: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "draft" | "final";
+            /** Unchanged */
+            unchanged: number;
+        };
+        /**
+         * InvoiceSummary
+         * @description An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back.
+         */
+        InvoiceSummary: {
+            /** Amount Credited */
+            amount_credited: string;
+            /** Amount Due */
+            amount_due: string;
+            /** Amount Paid */
+            amount_paid: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Currency */
+            currency: string;
+            /** Due At */
+            due_at: string | null;
+            /**
+             * End
+             * Format: date
+             */
+            end: string;
+            /** Finalised At */
+            finalised_at: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "invoice" | "credit_note";
+            /** Number */
+            number: string | null;
+            /**
+             * Object
+             * @default invoice
+             * @constant
+             */
+            object: "invoice";
+            /** Of Invoice */
+            of_invoice: string | null;
+            /** Period */
+            period: string;
+            /** Reason */
+            reason: string | null;
+            /**
+             * Start
+             * Format: date
+             */
+            start: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "draft" | "final" | "void";
+            /** Subtotal */
+            subtotal: string;
+            /** Tax */
+            tax: string;
+            /** Tenant Id */
+            tenant_id: string;
+            /** Total */
+            total: string;
+            /** Voided At */
+            voided_at: string | null;
+        };
+        /**
+         * InvoiceTerms
+         * @description What applied. `tax_rate` in percent.
+         */
+        InvoiceTerms: {
+            /** Included */
+            included?: string | null;
+            /** Minimum */
+            minimum?: string | null;
+            /** Plan */
+            plan?: string | null;
+            /** Tax Name */
+            tax_name?: string | null;
+            /** Tax Rate */
+            tax_rate?: string | null;
         };
         /**
          * JsonWebKey
@@ -2635,6 +3626,65 @@ export interface components {
             tpot_ms: number | null;
             /** Ttft Ms */
             ttft_ms: number | null;
+        };
+        /**
+         * LineDetail
+         * @description One day, adapter version, key or event; what it is not grouped by is null. `amount` is
+         *     exact.
+         */
+        LineDetail: {
+            /** Adapter */
+            adapter?: string | null;
+            /** Adapter Digest */
+            adapter_digest?: string | null;
+            /** Adapter Version */
+            adapter_version?: number | null;
+            /** Amount */
+            amount: string;
+            /** Api Key Id */
+            api_key_id?: string | null;
+            /** Day */
+            day?: string | null;
+            /** Event Id */
+            event_id?: string | null;
+            /** Quantity */
+            quantity: number;
+            /** Request Id */
+            request_id?: string | null;
+            /** Time */
+            time?: string | null;
+            /** X Request Id */
+            x_request_id?: string | null;
+        };
+        /**
+         * LineDetails
+         * @description What a line consists of. The quantities and exact amounts of all its pages add up to the
+         *     line's; requests may differ by what was late, which is on a later invoice.
+         */
+        LineDetails: {
+            /** Data */
+            data: components["schemas"]["LineDetail"][];
+            /**
+             * Group By
+             * @enum {string}
+             */
+            group_by: "day" | "adapter" | "api_key" | "request";
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Invoice */
+            invoice: string;
+            line: components["schemas"]["InvoiceLine"];
+            /** Next Page */
+            next_page?: string | null;
+            /**
+             * Object
+             * @default invoice_line_details
+             * @constant
+             */
+            object: "invoice_line_details";
         };
         /** ListPage[Adapter] */
         ListPage_Adapter_: {
@@ -2899,6 +3949,39 @@ export interface components {
             scopes: ("inference" | "adapters" | "usage" | "keys")[];
         };
         /**
+         * NewWebhookEndpoint
+         * @description The only answers that hold the secret, `whsec_...`.
+         */
+        NewWebhookEndpoint: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Description */
+            description: string;
+            /** Disabled Reason */
+            disabled_reason: string | null;
+            /** Enabled */
+            enabled: boolean;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default webhook_endpoint
+             * @constant
+             */
+            object: "webhook_endpoint";
+            /** Previous Expires At */
+            previous_expires_at: string | null;
+            /** Secret */
+            secret: string;
+            /** Types */
+            types: string[] | null;
+            /** Url */
+            url: string;
+        };
+        /**
          * ParallelLimit
          * @description Sequences: each of a request's prompts counts `n` times.
          */
@@ -2907,6 +3990,72 @@ export interface components {
             limit: number | null;
             /** Used */
             used: number;
+        };
+        /**
+         * Party
+         * @description One side of an invoice, as it was when the invoice was made. `tenant`: the buyer's name
+         *     here.
+         */
+        Party: {
+            /**
+             * Address
+             * @default
+             */
+            address: string;
+            /**
+             * Email
+             * @default
+             */
+            email: string;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Tax Id
+             * @default
+             */
+            tax_id: string;
+            /** Tenant */
+            tenant?: string | null;
+        };
+        /** Payment */
+        Payment: {
+            /** Amount */
+            amount: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default payment
+             * @constant
+             */
+            object: "payment";
+            /**
+             * Paid At
+             * Format: date-time
+             */
+            paid_at: string;
+            /** Reference */
+            reference: string;
+        };
+        /**
+         * PaymentBody
+         * @description `reference` is the payment service's: the same again is the same payment.
+         */
+        PaymentBody: {
+            /** Amount */
+            amount: number | string;
+            /** Paid At */
+            paid_at?: string | null;
+            /** Reference */
+            reference: string;
         };
         /** Plan */
         Plan: {
@@ -3299,6 +4448,16 @@ export interface components {
             uncached_prefill: number | string | components["schemas"]["PriceEntry"][];
         };
         /**
+         * PriceTier
+         * @description Of a month's quantity from `from` on.
+         */
+        PriceTier: {
+            /** From */
+            from: number;
+            /** Per Million */
+            per_million: string;
+        };
+        /**
          * PriceVersion
          * @description `per_million` has a string where one price holds for all, else a list by class and tier; a
          *     meter that is missing has no price, and its usage waits.
@@ -3451,6 +4610,33 @@ export interface components {
             /** Version */
             version: string;
         };
+        /**
+         * ProfileBody
+         * @description Whom a tenant's invoices are for; the next ones, for what is final stays. What is not said
+         *     becomes empty.
+         */
+        ProfileBody: {
+            /**
+             * Address
+             * @default
+             */
+            address: string;
+            /**
+             * Email
+             * @default
+             */
+            email: string;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Tax Id
+             * @default
+             */
+            tax_id: string;
+        };
         /** PromptTokensDetails */
         PromptTokensDetails: {
             /**
@@ -3556,6 +4742,20 @@ export interface components {
             /** Waiting */
             waiting: number;
         };
+        /**
+         * Resent
+         * @description How many dead letters are sent again.
+         */
+        Resent: {
+            /**
+             * Object
+             * @default resent
+             * @constant
+             */
+            object: "resent";
+            /** Resent */
+            resent: number;
+        };
         /** ResidentAdapter */
         ResidentAdapter: {
             /** Digest */
@@ -3581,6 +4781,57 @@ export interface components {
              * @default 86400
              */
             overlap_s: number;
+        };
+        /**
+         * RunBody
+         * @description `period` is a month, "2026-11"; without it the last one that is over. `draft` true: drafts,
+         *     which may be made anew; false: final ones now; not said: final once the days of grace are over,
+         *     drafts before. `after`: where a run before this one stopped (`next_after`).
+         */
+        RunBody: {
+            /**
+             * After
+             * @default
+             */
+            after: string;
+            /** Draft */
+            draft?: boolean | null;
+            /** Period */
+            period?: string | null;
+            /** Tenant */
+            tenant?: string | null;
+        };
+        /** RunFailure */
+        RunFailure: {
+            /** Reason */
+            reason: string;
+            /** Tenant */
+            tenant: string;
+        };
+        /**
+         * SettingsBody
+         * @description Who sends invoices; what is not said stays. Prefixes hold for the numbers to come.
+         *     `automatic`: a worker makes a month's invoices final when its days of grace are over.
+         */
+        SettingsBody: {
+            /** Address */
+            address?: string | null;
+            /** Automatic */
+            automatic?: boolean | null;
+            /** Credit Note Prefix */
+            credit_note_prefix?: string | null;
+            /** Email */
+            email?: string | null;
+            /** Grace Days */
+            grace_days?: number | null;
+            /** Name */
+            name?: string | null;
+            /** Number Prefix */
+            number_prefix?: string | null;
+            /** Payment Days */
+            payment_days?: number | null;
+            /** Tax Id */
+            tax_id?: string | null;
         };
         /**
          * SigningKey
@@ -4137,6 +5388,117 @@ export interface components {
             /** Version */
             version: string;
         };
+        /** VoidBody */
+        VoidBody: {
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * WebhookDelivery
+         * @description `webhook-id` is the event's id. `next_at`: when it is tried again; null when it is not.
+         */
+        WebhookDelivery: {
+            /** Attempts */
+            attempts: number;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Event Id */
+            event_id: string;
+            /** Id */
+            id: string;
+            /** Last At */
+            last_at: string | null;
+            /** Last Error */
+            last_error: string | null;
+            /** Last Status */
+            last_status: number | null;
+            /** Next At */
+            next_at: string | null;
+            /**
+             * Object
+             * @default webhook_delivery
+             * @constant
+             */
+            object: "webhook_delivery";
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "delivered" | "dead";
+            /** Type */
+            type: string;
+        };
+        /** WebhookDeliveryPage */
+        WebhookDeliveryPage: {
+            /** Data */
+            data: components["schemas"]["WebhookDelivery"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** WebhookEndpoint */
+        WebhookEndpoint: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Description */
+            description: string;
+            /** Disabled Reason */
+            disabled_reason: string | null;
+            /** Enabled */
+            enabled: boolean;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default webhook_endpoint
+             * @constant
+             */
+            object: "webhook_endpoint";
+            /** Previous Expires At */
+            previous_expires_at: string | null;
+            /** Types */
+            types: string[] | null;
+            /** Url */
+            url: string;
+        };
+        /** WebhookEndpointPage */
+        WebhookEndpointPage: {
+            /** Data */
+            data: components["schemas"]["WebhookEndpoint"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
     };
     responses: never;
     parameters: never;
@@ -4373,6 +5735,68 @@ export interface operations {
             };
         };
     };
+    invoices_get_billing_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingSettings"];
+                };
+            };
+        };
+    };
+    invoices_change_billing_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SettingsBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingSettings"];
+                };
+            };
+        };
+    };
     usage_get_all_costs: {
         parameters: {
             query?: {
@@ -4442,6 +5866,314 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EngineView"];
+                };
+            };
+        };
+    };
+    invoices_list_all_invoices: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Invoices or credit notes */
+                kind?: ("invoice" | "credit_note") | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Of this month, such as "2026-11" */
+                period?: string | null;
+                /** @description Of this status */
+                status?: ("draft" | "final" | "void") | null;
+                /** @description Only this tenant's (id) */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvoicePage"];
+                };
+            };
+        };
+    };
+    invoices_get_any_invoice: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invoice"];
+                };
+            };
+        };
+    };
+    invoices_get_any_invoice_csv: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    invoices_get_any_invoice_pdf: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    invoices_create_credit_note: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreditNoteBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invoice"];
+                };
+            };
+        };
+    };
+    invoices_get_any_invoice_line: {
+        parameters: {
+            query?: {
+                /** @description By what: day, adapter, api_key or request */
+                group_by?: "day" | "adapter" | "api_key" | "request";
+                /** @description How many requests at most */
+                limit?: number;
+                /** @description `next_page` of the answer before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                invoice_id: string;
+                no: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LineDetails"];
+                };
+            };
+        };
+    };
+    invoices_create_payment: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PaymentBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Payment"];
+                };
+            };
+        };
+    };
+    invoices_void_invoice: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VoidBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invoice"];
+                };
+            };
+        };
+    };
+    invoices_run_invoices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvoiceRun"];
                 };
             };
         };
@@ -5189,6 +6921,72 @@ export interface operations {
             };
         };
     };
+    invoices_get_tenant_billing_profile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfile"];
+                };
+            };
+        };
+    };
+    invoices_put_tenant_billing_profile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FullProfileBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfile"];
+                };
+            };
+        };
+    };
     credits_list_credits: {
         parameters: {
             query?: {
@@ -5380,6 +7178,306 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
+                };
+            };
+        };
+    };
+    webhooks_list_operator_webhook_endpoints: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpointPage"];
+                };
+            };
+        };
+    };
+    webhooks_create_operator_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EndpointCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhookEndpoint"];
+                };
+            };
+        };
+    };
+    webhooks_get_operator_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+        };
+    };
+    webhooks_delete_operator_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    webhooks_change_operator_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EndpointChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+        };
+    };
+    webhooks_list_operator_webhook_deliveries: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only of this state, such as dead */
+                state?: ("waiting" | "delivered" | "dead") | null;
+            };
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDeliveryPage"];
+                };
+            };
+        };
+    };
+    webhooks_resend_operator_webhook_delivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                delivery_id: string;
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDelivery"];
+                };
+            };
+        };
+    };
+    webhooks_resend_dead_operator_webhooks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Resent"];
+                };
+            };
+        };
+    };
+    webhooks_rotate_operator_webhook_secret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Rotation"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhookEndpoint"];
                 };
             };
         };
@@ -5970,6 +8068,68 @@ export interface operations {
             };
         };
     };
+    invoices_get_billing_profile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfile"];
+                };
+            };
+        };
+    };
+    invoices_put_billing_profile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProfileBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfile"];
+                };
+            };
+        };
+    };
     inference_create_chat_completion: {
         parameters: {
             query?: never;
@@ -6112,6 +8272,172 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
+    invoices_list_invoices: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Invoices or credit notes */
+                kind?: ("invoice" | "credit_note") | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Of this month, such as "2026-11" */
+                period?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvoicePage"];
+                };
+            };
+        };
+    };
+    invoices_get_invoice: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Invoice"];
+                };
+            };
+        };
+    };
+    invoices_get_invoice_csv: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    invoices_get_invoice_pdf: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    invoices_get_invoice_line: {
+        parameters: {
+            query?: {
+                /** @description By what: day, adapter, api_key or request */
+                group_by?: "day" | "adapter" | "api_key" | "request";
+                /** @description How many requests at most */
+                limit?: number;
+                /** @description `next_page` of the answer before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                invoice_id: string;
+                no: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LineDetails"];
                 };
             };
         };
@@ -6638,6 +8964,306 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
+                };
+            };
+        };
+    };
+    webhooks_list_webhook_endpoints: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpointPage"];
+                };
+            };
+        };
+    };
+    webhooks_create_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EndpointCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhookEndpoint"];
+                };
+            };
+        };
+    };
+    webhooks_get_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+        };
+    };
+    webhooks_delete_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    webhooks_change_webhook_endpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EndpointChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookEndpoint"];
+                };
+            };
+        };
+    };
+    webhooks_list_webhook_deliveries: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only of this state, such as dead */
+                state?: ("waiting" | "delivered" | "dead") | null;
+            };
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDeliveryPage"];
+                };
+            };
+        };
+    };
+    webhooks_resend_webhook_delivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                delivery_id: string;
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDelivery"];
+                };
+            };
+        };
+    };
+    webhooks_resend_dead_webhooks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Resent"];
+                };
+            };
+        };
+    };
+    webhooks_rotate_webhook_secret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                endpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Rotation"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhookEndpoint"];
                 };
             };
         };
