@@ -1,21 +1,21 @@
-"""Prepaid credit as a budget: what has been granted and has not lapsed, spent since the first
-grant. The grant that expires first is spent first. Works in sessions; no Redis."""
+"""Prepaid credit: which grant pays for which usage, what lapses, and credit as a budget. Works in
+sessions; no Redis, and no ledger, which follows what is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.budgets import repository
 from tenora_platform.budgets.tables import CreditGrantRow
-from tenora_platform.errors import BadRequestError, NotFoundError
-from tenora_platform.ids import new_id
-from tenora_platform.tenants.repository import get_tenant
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,15 @@ class Credit:
     cap: Decimal
     since: datetime
     until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Some time in which no grant begins or ends, and what was used in it by currency."""
+
+    start: datetime
+    end: datetime
+    used: Mapping[str, Decimal]
 
 
 def credit_of(grants: Sequence[CreditGrantRow], now: datetime) -> Credit | None:
@@ -45,43 +54,53 @@ def _is_open(grant: CreditGrantRow, now: datetime) -> bool:
     return grant.lapsed is None and grant.expires_at is not None and grant.expires_at <= now
 
 
-async def close_expired(session: AsyncSession, tenant_id: str, now: datetime) -> None:
-    """Write down what lapsed of each grant that has expired: what had not been spent by then, those
-    that expired before it first. A session of the operator's."""
-    grants = await repository.grants(session, tenant_id, lock=True)
-    since = min((grant.created_at for grant in grants), default=now)
-    used = Decimal(0)  # of those that expired before
-    for grant in sorted(
-        grants, key=lambda each: each.expires_at or datetime.max.replace(tzinfo=UTC)
-    ):
-        if grant.expires_at is None or grant.expires_at > now:
-            break
-        if grant.lapsed is None:
-            spent = await repository.amount_spent(session, tenant_id, since, grant.expires_at)
-            grant.lapsed = grant.amount - min(max(spent - used, Decimal(0)), grant.amount)
-        used += grant.amount - grant.lapsed
+def paid_by(grants: Iterable[CreditGrantRow], spells: Iterable[Spell]) -> dict[str, Decimal]:
+    """What each grant, by id, has paid: usage from its creation until before its expiry, in its own
+    currency. Of grants that hold at a time the one that expires first pays, then the older.
 
-
-async def grant_credit(
-    session: AsyncSession,
-    tenant_id: str,
-    *,
-    amount: Decimal,
-    expires_at: datetime | None,
-    note: str | None,
-) -> CreditGrantRow:
-    """From now on the tenant spends credit only. Raises NotFoundError; BadRequestError for one that
-    has expired already."""
-    tenant = await get_tenant(session, tenant_id, lock=True)
-    if tenant is None:
-        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
-    if expires_at is not None and expires_at <= datetime.now(UTC):
-        raise BadRequestError("expires_at lies in the past.", param="expires_at")
-    tenant.prepaid = True
-    grant = CreditGrantRow(
-        id=new_id("credit"), tenant_id=tenant_id, amount=amount, expires_at=expires_at, note=note
+    It depends on what was used and when, and not on when that became known. Further usage and
+    further grants never make it less."""
+    in_order = sorted(
+        grants, key=lambda each: (each.expires_at or _NEVER, each.created_at, each.id)
     )
-    session.add(grant)
+    paid = {grant.id: Decimal(0) for grant in in_order}
+    for spell in spells:
+        left = dict(spell.used)
+        for grant in in_order:
+            holds = grant.created_at <= spell.start and spell.end <= (grant.expires_at or _NEVER)
+            open_ = left.get(grant.currency, Decimal(0))
+            if holds and open_ > 0:
+                pays = min(open_, exact_sum((grant.amount, -paid[grant.id])))
+                paid[grant.id] = exact_sum((paid[grant.id], pays))
+                left[grant.currency] = exact_sum((open_, -pays))
+    return paid
+
+
+async def spells_of(
+    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow], until: datetime
+) -> list[Spell]:
+    """All the time from the first grant until `until`."""
+    times = {each.created_at for each in grants}
+    times |= {each.expires_at for each in grants if each.expires_at is not None}
+    bounds = sorted({each for each in times if each < until} | {until})
+    if not grants or bounds[0] >= until:
+        return []
+    return [
+        Spell(start, end, await repository.amounts_spent(session, tenant_id, start, end))
+        for start, end in pairwise(bounds)
+    ]
+
+
+async def close_expired(session: AsyncSession, tenant_id: str, now: datetime) -> None:
+    """Write down what lapsed of each grant that has expired: what it has not paid. Less than was
+    written before, should usage of that time have come late. A session of the operator's."""
+    grants = await repository.grants(session, tenant_id, lock=True)
+    expired = [each for each in grants if each.expires_at is not None and each.expires_at <= now]
+    if not expired:
+        return
+    last = max(each.expires_at or now for each in expired)
+    paid = paid_by(grants, await spells_of(session, tenant_id, grants, last))
+    for grant in expired:
+        lapsed = exact_sum((grant.amount, -paid[grant.id]))
+        grant.lapsed = lapsed if grant.lapsed is None else min(grant.lapsed, lapsed)
     await session.flush()
-    await session.refresh(grant)
-    return grant

@@ -1,4 +1,4 @@
-"""Rows of prepaid credit. What has been spent of it is in the rated lines, not here."""
+"""Rows of prepaid credit. What has been spent of it follows from usage, and is not here."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class CreditGrantRow(Base):
     amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
     note: Mapped[str | None] = mapped_column(Text)
     kind: Mapped[str] = mapped_column(Text, server_default="granted")  # or "bought"
+    currency: Mapped[str] = mapped_column(Text, server_default="USD")
     expires_at: Mapped[datetime | None] = mapped_column(_Time)
     lapsed: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

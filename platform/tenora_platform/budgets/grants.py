@@ -1,0 +1,91 @@
+"""Gives credit: the grant, its posting and what it makes of the tenant, in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal
+
+from sqlalchemy import or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.budgets.tables import CreditGrantRow
+from tenora_platform.errors import BadRequestError, NotFoundError
+from tenora_platform.ids import new_id
+from tenora_platform.ledger.credits import post_grant
+from tenora_platform.ledger.service import Ledger, lock_money
+from tenora_platform.tenants.repository import get_tenant
+from tenora_platform.tenants.tables import TenantRow
+
+GrantKind = Literal["granted", "bought"]
+_WITHOUT_PRICES = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What is to be given. `currency` None: that of the tenant's price list."""
+
+    amount: Decimal
+    kind: GrantKind = "granted"
+    currency: str | None = None
+    expires_at: datetime | None = None
+    note: str | None = None
+
+
+async def grant_credit(
+    session: AsyncSession,
+    ledger: Ledger,
+    tenant_id: str,
+    grant: Grant,
+    *,
+    now: datetime | None = None,
+) -> CreditGrantRow:
+    """From `now` on the tenant spends credit only. Raises NotFoundError; BadRequestError for one that
+    has expired already."""
+    now = now or datetime.now(UTC)
+    await lock_money(session, tenant_id)
+    tenant = await get_tenant(session, tenant_id, lock=True)
+    if tenant is None:
+        raise NotFoundError(f"There is no tenant {tenant_id!r}.")
+    if grant.expires_at is not None and grant.expires_at <= now:
+        raise BadRequestError("expires_at lies in the past.", param="expires_at")
+    tenant.prepaid = True
+    row = CreditGrantRow(
+        id=new_id("credit"),
+        tenant_id=tenant_id,
+        amount=grant.amount,
+        kind=grant.kind,
+        currency=grant.currency or await _currency_of(session, tenant, now),
+        expires_at=grant.expires_at,
+        note=grant.note,
+        created_at=now,
+    )
+    session.add(row)
+    await session.flush()
+    await session.refresh(row)
+    await post_grant(session, ledger, row)
+    return row
+
+
+async def _currency_of(session: AsyncSession, tenant: TenantRow, now: datetime) -> str:
+    """Of the price list in force that most of its usage is likely to have."""
+    row = PriceVersionRow
+    query = (
+        select(row.currency)
+        .where(
+            row.withdrawn_at.is_(None),
+            row.adapter_id.is_(None),
+            row.effective_from <= now,
+            or_(row.effective_to.is_(None), row.effective_to > now),
+            or_(row.tenant_id.is_(None), row.tenant_id == tenant.id),
+            or_(row.plan.is_(None), row.plan == tenant.plan),
+        )
+        .order_by(
+            row.tenant_id.is_(None), row.plan.is_(None), row.model.is_not(None),
+            row.effective_from.desc(),
+        )
+        .limit(1)
+    )
+    return await session.scalar(query) or _WITHOUT_PRICES
