@@ -50,6 +50,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.invoices.worker import InvoiceWorker
+    from tenora_platform.ledger.expiry import CreditKeeper
     from tenora_platform.ledger.poster import Poster
     from tenora_platform.receipts import sweeper as receipts_sweeper
     from tenora_platform.registry.collector import Collector
@@ -72,6 +73,7 @@ def worker_work(state: AppState) -> Work:
         "receipts": partial(receipts_sweeper.keep_swept, state.db),
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
+        "credit": CreditKeeper(state.db, state.ledger).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "invoices": InvoiceWorker(state).run,

@@ -241,6 +241,29 @@ async def test_by_hand_only_what_balances_can_be_committed(
     assert len(await books.transactions()) == 1
 
 
+async def test_who_shadows_the_tables_is_refused_all_the_same(
+    books: Books, writer: Connection
+) -> None:
+    """The check looks at the ledger, and not at a table of its name that the writer made."""
+    hand = Handwritten(writer, books.tenant_id)
+    for table in ("transactions", "entries", "accounts"):
+        name = f"ledger_{table}"
+        writer.execute(f"create temp table {name} as select * from {name} limit 0".encode())
+    writer.execute(f"set search_path = {DEFAULT.schema}, pg_temp; select 1".encode())
+    hand.transaction()
+    hand.entry(1, hand.account("unbilled"), "1")
+    writer.execute(f"set search_path = pg_temp, {DEFAULT.schema}".encode())
+    hand.transaction()
+    account = writer.execute(
+        "insert into ledger_accounts values (1, %s, 'cash', 'USD') returning id", [books.tenant_id]
+    ).fetchone()
+    assert account is not None
+    hand.entry(1, 1, "1")
+    hand.entry(2, 1, "-1")
+    with pytest.raises(psycopg.errors.CheckViolation, match="does not balance"):
+        writer.commit()
+
+
 @pytest.mark.parametrize("role", ["app", "admin", "owner"])
 async def test_nobody_changes_what_is_posted(
     books: Books, servers: Servers, database_url: str, role: str

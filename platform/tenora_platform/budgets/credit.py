@@ -77,30 +77,47 @@ def paid_by(grants: Iterable[CreditGrantRow], spells: Iterable[Spell]) -> dict[s
 
 
 async def spells_of(
-    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow], until: datetime
+    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow], *untils: datetime
 ) -> list[Spell]:
-    """All the time from the first grant until `until`."""
-    times = {each.created_at for each in grants}
-    times |= {each.expires_at for each in grants if each.expires_at is not None}
-    bounds = sorted({each for each in times if each < until} | {until})
-    if not grants or bounds[0] >= until:
+    """All the time from the first grant until the last of `untils`, with a bound at each."""
+    if not grants:
         return []
+    times = {each.created_at for each in grants} | set(untils)
+    times |= {each.expires_at for each in grants if each.expires_at is not None}
+    first, last = min(each.created_at for each in grants), max(untils)
+    bounds = sorted(each for each in times if first <= each <= last)
     return [
         Spell(start, end, await repository.amounts_spent(session, tenant_id, start, end))
         for start, end in pairwise(bounds)
     ]
 
 
-async def close_expired(session: AsyncSession, tenant_id: str, now: datetime) -> None:
-    """Write down what lapsed of each grant that has expired: what it has not paid. Less than was
-    written before, should usage of that time have come late. A session of the operator's."""
-    grants = await repository.grants(session, tenant_id, lock=True)
-    expired = [each for each in grants if each.expires_at is not None and each.expires_at <= now]
-    if not expired:
-        return
-    last = max(each.expires_at or now for each in expired)
-    paid = paid_by(grants, await spells_of(session, tenant_id, grants, last))
-    for grant in expired:
+def expired_of(
+    grants: Iterable[CreditGrantRow], now: datetime
+) -> list[tuple[datetime, CreditGrantRow]]:
+    """(when, which)"""
+    return [
+        (each.expires_at, each)
+        for each in grants
+        if each.expires_at is not None and each.expires_at <= now
+    ]
+
+
+def close(grants: Sequence[CreditGrantRow], spells: Sequence[Spell], now: datetime) -> None:
+    """Write into each grant that has expired what lapsed of it: what it has not paid. Less than was
+    written before, should usage of its time have come late. The spells reach to its expiry."""
+    paid = paid_by(grants, spells)
+    for _, grant in expired_of(grants, now):
         lapsed = exact_sum((grant.amount, -paid[grant.id]))
         grant.lapsed = lapsed if grant.lapsed is None else min(grant.lapsed, lapsed)
-    await session.flush()
+
+
+async def close_expired(session: AsyncSession, tenant_id: str, now: datetime) -> None:
+    """What lapsed of grants is written down, for budgets to go by; a worker sees that the ledger
+    does not have it yet. A session of the operator's."""
+    grants = await repository.grants(session, tenant_id, lock=True)
+    expired = expired_of(grants, now)
+    if expired:
+        last = max(when for when, _ in expired)
+        close(grants, await spells_of(session, tenant_id, grants, last), now)
+        await session.flush()

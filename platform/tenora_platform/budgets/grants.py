@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Literal
 
 from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.tables import PriceVersionRow
-from tenora_platform.budgets.tables import CreditGrantRow
+from tenora_platform.budgets.tables import CreditGrantRow, GrantKind
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.ids import new_id
 from tenora_platform.ledger.credits import post_grant
@@ -19,7 +18,6 @@ from tenora_platform.ledger.service import Ledger, lock_money
 from tenora_platform.tenants.repository import get_tenant
 from tenora_platform.tenants.tables import TenantRow
 
-GrantKind = Literal["granted", "bought"]
 _WITHOUT_PRICES = "USD"
 
 
@@ -42,8 +40,8 @@ async def grant_credit(
     *,
     now: datetime | None = None,
 ) -> CreditGrantRow:
-    """From `now` on the tenant spends credit only. Raises NotFoundError; BadRequestError for one that
-    has expired already."""
+    """From `now` on the tenant spends credit only. Raises NotFoundError; BadRequestError for one
+    that has expired already."""
     now = now or datetime.now(UTC)
     await lock_money(session, tenant_id)
     tenant = await get_tenant(session, tenant_id, lock=True)
@@ -83,7 +81,9 @@ async def _currency_of(session: AsyncSession, tenant: TenantRow, now: datetime) 
             or_(row.plan.is_(None), row.plan == tenant.plan),
         )
         .order_by(
-            row.tenant_id.is_(None), row.plan.is_(None), row.model.is_not(None),
+            row.tenant_id.is_(None),
+            row.plan.is_(None),
+            row.model.is_not(None),
             row.effective_from.desc(),
         )
         .limit(1)

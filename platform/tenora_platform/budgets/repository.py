@@ -70,20 +70,21 @@ async def lately_stored(
     ]
 
 
-async def amount_spent(
+async def amounts_spent(
     session: AsyncSession, tenant_id: str, start: datetime, end: datetime
-) -> Decimal:
-    """Of the events that ended in between, to all twelve decimals."""
+) -> dict[str, Decimal]:
+    """Of the events that ended in between, by currency, to all twelve decimals."""
     query = (
-        select(func.coalesce(func.sum(RatedLineRow.amount), 0))
+        select(RatedLineRow.currency, func.sum(RatedLineRow.amount))
         .join(UsageEventRow, RatedLineRow.event_id == UsageEventRow.event_id)
         .where(
             UsageEventRow.tenant_id == tenant_id,
             UsageEventRow.event_time >= start,
             UsageEventRow.event_time < end,
         )
+        .group_by(RatedLineRow.currency)
     )
-    return Decimal(await session.scalar(query) or 0)
+    return dict((await session.execute(query)).all())
 
 
 async def grants(

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from tenora_platform.auth import CurrentAdmin, require_role
 from tenora_platform.budgets import repository
-from tenora_platform.budgets.credit import grant_credit
+from tenora_platform.budgets.grants import Grant, grant_credit
 from tenora_platform.budgets.schemas import CreditCreate, CreditGrant, CreditPage
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
@@ -27,15 +27,11 @@ router = APIRouter(
 async def create_credit(
     tenant_id: str, body: CreditCreate, session: AdminSession, state: State, admin: CurrentAdmin
 ) -> CreditGrant:
-    """Grant prepaid credit. From the first grant on the tenant spends its credit only, within its
-    plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends that."""
-    row = await grant_credit(
-        session,
-        tenant_id,
-        amount=body.amount,
-        expires_at=body.expires_at,
-        note=body.note,
-    )
+    """Grant prepaid credit, or enter what was bought. From the first grant on the tenant spends its
+    credit only, within its plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends
+    that."""
+    given = Grant(**body.model_dump())
+    row = await grant_credit(session, state.ledger, tenant_id, given)
     grant = CreditGrant.model_validate(row)
     await state.audit.append(
         session,
@@ -43,7 +39,7 @@ async def create_credit(
         action="credit.grant",
         target=row.id,
         tenant_id=tenant_id,
-        after=grant.model_dump(include={"amount", "expires_at", "note"}),
+        after=grant.model_dump(include={"amount", "currency", "kind", "expires_at", "note"}),
     )
     await session.commit()  # before it is looked up again
     await state.auth.invalidate()

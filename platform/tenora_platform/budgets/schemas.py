@@ -11,10 +11,12 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from tenora_platform.budgets.accounts import BudgetName, money_of
 from tenora_platform.budgets.store import Level
+from tenora_platform.budgets.tables import GrantKind
 from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.times import BodyTime
 
 Amount = Annotated[Decimal, Field(gt=0, max_digits=38, decimal_places=12)]
+Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 Note = Annotated[
     str,
     StringConstraints(
@@ -74,9 +76,13 @@ def budget_views(levels: Sequence[Level]) -> tuple[list[BudgetView], CreditView 
 
 
 class CreditCreate(Body):
-    """Money that the tenant may spend, until `expires_at` if it is named."""
+    """Money that the tenant may spend, until `expires_at` if it is named: `granted` by the
+    operator, or `bought`. `currency`: without it that of the tenant's price list; it pays for usage
+    in it."""
 
     amount: Amount
+    kind: GrantKind = "granted"
+    currency: Currency | None = None
     expires_at: BodyTime | None = None
     note: Note | None = None
 
@@ -87,6 +93,8 @@ class CreditGrant(IdItem):
     object: Literal["credit_grant"] = "credit_grant"
     tenant_id: str
     amount: Decimal
+    kind: GrantKind
+    currency: str
     expires_at: datetime | None
     lapsed: Decimal | None
     note: str | None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Literal
 
 from sqlalchemy import DateTime, ForeignKey, Numeric, Text, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
 
+GrantKind = Literal["granted", "bought"]
 _Time = DateTime(timezone=True)
 
 
@@ -23,7 +25,7 @@ class CreditGrantRow(Base):
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
     amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
     note: Mapped[str | None] = mapped_column(Text)
-    kind: Mapped[str] = mapped_column(Text, server_default="granted")  # or "bought"
+    kind: Mapped[str] = mapped_column(Text, server_default="granted")  # a GrantKind
     currency: Mapped[str] = mapped_column(Text, server_default="USD")
     expires_at: Mapped[datetime | None] = mapped_column(_Time)
     lapsed: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))

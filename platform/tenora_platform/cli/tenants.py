@@ -37,7 +37,9 @@ _KEY = {
 }
 _CREDIT = {
     "id": "id",
+    "kind": "kind",
     "amount": "amount",
+    "currency": "currency",
     "expires": "expires_at",
     "lapsed": "lapsed",
     "note": "note",
@@ -93,6 +95,7 @@ def grant_credit(
     amount: Annotated[
         str, typer.Argument(help="Money, such as 25.00; none: what was granted.")
     ] = "",
+    kind: Annotated[str | None, typer.Option(help="granted (the default) or bought.")] = None,
     expires_at: Annotated[str | None, typer.Option(help="2027-01-31T00:00:00Z")] = None,
     note: Annotated[str | None, typer.Option(help="What it is for.")] = None,
     url: Url = DEFAULT_URL,
@@ -101,7 +104,7 @@ def grant_credit(
 ) -> None:
     """Grant prepaid credit, or show what was granted. Who has credit spends nothing else."""
     path = f"/admin/v1/tenants/{tenant_id}/credits"
-    given = {"amount": amount, "expires_at": expires_at, "note": note}
+    given = {"amount": amount, "kind": kind, "expires_at": expires_at, "note": note}
     body = {field: value for field, value in given.items() if value}
     with connected(url, key, what=_ADMIN) as api:
         if not amount:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.budgets import repository
-from tenora_platform.budgets.credit import close_expired, paid_by, spells_of
+from tenora_platform.budgets.credit import Spell, close, expired_of, paid_by, spells_of
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.ledger.accounts import CASH, LAPSED, PROMOTION, UNBILLED, credit
 from tenora_platform.ledger.service import Entry, Ledger, lock_money
@@ -49,9 +49,10 @@ class _Posted:
 
 
 async def credit_shares(session: AsyncSession, tenant_id: str, until: datetime) -> list[Share]:
-    """What each grant has paid of the usage before `until`, as the sums stand; posts nothing. Credit
-    pays for usage as it was rated and as budgets count it: for no minimum and no tax."""
-    return await _shares(session, tenant_id, await repository.grants(session, tenant_id), until)
+    """What each grant has paid of the usage before `until`, by now; posts nothing. Credit pays for
+    usage as it was rated and as budgets count it: for no minimum and no tax."""
+    grants = await repository.grants(session, tenant_id)
+    return _shares(grants, await spells_of(session, tenant_id, grants, until))
 
 
 async def apply_credits(
@@ -59,15 +60,17 @@ async def apply_credits(
 ) -> list[Share]:
     """The same, and it is in the ledger when this commits: Dr credit, Cr unbilled, exactly once,
     whoever applies it how often. What an invoice shows of a grant is its `paid` less what invoices
-    before had of it. What a grant that expired before `now` did not pay lapses."""
+    before had of it. What a grant that expired before `now` did not pay lapses; then the others are
+    in the ledger up to that time too."""
     await lock_money(session, tenant_id)
-    await close_expired(session, tenant_id, now)
-    grants = await repository.grants(session, tenant_id)
-    shares = await _shares(session, tenant_id, grants, until)
+    grants = await repository.grants(session, tenant_id, lock=True)
+    last = max((until, *(when for when, _ in expired_of(grants, now))))
+    spells = await spells_of(session, tenant_id, grants, until, last)
+    close(grants, spells, now)
     posted = await _posted(session, tenant_id)
-    for grant, share in zip(grants, shares, strict=True):
+    for grant, share in zip(grants, _shares(grants, spells), strict=True):
         await post_grant(session, ledger, grant)
-        for kind, other, amount, end in _targets(grant, share.paid, posted, min(until, now)):
+        for kind, other, amount, end in _targets(grant, share.paid, posted, min(last, now)):
             known = posted.get((grant.id, kind), _Posted())
             more = exact_sum((amount, -known.amount))
             if more:
@@ -81,7 +84,7 @@ async def apply_credits(
                     entries=[Entry(credit(grant.kind), more), Entry(other, -more)],
                     created_at=now,
                 )
-    return shares
+    return _shares(grants, [each for each in spells if each.end <= until])
 
 
 async def post_grant(session: AsyncSession, ledger: Ledger, grant: CreditGrantRow) -> None:
@@ -100,11 +103,11 @@ async def post_grant(session: AsyncSession, ledger: Ledger, grant: CreditGrantRo
 
 
 async def tenants_due(session: AsyncSession, now: datetime) -> list[str]:
-    """Those with a grant that is not in the ledger, or that has expired and is not used up in it."""
+    """Those with a grant that is not in the ledger, or has expired and is not used up in it."""
     owed = (
         select(
             func.split_part(LedgerTransactionRow.reference, ":", 1).label("grant_id"),
-            -func.sum(LedgerEntryRow.amount).label("left"),
+            (-func.sum(LedgerEntryRow.amount)).label("rest"),
         )
         .join(LedgerEntryRow, LedgerEntryRow.transaction_id == LedgerTransactionRow.id)
         .join(LedgerAccountRow, LedgerAccountRow.id == LedgerEntryRow.account_id)
@@ -115,16 +118,14 @@ async def tenants_due(session: AsyncSession, now: datetime) -> list[str]:
     query = (
         select(CreditGrantRow.tenant_id)
         .outerjoin(owed, owed.c.grant_id == CreditGrantRow.id)
-        .where(owed.c.left.is_(None) | ((CreditGrantRow.expires_at <= now) & (owed.c.left != 0)))
+        .where(owed.c.rest.is_(None) | ((CreditGrantRow.expires_at <= now) & (owed.c.rest != 0)))
         .distinct()
     )
     return list(await session.scalars(query))
 
 
-async def _shares(
-    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow], until: datetime
-) -> list[Share]:
-    paid = paid_by(grants, await spells_of(session, tenant_id, grants, until))
+def _shares(grants: Sequence[CreditGrantRow], spells: Sequence[Spell]) -> list[Share]:
+    paid = paid_by(grants, spells)
     return [Share(each.id, each.kind, each.currency, paid[each.id]) for each in grants]
 
 
