@@ -766,8 +766,9 @@ export interface paths {
         put?: never;
         /**
          * Create Credit
-         * @description Grant prepaid credit. From the first grant on the tenant spends its credit only, within its
-         *     plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends that.
+         * @description Grant prepaid credit, or enter what was bought. From the first grant on the tenant spends its
+         *     credit only, within its plan's budgets; `prepaid: false` of PATCH /admin/v1/tenants/{id} ends
+         *     that.
          */
         post: operations["credits_create_credit"];
         delete?: never;
@@ -2840,13 +2841,23 @@ export interface components {
         };
         /**
          * CreditCreate
-         * @description Money that the tenant may spend, until `expires_at` if it is named.
+         * @description Money that the tenant may spend, until `expires_at` if it is named: `granted` by the
+         *     operator, or `bought`. `currency`: without it that of the tenant's price list; it pays for usage
+         *     in it.
          */
         CreditCreate: {
             /** Amount */
             amount: number | string;
+            /** Currency */
+            currency?: string | null;
             /** Expires At */
             expires_at?: string | null;
+            /**
+             * Kind
+             * @default granted
+             * @enum {string}
+             */
+            kind: "granted" | "bought";
             /** Note */
             note?: string | null;
         };
@@ -2862,10 +2873,17 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /** Currency */
+            currency: string;
             /** Expires At */
             expires_at: string | null;
             /** Id */
             id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "granted" | "bought";
             /** Lapsed */
             lapsed: string | null;
             /** Note */
