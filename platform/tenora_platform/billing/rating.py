@@ -21,6 +21,9 @@ _WIDE = Context(prec=80)
 _AMOUNT_END = Decimal(10) ** 26
 """The first amount that NUMERIC(38, 12) does not hold."""
 
+_LARGE = 10**15
+"""Fewer units cost less than that at any price that NUMERIC(20, 6) holds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Billable:
@@ -125,50 +128,46 @@ class MissingPriceError(UnratableError):
 
 @dataclass(frozen=True)
 class Priced:
-    """An event with the tiers of each of its meters that moved."""
+    """An event with the quantity and the tiers of each of its meters that moved."""
 
     event: Billable
     price: PriceList | None
-    tiers: Mapping[Meter, Tiers]
+    used: Mapping[Meter, tuple[int, Tiers]]
 
     def volumes(self) -> dict[Volume, int]:
         """What it adds to volumes that bear on its price: nothing where no tiers do."""
-        if self.price is None:
+        tiered = {meter: count for meter, (count, tiers) in self.used.items() if len(tiers) > 1}
+        if self.price is None or not tiered:
             return {}
-        event, quantities = self.event, self.event.quantities()
+        event, number = self.event, self.price.no
         month = event.event_time.astimezone(UTC).date().replace(day=1)
         return {
-            Volume(
-                event.tenant_id, month, self.price.no, event.model, event.class_, meter
-            ): quantities[meter]
-            for meter, tiers in self.tiers.items()
-            if len(tiers) > 1
+            Volume(event.tenant_id, month, number, event.model, event.class_, meter): count
+            for meter, count in tiered.items()
         }
 
     def rating(self, positions: Mapping[Meter, int]) -> Rating:
         """`positions` are of the meters that have volumes."""
-        quantities = self.event.quantities()
-        lines = []
-        for meter, tiers in self.tiers.items():
-            position = positions[meter] if len(tiers) > 1 else 0
-            parts = split(tiers, position, quantities[meter])
-            lines.append(RatedLine(meter, quantities[meter], parts, _amount(parts)))
-        tiered = any(len(tiers) > 1 for tiers in self.tiers.values())
+        lines, tiered = [], False
+        for meter, (quantity, tiers) in self.used.items():
+            if len(tiers) > 1:
+                tiered = True
+                parts = split(tiers, positions[meter], quantity)
+            else:
+                parts = (Part(quantity, tiers[0].per_million),)
+            lines.append(RatedLine(meter, quantity, parts, _amount(parts)))
         places = tuple(positions.get(meter, 0) for meter in self.event.meters) if tiered else None
         return Rating(self.event, self.price, tuple(lines), places)
 
-    def rating_at_most(self, used: Mapping[Volume, int]) -> Rating:
-        """An upper bound while the position is not known yet, only that it is not before `used`:
+    def rating_at_most(self, already: Mapping[Volume, int]) -> Rating:
+        """An upper bound while the position is not known yet, only that it is not before `already`:
         all of a meter at the dearest of the tiers that are left."""
+        begins = {volume.meter: already.get(volume, 0) for volume in self.volumes()}
         lines = []
-        for meter, quantity in self.event.quantities().items():
-            if meter in self.tiers:
-                parts = (Part(quantity, dearest(self.tiers[meter], self._used(used, meter))),)
-                lines.append(RatedLine(meter, quantity, parts, _amount(parts)))
+        for meter, (quantity, tiers) in self.used.items():
+            parts = (Part(quantity, dearest(tiers, begins.get(meter, 0))),)
+            lines.append(RatedLine(meter, quantity, parts, _amount(parts)))
         return Rating(self.event, self.price, tuple(lines), None)
-
-    def _used(self, used: Mapping[Volume, int], meter: Meter) -> int:
-        return next((used.get(volume, 0) for volume in self.volumes() if volume.meter == meter), 0)
 
 
 def exact_amount(quantity: int, per_million: Decimal) -> Decimal:
@@ -190,6 +189,8 @@ def nanos_charged(amount: Decimal) -> int:
 
 
 def _amount(parts: Sequence[Part]) -> Decimal:
+    if len(parts) == 1:
+        return exact_amount(*parts[0])
     return exact_sum(exact_amount(*part) for part in parts)
 
 
@@ -240,7 +241,7 @@ def priced(prices: Prices, event: Billable) -> Priced:
 def priced_by(price: PriceList, event: Billable) -> Priced:
     """By this list, whether or not it is the one in force: to rate again what was rated. Raises as
     `priced` does."""
-    found = {}
+    used, total = {}, 0
     for meter, quantity in event.quantities().items():
         if not quantity:
             continue
@@ -249,9 +250,10 @@ def priced_by(price: PriceList, event: Billable) -> Priced:
             raise MissingPriceError(
                 f"price list {price.id} has no price for {meter} of class {event.class_!r}"
             )
-        found[meter] = tiers
-    made = Priced(event, price if found else None, found)
-    if (most := made.rating_at_most({}).amount) >= _AMOUNT_END:
+        used[meter] = (quantity, tiers)
+        total += quantity
+    made = Priced(event, price if used else None, used)
+    if total >= _LARGE and (most := made.rating_at_most({}).amount) >= _AMOUNT_END:
         raise UnratableError(f"it would cost up to {most:.0f}, more than any book holds")
     return made
 
