@@ -42,6 +42,7 @@ def database_urls(
 
     return DatabaseUrls(
         installation=installation,
+        secret=secret,
         owner=owner,
         app=login(installation.app_role),
         admin=login(installation.admin_role),
@@ -67,7 +68,7 @@ def prepare_database(urls: DatabaseUrls, revision: str = "head") -> None:
                 _make_roles(connection, urls)
                 connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
                 connection.commit()
-                command.upgrade(_alembic(connection, urls.installation), revision)
+                command.upgrade(_alembic(connection, urls), revision)
             finally:
                 connection.rollback()
                 connection.execute(text("select pg_advisory_unlock(:key)"), key)
@@ -91,7 +92,7 @@ def migration_state(urls: DatabaseUrls) -> tuple[str | None, str | None]:
         with engine.connect() as connection:
             opts = {"version_table_schema": urls.installation.schema}
             current = MigrationContext.configure(connection, opts=opts).get_current_revision()
-            config = _alembic(connection, urls.installation)
+            config = _alembic(connection, urls)
             return current, ScriptDirectory.from_config(config).get_current_head()
     except OperationalError as error:
         raise DatabaseSetupError(_unreachable(urls.owner, error)) from error
@@ -121,12 +122,13 @@ def _lock_key(installation: Installation) -> int:
     return _LOCK if installation == DEFAULT else _LOCK | crc32(installation.name.encode()) << 31
 
 
-def _alembic(connection: Connection, installation: Installation) -> Config:
+def _alembic(connection: Connection, urls: DatabaseUrls) -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["metadata"] = Base.metadata
-    config.attributes["installation"] = installation
+    config.attributes["installation"] = urls.installation
+    config.attributes["secret"] = urls.secret
     return config
 
 

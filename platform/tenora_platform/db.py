@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
 
 from tenora_platform.installation import Installation
+from tenora_platform.secret import ServerSecret
 
 CONNECTIONS = 24
 STATEMENT_TIMEOUT_S = 15.0
@@ -46,9 +47,10 @@ class Base(DeclarativeBase):
 @dataclass(frozen=True, slots=True)
 class DatabaseUrls:
     """The same database as its owner and as the two roles of the platform. Each leads into the
-    installation's schema."""
+    installation's schema. By keys of `secret` rows are sealed."""
 
     installation: Installation
+    secret: ServerSecret
     owner: URL
     app: URL
     admin: URL
@@ -87,6 +89,7 @@ class Database:
         }
         limits = {name: f"{seconds * 1000:.0f}ms" for name, seconds in values.items()}
         for_admin = max(2, connections // 3)
+        self.secret = urls.secret
         self._app = _engine(with_options(urls.app, limits), connections - for_admin)
         self._admin = _engine(with_options(urls.admin, limits), for_admin)
         self._values: Mapping[str, str] = {}

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenora_platform.errors import ApiError, response_of
-from tenora_platform.ids import new_id
+from tenora_platform.ids import new_ulid
 from tenora_platform.operations.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -19,9 +19,10 @@ _CLIENT_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 
 
 class RequestEdge:
-    """Gives every request an id (`x-request-id`; a sane one of the client's is kept), binds it to
-    the log, counts and times the request, and turns what nobody caught into a 500 that names the
-    id. Nothing is buffered, so a client that goes away is seen at once."""
+    """Gives every request an id (`x-request-id`; a sane one of the client's is kept) and a ULID
+    that is always ours, binds the id to the log, counts and times the request, and turns what
+    nobody caught into a 500 that names the id. Nothing is buffered, so a client that goes away is
+    seen at once."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -31,8 +32,9 @@ class RequestEdge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        ulid = new_ulid()
+        request_id = _request_id(scope) or f"req_{ulid}"
+        scope.setdefault("state", {}).update(request_id=request_id, request_ulid=ulid)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -67,8 +69,9 @@ class RequestEdge:
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
 
 
-def _request_id(scope: Scope) -> str:
+def _request_id(scope: Scope) -> str | None:
+    """The client's."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _CLIENT_ID.match(value.decode("latin-1")):
             return str(value.decode("latin-1"))
-    return new_id("req")
+    return None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from alembic import op
 
 from tenora_platform.installation import Installation
+from tenora_platform.secret import ServerSecret
 
 # After a transaction the setting is '' and not NULL, hence NULLIF.
 CURRENT_TENANT = "NULLIF(current_setting('app.tenant', true), '')"
@@ -20,13 +21,24 @@ def roles() -> Installation:
     return found
 
 
+def secret() -> ServerSecret:
+    """Whose keys the rows of this installation are sealed by."""
+    config = op.get_context().config
+    assert config is not None
+    found = config.attributes["secret"]
+    assert isinstance(found, ServerSecret)
+    return found
+
+
 def enable_tenant_isolation(
     table: str, *, column: str = "tenant_id", append_only: bool = False
 ) -> None:
     """ENABLE and FORCE row-level security on `table`. The app role sees and writes the rows of the
-    session's tenant only; the admin role all rows. `append_only` leaves both SELECT and INSERT."""
+    session's tenant only; the admin role all rows. `append_only` leaves both SELECT and INSERT. A
+    `column` called tenant_no holds the tenant's number."""
     app, admin = roles().app_role, roles().admin_role
-    own = f"{column} = {CURRENT_TENANT}"
+    mine = f"(SELECT no FROM tenants WHERE id = {CURRENT_TENANT})"
+    own = f"{column} = {mine if column == 'tenant_no' else CURRENT_TENANT}"
     op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
     op.execute(f"CREATE POLICY tenant_rows ON {table} TO {app} USING ({own}) WITH CHECK ({own})")

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from api_harness import Api, TestTenant, running_api
 from fake_engine import FakeEngine
@@ -32,6 +32,7 @@ from tenora_engine.errors import EngineUnavailableError, QueueFullError
 from tenora_engine.events import FinishEvent, SequenceEvent, TokenEvent, UsageRecord
 from tenora_engine.request import GenerationRequest
 from tenora_platform.settings import Settings
+from tenora_platform.usage.ids import event_of_run
 from tenora_platform.usage.tables import UsageEventRow
 
 REQUESTS = int(os.environ.get("TENORA_FAULTED_REQUESTS", "300"))
@@ -249,23 +250,23 @@ async def billed_once(api: Api, engine: FaultyEngine, seen: Seen) -> None:
     async with asyncio.timeout(60):
         while engine.outbox:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    metered = {record.event_id: record for record in engine.metered}
+    metered = {
+        event_of_run(record.request_id, record.context, record.index): record
+        for record in engine.metered
+    }
     assert len(metered) == len(engine.metered)
     async with api.state.db.admin_session() as session:
         rows = list(await session.scalars(select(UsageEventRow)))
-        assert (
-            len(rows)
-            == len(metered)
-            == await session.scalar(select(func.count(UsageEventRow.event_id.distinct())))
-        )
+    assert len(rows) == len(metered) == len({(row.request, row.sequence) for row in rows})
+    by_key = {event.key: (event, record) for event, record in metered.items()}
     stored: dict[str, tuple[int, int]] = {}
     for row in rows:
-        record = metered[row.event_id]
+        event, record = by_key[row.request, row.sequence]
         assert (row.prompt_tokens, row.output_tokens) == (
             record.prompt_tokens,
             record.output_tokens,
         )
-        prompt, output = stored.get(row.request_id, (0, 0))
-        stored[row.request_id] = (prompt + row.prompt_tokens, output + row.output_tokens)
+        prompt, output = stored.get(event.request_id, (0, 0))
+        stored[event.request_id] = (prompt + row.prompt_tokens, output + row.output_tokens)
     for request_id, tokens in seen.complete.items():
         assert stored[request_id] == tokens

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
 from served_api import HELLO, reset, served
+from tenora_platform.usage.reading import tenant_no
 from tenora_platform.usage.tables import UsageEventRow
 
 PATH = "/v1/chat/completions"
@@ -65,7 +66,7 @@ async def last_of(api: Api, events: AsyncIterator[Any]) -> Any:
 
 async def billed(api: Api, tenant: TestTenant) -> int:
     """Output tokens of the tenant's one sequence, which was aborted, once they are stored."""
-    query = select(UsageEventRow).where(UsageEventRow.tenant_id == tenant.id)
+    query = select(UsageEventRow).where(UsageEventRow.tenant_no == tenant_no(tenant.id))
     async with asyncio.timeout(20):
         while True:
             async with api.state.db.admin_session() as session:

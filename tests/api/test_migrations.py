@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import psycopg
 import pytest
 from sqlalchemy import make_url
@@ -9,22 +12,25 @@ from sqlalchemy import make_url
 from platform_fixtures import Servers, plain_url, with_database
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.installation import DEFAULT
+from tenora_platform.usage.ids import event_of, event_text
+from tenora_platform.usage.seal import EVENT_COLUMNS, Seals
 
 
 @pytest.fixture
 def owned_url(servers: Servers) -> str:
     """An empty database of a role that row-level security binds."""
-    servers.execute("CREATE ROLE {} LOGIN CREATEROLE PASSWORD 'secret'", "plain_owner")
-    servers.execute("CREATE DATABASE {} OWNER {}", "owned", "plain_owner")
-    url = make_url(with_database(servers.postgres_url, "owned"))
-    owner = url.set(username="plain_owner", password="secret")
+    name = f"owned_{next(servers.numbers)}"
+    servers.execute("CREATE ROLE {} LOGIN CREATEROLE PASSWORD 'secret'", name)
+    servers.execute("CREATE DATABASE {} OWNER {}", name, name)
+    url = make_url(with_database(servers.postgres_url, name))
+    owner = url.set(username=name, password="secret")
     return owner.render_as_string(hide_password=False)
 
 
 def test_the_order_of_completed_uploads_is_kept(servers: Servers, owned_url: str) -> None:
     urls = database_urls(owned_url, servers.secret, DEFAULT)
     prepare_database(urls, "0004")
-    as_superuser = plain_url(with_database(servers.postgres_url, "owned"))
+    as_superuser = plain_url(with_database(servers.postgres_url, str(urls.owner.database)))
     with psycopg.connect(as_superuser, autocommit=True) as superuser:
         superuser.execute(
             """
@@ -43,3 +49,120 @@ def test_the_order_of_completed_uploads_is_kept(servers: Servers, owned_url: str
             "SELECT relname FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
         ).fetchall()
         assert unforced == []
+
+
+_OLD_USAGE = """
+INSERT INTO tenants (id, name, plan) VALUES ('t', 't', 'free'), ('u', 'u', 'free');
+INSERT INTO price_versions (id, plan, currency, effective_from)
+  VALUES ('dear', 'premium', 'EUR', '2026-01-01');
+INSERT INTO prices (price_version_id, meter, per_million) VALUES
+  ('dear', 'uncached_prefill', '3'), ('dear', 'cached_prefill', '1'),
+  ('dear', 'output', '7.000001');
+INSERT INTO usage_events (event_id, tenant_id, request_id, sequence, api_key_id, model, plan,
+  prompt_tokens, cached_tokens, output_tokens, tier, finish_reason, residency, queue_ms,
+  adapter_load_ms, arrival_time, first_token_time, event_time, x_request_id) VALUES
+  ('chatcmpl_01m6a6fsd8000000000000000a:0', 't', 'chatcmpl_01m6a6fsd8000000000000000a', 0, 'k',
+   'm', 'premium', 30, 10, 4, 'priority', 'stop', 'host', 1.5, 0.25, '2026-10-31T23:59:59.5Z',
+   '2026-10-31T23:59:59.75Z', '2026-11-01T00:00:01Z', 'mine'),
+  ('chatcmpl_01m6a6fsd8000000000000000a:1', 't', 'chatcmpl_01m6a6fsd8000000000000000a', 1, 'k',
+   'm', 'premium', 0, 0, 5, 'priority', 'length', NULL, 1.5, 0, '2026-10-31T23:59:59.5Z',
+   NULL, '2026-11-01T00:00:02Z', NULL),
+  ('cmpl_01m6a6fsd8000000000000000b-1:0', 'u', 'cmpl_01m6a6fsd8000000000000000b', 0, NULL,
+   'm', NULL, 8, 0, 3, 'flex', 'stop', NULL, 0, 0, '2019-03-01Z', NULL,
+   '2019-03-01T00:00:01Z', NULL),
+  ('cmpl_01m6a6fsd8000000000000000b-2:0', 'u', 'cmpl_01m6a6fsd8000000000000000b', 0, NULL,
+   'm', NULL, 0, 0, 0, 'flex', 'abort', NULL, 0, 0, '2026-11-02Z', NULL,
+   '2026-11-02T00:00:01Z', NULL);
+INSERT INTO rated_lines (event_id, meter, tenant_id, quantity, per_million, price_version_id,
+  currency, amount) VALUES
+  ('chatcmpl_01m6a6fsd8000000000000000a:0', 'uncached_prefill', 't', 20, 3, 'dear', 'EUR', 0.00006),
+  ('chatcmpl_01m6a6fsd8000000000000000a:0', 'cached_prefill', 't', 10, 1, 'dear', 'EUR', 0.00001),
+  ('chatcmpl_01m6a6fsd8000000000000000a:0', 'output', 't', 4, 7.000001, 'dear', 'EUR',
+   0.000028000004),
+  ('chatcmpl_01m6a6fsd8000000000000000a:1', 'output', 't', 5, 7.000001, 'dear', 'EUR',
+   0.000035000005);
+INSERT INTO unrated_events (event_id, tenant_id, reason, since) VALUES
+  ('cmpl_01m6a6fsd8000000000000000b-1:0', 'u', 'no price then', '2019-03-02Z');
+INSERT INTO usage_dead_letters (event_id, record, reason) VALUES
+  ('chatcmpl_01m6a6fsd8000000000000000a-3:1', '{"request_id": "x", "index": 1, "context":
+    {"request_id": "chatcmpl_01m6a6fsd8000000000000000a", "first_sequence": "6"}}', 'bad'),
+  ('nothing', '{}', 'bad');
+"""
+
+
+def test_usage_of_older_installations_is_moved(servers: Servers, owned_url: str) -> None:
+    """Events with their rated lines, those that wait, and dead letters; sealed, summed, and due."""
+    urls = database_urls(owned_url, servers.secret, DEFAULT)
+    prepare_database(urls, "0011")
+    as_superuser = plain_url(with_database(servers.postgres_url, str(urls.owner.database)))
+    with psycopg.connect(as_superuser, autocommit=True) as superuser:
+        superuser.execute(_OLD_USAGE)
+        prepare_database(urls)
+        seals = Seals(servers.secret)
+        columns = ", ".join(f"e.{name}" for name in EVENT_COLUMNS)
+        rows = superuser.execute(
+            f"SELECT e.tableoid::regclass::text, s.kind, s.tenant_id, s.class, {columns}, e.seal "
+            "FROM usage_events e JOIN usage_series s ON s.id = e.series_id "
+            "ORDER BY e.event_time, e.sequence"
+        ).fetchall()
+        assert all(seals.event(row[4:-1]) == row[-1] for row in rows)
+        named = [dict(zip(("part", "kind", "of", "class", *EVENT_COLUMNS), r)) for r in rows]  # noqa: B905
+        waiting, first, second, nothing = named
+        ids = [event_text(row["kind"], row["request"], row["sequence"]) for row in named]
+        assert ids[1:3] == [f"chatcmpl_01m6a6fsd8000000000000000a:{n}" for n in (0, 1)]
+        assert event_of("cmpl_01m6a6fsd8000000000000000b-1:0").text == ids[0]
+        assert [row["part"] for row in named] == [
+            "usage_events_other", "usage_events_2026_10", "usage_events_2026_10",
+            "usage_events_other",
+        ]  # fmt: skip
+        assert (first["of"], first["class"], first["x_request_id"]) == ("t", "priority", "mine")
+        assert (first["duration_ms"], first["first_token_ms"]) == (1500.0, 250.0)
+        assert (second["first_token_ms"], second["x_request_id"]) == (None, "")
+        dear = superuser.execute("SELECT no FROM price_versions WHERE id = 'dear'").fetchone()
+        assert dear is not None
+        assert (first["price_version_no"], first["amount"]) == (dear[0], Decimal("0.000098000004"))
+        assert (waiting["price_version_no"], waiting["amount"]) == (None, None)
+        assert (nothing["price_version_no"], nothing["amount"]) == (0, 0)
+        assert superuser.execute(
+            "SELECT tenant_id, request, sequence, reason, since FROM unrated_events"
+        ).fetchall() == [
+            ("u", waiting["request"], 0, "no price then", datetime(2019, 3, 2, tzinfo=UTC))
+        ]
+        days = superuser.execute(
+            "SELECT meter, quantity, amount FROM usage_days "
+            "WHERE tenant_id = 't' AND day = '2026-11-01' ORDER BY meter"
+        ).fetchall()
+        assert days == [
+            ("cached_prefill", 10, Decimal("0.00001")),
+            ("charged_nanos", 98001 + 35001, 0),
+            ("output", 9, Decimal("0.000063000009")),
+            ("requests", 1, 0),
+            ("sequences", 2, 0),
+            ("uncached_prefill", 20, Decimal("0.00006")),
+        ]
+        hours = superuser.execute(
+            "SELECT hour, meter, price_version_no, quantity FROM usage_hours "
+            "WHERE tenant_id = 'u' ORDER BY hour, meter"
+        ).fetchall()
+        then = datetime(2019, 3, 1, tzinfo=UTC)
+        assert hours[:5] == [
+            (then, meter, 0, quantity)
+            for meter, quantity in (
+                ("output", 3),
+                ("requests", 1),
+                ("sequences", 1),
+                ("uncached_prefill", 8),
+                ("unrated", 1),
+            )
+        ]
+        assert [row[1] for row in hours[5:]] == ["requests", "sequences"]
+        due = "SELECT tenant_id, day::text FROM ledger_due ORDER BY 1, 2"
+        assert superuser.execute(due).fetchall() == [
+            ("t", "2026-11-01"),
+            ("u", "2019-03-01"),
+            ("u", "2026-11-02"),
+        ]
+        letters = superuser.execute(
+            "SELECT request, sequence FROM usage_dead_letters ORDER BY event_id"
+        ).fetchall()
+        assert letters == [(first["request"], 7), (None, None)]

@@ -58,11 +58,13 @@ def app(urls: DatabaseUrls) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
 
 
 def tenant_tables(owner: psycopg.Connection[tuple[object, ...]]) -> list[str]:
-    """Every table with a column tenant_id, from the catalog: none can be forgotten."""
+    """Every table with a column of a tenant, from the catalog: none can be forgotten. Not the parts
+    of one: nobody but the owner may name them."""
     found = owner.execute(
         "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid"
         " where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p')"
-        " and a.attname = 'tenant_id' and not a.attisdropped order by 1"
+        " and not c.relispartition"
+        " and a.attname in ('tenant_id', 'tenant_no') and not a.attisdropped order by 1"
     )
     return [str(row[0]) for row in found]
 
@@ -92,6 +94,22 @@ def test_every_tenant_table_is_forced_and_has_policies(
                 for expression in filter(None, (condition, check)):
                     assert "current_setting" in str(expression), (table, expression)
                     assert "NULLIF" in str(expression), (table, expression)
+
+
+def test_nobody_reads_a_part_of_a_table(
+    owner: psycopg.Connection[tuple[object, ...]], installation: Installation
+) -> None:
+    """The rules are the whole table's."""
+    parts = owner.execute(
+        "select c.oid::regclass::text from pg_class c"
+        " where c.relnamespace = current_schema()::regnamespace and c.relispartition"
+        " and c.relkind = 'r'"
+    ).fetchall()
+    assert len(parts) >= 5
+    for (part,) in parts:
+        for role in (installation.app_role, installation.admin_role):
+            rights = "select has_table_privilege(%s, %s, 'SELECT, INSERT, UPDATE, DELETE')"
+            assert owner.execute(rights, [role, part]).fetchone() == (False,), (role, part)
 
 
 def test_no_table_is_outside_the_rule(

@@ -4,7 +4,6 @@ plain model says, and none is passed by more than the holds' own error."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from tenora_platform.budgets.service import Budgets
 from tenora_platform.budgets.store import NOTHING
 from tenora_platform.budgets.true_up import TrueUp
 from tenora_platform.errors import QuotaExceededError
+from tenora_platform.ids import new_id
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
@@ -41,7 +41,6 @@ CAPS = {
     ("day", True): 20_000,
     ("month", True): 50_000,
 }
-_numbers = itertools.count()
 
 
 def money(nanos: int) -> Decimal:
@@ -152,7 +151,7 @@ class World:
         prompt, most = data.draw(st.integers(0, 40)), data.draw(st.integers(1, 30))
         sequences = data.draw(st.integers(1, 2), "n")
         request = GenerationRequest(
-            request_id=f"run{next(_numbers)}",
+            request_id=new_id("cmpl"),
             tenant=Tenant(key=self.tenant_id, namespace="n"),
             prompt_token_ids=[1] * prompt,
             sampling=SamplingParams(max_tokens=most, n=sequences),

@@ -46,7 +46,10 @@ async def level(api: Api, tenant: TestTenant, name: str = "plan_month") -> dict[
 
 async def billed(api: Api, tenant: TestTenant) -> Decimal:
     async with api.state.db.admin_session() as session:
-        query = text("select coalesce(sum(amount), 0) from rated_lines where tenant_id = :t")
+        query = text(
+            "select sum(amount) from usage_events"
+            " where tenant_no = (select no from tenants where id = :t)"
+        )
         return Decimal(await session.scalar(query, {"t": tenant.id}) or 0)
 
 

@@ -13,21 +13,28 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, tuple_
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from api_harness import Api, TestTenant
+from platform_fixtures import plain_url
 from tenora_engine.events import UsageRecord
-from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.db import Database
-from tenora_platform.usage.records import BadRecordError, event_values
+from tenora_platform.usage.ids import event_of
+from tenora_platform.usage.records import BadRecordError, usage_event
 from tenora_platform.usage.sink import UsageSink
-from tenora_platform.usage.tables import DeadLetterRow, UsageEventRow
-from usage_records import usage_record
+from tenora_platform.usage.tables import (
+    DeadLetterRow,
+    UsageDayRow,
+    UsageEventRow,
+    UsageSeriesRow,
+)
+from usage_records import find_event, usage_record, waits
 
 DEFAULT = {
     "uncached_prefill": Fraction(10, 100),
@@ -46,6 +53,7 @@ class CrashingDatabase(Database):
 
     def __init__(self, inner: Database) -> None:
         self._inner = inner
+        self.secret = inner.secret
         self.crashes = 0
 
     @asynccontextmanager
@@ -74,13 +82,15 @@ async def test_exactly_once(api: Api, tenants: list[TestTenant], data: st.DataOb
     made: list[UsageRecord] = []
     for number in range(data.draw(st.integers(1, 12))):
         cached, uncached = data.draw(tokens), data.draw(tokens)
+        tenant_id = data.draw(st.sampled_from(tenants)).id
         made.append(
             usage_record(
                 f"{run}-{number // 2}:{number % 2}",
-                data.draw(st.sampled_from(tenants)).id,
+                tenant_id,
                 prompt_tokens=cached + uncached,
                 cached_tokens=cached,
                 output_tokens=data.draw(tokens),
+                context={"tenant_id": tenant_id, "model": run},
             )
         )
     db = CrashingDatabase(api.state.db)
@@ -99,35 +109,42 @@ async def test_exactly_once(api: Api, tenants: list[TestTenant], data: st.DataOb
 
 
 async def check_books(api: Api, run: str, made: Sequence[UsageRecord]) -> None:
+    """Events as they were made, amounts as a model has them, in the rows and in the sums."""
+    ids = {event_of(record.event_id): record for record in made}
+    query = select(UsageEventRow, UsageSeriesRow.tenant_id).join(
+        UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id
+    )
+    named = tuple_(UsageEventRow.request, UsageEventRow.sequence).in_([each.key for each in ids])
     async with api.state.db.admin_session() as session:
-        events = (
-            await session.scalars(
-                select(UsageEventRow).where(UsageEventRow.request_id.startswith(f"{run}-"))
-            )
-        ).all()
-        lines = (
-            await session.scalars(
-                select(RatedLineRow).where(RatedLineRow.event_id.startswith(f"{run}-"))
-            )
-        ).all()
-    assert sorted(row.event_id for row in events) == sorted(record.event_id for record in made)
-    by_id = {record.event_id: record for record in made}
-    for row in events:
-        record = by_id[row.event_id]
-        assert row.tenant_id == record.context["tenant_id"]
+        rows = (await session.execute(query.where(named))).all()
+        model = UsageSeriesRow.model == run
+        sums = await session.execute(
+            select(UsageDayRow.meter, func.sum(UsageDayRow.quantity), func.sum(UsageDayRow.amount))
+            .join(UsageSeriesRow, UsageSeriesRow.id == UsageDayRow.series_id)
+            .where(model)
+            .group_by(UsageDayRow.meter)
+        )
+        summed = {meter: (int(quantity), Fraction(amount)) for meter, quantity, amount in sums}
+    by_key = {each.key: record for each, record in ids.items()}
+    assert sorted((row.request, row.sequence) for row, _ in rows) == sorted(by_key)
+    total = dict.fromkeys(DEFAULT, 0)
+    for row, tenant_id in rows:
+        record = by_key[row.request, row.sequence]
+        assert tenant_id == record.context["tenant_id"]
         assert row.output_tokens == record.output_tokens
         assert row.event_time.timestamp() == record.finished_s
-    expected: dict[tuple[str, str], Fraction] = {}
-    for record in made:
         quantities = {
             "uncached_prefill": record.prompt_tokens - record.cached_tokens,
             "cached_prefill": record.cached_tokens,
             "output": record.output_tokens,
         }
+        exact = sum((q * DEFAULT[meter] for meter, q in quantities.items()), Fraction(0)) / 10**6
+        assert Fraction(row.amount or 0) == exact
         for meter, quantity in quantities.items():
-            if quantity:
-                expected[record.event_id, meter] = quantity * DEFAULT[meter] / 10**6
-    assert {(row.event_id, row.meter): Fraction(row.amount) for row in lines} == expected
+            total[meter] += quantity
+    expected = {meter: (q, q * DEFAULT[meter] / 10**6) for meter, q in total.items() if q}
+    assert {meter: summed[meter] for meter in DEFAULT if meter in summed} == expected
+    assert summed["sequences"] == (len(made), Fraction(0))
 
 
 async def test_acknowledged_after_the_commit(api: Api, tenants: list[TestTenant]) -> None:
@@ -141,7 +158,7 @@ async def test_acknowledged_after_the_commit(api: Api, tenants: list[TestTenant]
 
         async def acknowledge_usage(self, event_ids: Sequence[str]) -> None:
             async with api.state.db.admin_session() as session:
-                assert await session.get(UsageEventRow, record.event_id) is not None
+                assert await find_event(session, record.event_id) is not None
             order.extend(event_ids)
 
     engine: Any = Engine()
@@ -173,20 +190,42 @@ async def test_bad_records_stop_nothing(
     await sink.store([bad, good])
     await sink.store([bad, good])
     async with api.state.db.admin_session() as session:
-        assert await session.get(UsageEventRow, good.event_id) is not None
-        assert await session.get(UsageEventRow, bad.event_id) is None
+        assert await find_event(session, good.event_id) is not None
+        assert await find_event(session, bad.event_id) is None
         letter = await session.get(DeadLetterRow, bad.event_id)
     assert letter is not None
     assert reason in letter.reason
     assert letter.record["event_id"] == bad.event_id
 
 
-@pytest.mark.parametrize("statement", ["UPDATE {} SET tenant_id = tenant_id", "DELETE FROM {}"])
-@pytest.mark.parametrize("table", ["usage_events", "rated_lines"])
+@pytest.mark.parametrize("statement", ["UPDATE {} SET tenant_no = tenant_no", "DELETE FROM {}"])
+@pytest.mark.parametrize("table", ["usage_events", "occupancy_events"])
 async def test_append_only(api: Api, statement: str, table: str) -> None:
     with pytest.raises(DBAPIError):
         async with api.state.db.admin_session() as session:
             await session.execute(text(statement.format(table)))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE usage_events SET price_version_no = 1, amount = 0",
+        "UPDATE usage_events SET output_tokens = 0",
+        "UPDATE usage_events SET price_version_no = NULL, amount = NULL",
+        "DELETE FROM usage_events",
+        "TRUNCATE usage_events",
+    ],
+)
+async def test_what_was_rated_is_not_changed_by_its_owner_either(
+    api: Api, tenants: list[TestTenant], database_url: str, statement: str
+) -> None:
+    record = usage_record(f"kept{next(_numbers)}:0", tenants[0].id)
+    await UsageSink(api.engine, api.state.db).store([record])
+    with psycopg.connect(plain_url(database_url)) as owner:
+        for part in ("", "_other"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
+                owner.execute(statement.replace("usage_events", f"usage_events{part}"))
+            owner.rollback()
 
 
 async def test_missing_price_fails_closed_until_there_is_one(api: Api) -> None:
@@ -213,10 +252,7 @@ async def test_missing_price_fails_closed_until_there_is_one(api: Api) -> None:
     assert result["model"] == "fake-base"
     assert result["amount"] == "0.000018000005"  # 6 * 1 + 4 * 0.5 + 5 * 2.000001, over 10^6
     async with api.state.db.admin_session() as session:
-        waiting = await session.scalar(
-            select(func.count()).where(UnratedEventRow.event_id == record.event_id)
-        )
-    assert waiting == 0
+        assert not await waits(session, record.event_id)
     again = await api.admin("POST", "/admin/v1/prices", json=price)
     assert again.status_code == 409
 
@@ -309,11 +345,11 @@ async def test_usage_counts_requests_as_they_were_sent_and_each_sequence(api: Ap
             await asyncio.sleep(0.05)
     assert sum(result["requests"] for result in results) == 2
     async with api.state.db.tenant_session(tenant.id) as session:
-        query = select(UsageEventRow.request_id, UsageEventRow.sequence)
+        query = select(UsageEventRow.request, UsageEventRow.sequence)
         events = (await session.execute(query)).all()
     by_request = defaultdict(set)
-    for request_id, sequence in events:
-        by_request[request_id].add(sequence)
+    for request, sequence in events:
+        by_request[request].add(sequence)
     assert sorted(by_request.values(), key=len) == [{0, 1}, {0, 1, 2, 3, 4, 5}]
 
 
@@ -321,7 +357,7 @@ async def test_usage_counts_requests_as_they_were_sent_and_each_sequence(api: Ap
 async def test_a_place_that_no_request_has_is_set_aside(first: str) -> None:
     context = {"tenant_id": "t", "model": "m", "first_sequence": first}
     with pytest.raises(BadRecordError, match="sequence"):
-        event_values(usage_record("e:1", "t", context=context, index=1), {"t"})
+        usage_event(usage_record("e:1", "t", context=context, index=1))
 
 
 async def test_a_request_is_billed(api: Api) -> None:

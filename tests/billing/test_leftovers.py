@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -16,13 +17,13 @@ from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing import rating, service
 from tenora_platform.billing import repository as billing
-from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.usage import repository
+from tenora_platform.usage.ids import event_of
 from tenora_platform.usage.leftovers import Leftovers
 from tenora_platform.usage.records import record_of
 from tenora_platform.usage.sink import UsageSink
-from tenora_platform.usage.tables import DeadLetterRow, UsageEventRow
-from usage_records import usage_record
+from tenora_platform.usage.tables import DeadLetterRow
+from usage_records import find_event, price_of, usage_record
 
 _numbers = itertools.count()
 PRICES = {"uncached_prefill": "10", "cached_prefill": "10", "output": "10"}
@@ -47,14 +48,12 @@ def record(payer: TestTenant, **changes: Any) -> UsageRecord:
 
 async def is_event(api: Api, event_id: str) -> bool:
     async with api.state.db.admin_session() as session:
-        return await session.get(UsageEventRow, event_id) is not None
+        return await find_event(session, event_id) is not None
 
 
 async def is_rated(api: Api, event_id: str) -> bool:
     async with api.state.db.admin_session() as session:
-        rated = await session.get(RatedLineRow, (event_id, "output")) is not None
-        assert (await session.get(UnratedEventRow, event_id) is None) == rated
-    return rated
+        return await price_of(session, event_id) is not None
 
 
 async def letter(api: Api, event_id: str) -> DeadLetterRow | None:
@@ -111,12 +110,13 @@ async def test_what_nobody_foresaw_is_set_aside_alone(
 ) -> None:
     records = [record(payer) for _ in range(3)]
     poisoned = records[1].event_id
+    key = event_of(poisoned).key
     add_events = repository.add_events
 
-    async def picky(session: AsyncSession, events: list[dict[str, Any]]) -> set[str]:
-        if any(values["event_id"] == poisoned for values in events):
+    async def picky(session: AsyncSession, rows: list[tuple[Any, ...]]) -> repository.Keys:
+        if any(values[:2] == key for values in rows):
             raise LookupError("a surprise")
-        return await add_events(session, events)
+        return await add_events(session, rows)
 
     monkeypatch.setattr(repository, "add_events", picky)
     await sink_of(api).store(records)
@@ -186,7 +186,7 @@ async def check_alarm(api: Api, event_id: str, reason: str) -> None:
     assert shown["settled"] is False
     assert shown["unrated_events"] == waiting
     reasons = {each["event_id"]: each["reason"] for each in shown["newest_unrated_events"]}
-    assert reason in reasons[event_id]
+    assert reason in reasons[event_of(event_id).text]
 
 
 async def test_one_that_cannot_be_rated_keeps_no_other(
@@ -196,7 +196,7 @@ async def test_one_that_cannot_be_rated_keeps_no_other(
     rate_one = rating.priced
 
     def fails(prices: Any, event: Any) -> Any:
-        if event.event_id == made[2].event_id:
+        if event.event_id == event_of(made[2].event_id).text:
             raise ArithmeticError("a surprise")
         return rate_one(prices, event)
 
@@ -211,13 +211,17 @@ async def test_one_that_cannot_be_rated_keeps_no_other(
     assert await is_rated(api, made[2].event_id)
 
 
-async def test_an_amount_that_no_book_holds_waits(api: Api, payer: TestTenant) -> None:
+async def test_an_amount_that_no_book_holds_waits(
+    api: Api, payer: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A book of ten digits, so that a sequence of 2^31 tokens can be too dear for it."""
+    monkeypatch.setattr(rating, "_AMOUNT_END", Decimal(10) ** 10)
     dear = dict.fromkeys(PRICES, "99999999999999.999999")
     body = {"model": "dear", "effective_from": "2031-01-01T00:00:00Z", "per_million": dear}
     assert (await api.admin("POST", "/admin/v1/prices", json=body)).status_code == 201
     at = datetime(2031, 6, 1, tzinfo=UTC).timestamp()
     context = {"tenant_id": payer.id, "model": "dear", "plan": "standard"}
-    absurd = record(payer, context=context, finished_s=at, output_tokens=2**62 - 1)
+    absurd = record(payer, context=context, finished_s=at, output_tokens=2**31 - 1)
     usual = record(payer, context=context, finished_s=at)
     await sink_of(api).store([absurd, usual])
     assert await is_event(api, absurd.event_id)

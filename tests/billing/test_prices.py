@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
+import usage_records
 from api_harness import Api, TestTenant
 from platform_fixtures import Servers, plain_url, with_database
-from tenora_platform.billing.tables import RatedLineRow, UnratedEventRow
 from tenora_platform.bootstrap import database_urls, prepare_database
 from tenora_platform.installation import DEFAULT
+from tenora_platform.usage.books import UsageBooks
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
@@ -47,12 +48,9 @@ async def use(api: Api, payer: TestTenant, model: str, at: datetime) -> str:
 
 
 async def price_of(api: Api, event_id: str) -> str | None:
-    """The version by which the event's output was rated."""
+    """The version by which the event was rated."""
     async with api.state.db.admin_session() as session:
-        line = await session.get(RatedLineRow, (event_id, "output"))
-        waits = await session.get(UnratedEventRow, event_id)
-    assert (line is None) == (waits is not None)
-    return None if line is None else line.price_version_id
+        return await usage_records.price_of(session, event_id)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +136,10 @@ async def test_a_price_waits_for_whoever_rates(api: Api, payer: TestTenant) -> N
     context = {"tenant_id": payer.id, "model": "raced", "plan": "standard"}
     event_id = f"raced{next(_numbers)}:0"
     record = usage_record(event_id, payer.id, context=context, finished_s=at.timestamp())
-    sink = UsageSink(api.engine, api.state.db)
+    books = UsageBooks(api.state.db)
+    events, _ = await books._sorted_out([record])
     async with api.state.db.admin_session() as session:
-        await sink._store(session, [record])  # rated, and not committed
+        await books._write(session, events)  # rated, and not committed
         posted = asyncio.create_task(post(api, "raced", (at - timedelta(days=1)).isoformat()))
         done, _ = await asyncio.wait([posted], timeout=0.3)
         assert not done, "the price did not wait"

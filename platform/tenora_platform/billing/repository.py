@@ -1,26 +1,25 @@
-"""Queries over prices, rated lines and events that wait for a price. No decisions, no commits."""
+"""Queries over prices, and over what has been rated by them. No decisions, no commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from sqlalchemy import delete, exists, func, or_, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope, Tier
-from tenora_platform.billing.rating import Billable, Rating
-from tenora_platform.billing.tables import (
-    PriceRow,
-    PriceVersionRow,
-    RatedLineRow,
-    UnratedEventRow,
-)
+from tenora_platform.billing.tables import PriceRow, PriceVersionRow
 from tenora_platform.locks import lock, lock_shared
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
-from tenora_platform.usage.tables import UsageEventRow
+from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.tables import (
+    OccupancyEventRow,
+    UsageDayRow,
+    UsageEventRow,
+    UsageSeriesRow,
+)
 
 _LOCK = "tenora:prices"
 
@@ -86,133 +85,80 @@ async def last_rated(
     session: AsyncSession, scope: Scope, first: datetime, end: datetime | None
 ) -> datetime | None:
     """When the last rated event of this scope from `first` until before `end` (None: for ever)
-    ended; None if there is none."""
-    query = (
-        select(UsageEventRow.event_time)
-        .where(
-            UsageEventRow.event_time >= first,
-            exists().where(RatedLineRow.event_id == UsageEventRow.event_id),
-        )
-        .order_by(UsageEventRow.event_time.desc())
-        .limit(1)
-    )
+    ended; None if there is none. The days' sums say where to look."""
+    rated = _rated_days().where(UsageDayRow.day >= first.astimezone(UTC).date())
     if end is not None:
-        query = query.where(UsageEventRow.event_time < end)
+        rated = rated.where(UsageDayRow.day <= end.astimezone(UTC).date())
     if scope.model is not None:
-        query = query.where(UsageEventRow.model == scope.model)
+        rated = rated.where(UsageSeriesRow.model == scope.model)
     if scope.plan is not None:
-        query = query.where(UsageEventRow.plan == scope.plan)
+        rated = rated.where(UsageSeriesRow.plan == scope.plan)
     if scope.tenant_id is not None:
-        query = query.where(UsageEventRow.tenant_id == scope.tenant_id)
+        rated = rated.where(UsageDayRow.tenant_id == scope.tenant_id)
     if scope.adapter_id is not None:
         versions = select(AdapterVersionRow.id).where(
             AdapterVersionRow.adapter_id == scope.adapter_id
         )
-        query = query.where(UsageEventRow.adapter_version_id.in_(versions))
-    found: datetime | None = await session.scalar(query)
-    return found
+        rated = rated.where(
+            (UsageSeriesRow.adapter_id == scope.adapter_id)
+            | UsageSeriesRow.adapter_version_id.in_(versions)
+        )
+    days = await session.execute(
+        rated.join(TenantRow, TenantRow.id == UsageDayRow.tenant_id)
+        .with_only_columns(
+            UsageDayRow.day,
+            func.array_agg(TenantRow.no.distinct()),
+            func.array_agg(UsageDayRow.series_id.distinct()),
+        )
+        .group_by(UsageDayRow.day)
+        .order_by(UsageDayRow.day.desc())
+    )
+    for day, tenants, series in days.all():
+        begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        until = begin + timedelta(days=1)
+        span = (max(begin, first), until if end is None else min(until, end))
+        found = await _last_event(session, tenants, series, *span)
+        if found is not None:
+            return found
+    return None
+
+
+async def _last_event(
+    session: AsyncSession,
+    tenants: Sequence[int],
+    series: Sequence[int],
+    first: datetime,
+    end: datetime,
+) -> datetime | None:
+    """Of those that have been priced, of requests and of occupancy."""
+    ends = []
+    for row, time in (
+        (UsageEventRow, UsageEventRow.event_time),
+        (OccupancyEventRow, OccupancyEventRow.ends),
+    ):
+        query = select(func.max(time)).where(
+            row.tenant_no.in_(tenants),
+            row.series_id.in_(series),
+            time >= first,
+            time < end,
+            row.price_version_no > 0,
+        )
+        ends.append(await session.scalar(query))
+    return max((each for each in ends if each is not None), default=None)
 
 
 async def has_rated(session: AsyncSession, price: PriceList) -> bool:
-    """Looked for in the time that it holds, which has an index."""
-    query = (
-        select(RatedLineRow.event_id)
-        .join(UsageEventRow, UsageEventRow.event_id == RatedLineRow.event_id)
-        .where(
-            RatedLineRow.price_version_id == price.id,
-            UsageEventRow.event_time >= price.effective_from,
-        )
-        .limit(1)
+    query = _rated_days().where(
+        UsageDayRow.price_version_no == price.no,
+        UsageDayRow.day >= price.effective_from.astimezone(UTC).date(),
     )
-    if price.effective_to is not None:
-        query = query.where(UsageEventRow.event_time < price.effective_to)
-    return await session.scalar(query) is not None
+    return await session.scalar(query.with_only_columns(UsageDayRow.day).limit(1)) is not None
 
 
-async def add_ratings(session: AsyncSession, ratings: Sequence[Rating]) -> None:
-    values = [
-        {
-            "event_id": rating.event.event_id,
-            "tenant_id": rating.event.tenant_id,
-            "meter": line.meter,
-            "quantity": line.quantity,
-            "per_million": line.parts[0].per_million,
-            "price_version_id": rating.price.id,
-            "currency": rating.price.currency,
-            "amount": line.amount,
-        }
-        for rating in ratings
-        if rating.price is not None
-        for line in rating.lines
-    ]
-    if values:
-        await session.execute(insert(RatedLineRow), values)
-
-
-async def add_unrated(session: AsyncSession, unrated: Sequence[tuple[Billable, str]]) -> None:
-    """(event, why) of events that cannot be rated; those that wait already are left as they are."""
-    if not unrated:
-        return
-    values = [
-        {"event_id": event.event_id, "tenant_id": event.tenant_id, "reason": reason}
-        for event, reason in unrated
-    ]
-    await session.execute(insert(UnratedEventRow).values(values).on_conflict_do_nothing())
-
-
-async def take_unrated(session: AsyncSession, after: str, limit: int) -> list[Billable]:
-    """Events that wait for a price, by id, locked until the transaction ends; those that another
-    worker has are left out."""
-    query = (
-        select(UsageEventRow)
-        .join(UnratedEventRow, UnratedEventRow.event_id == UsageEventRow.event_id)
-        .where(UnratedEventRow.event_id > after)
-        .order_by(UnratedEventRow.event_id)
-        .limit(limit)
-        .with_for_update(of=UnratedEventRow, skip_locked=True)
-    )
-    return [billable(row) for row in await session.scalars(query)]
-
-
-async def next_unrated(session: AsyncSession, after: str) -> str | None:
-    """The id of the first event that waits after this one."""
-    query = select(func.min(UnratedEventRow.event_id)).where(UnratedEventRow.event_id > after)
-    found: str | None = await session.scalar(query)
-    return found
-
-
-async def count_unrated(session: AsyncSession) -> int:
-    return await session.scalar(select(func.count()).select_from(UnratedEventRow)) or 0
-
-
-async def last_unrated(
-    session: AsyncSession, limit: int
-) -> list[tuple[UnratedEventRow, UsageEventRow]]:
-    """The newest that wait, with the events themselves."""
-    query = (
-        select(UnratedEventRow, UsageEventRow)
-        .join(UsageEventRow, UsageEventRow.event_id == UnratedEventRow.event_id)
-        .order_by(UnratedEventRow.since.desc())
-        .limit(limit)
-    )
-    return [(waiting, event) for waiting, event in await session.execute(query)]
-
-
-async def drop_unrated(session: AsyncSession, event_ids: Sequence[str]) -> None:
-    await session.execute(delete(UnratedEventRow).where(UnratedEventRow.event_id.in_(event_ids)))
-
-
-def billable(row: UsageEventRow) -> Billable:
-    return Billable(
-        event_id=row.event_id,
-        tenant_id=row.tenant_id,
-        model=row.model,
-        plan=row.plan,
-        event_time=row.event_time,
-        prompt_tokens=row.prompt_tokens,
-        cached_tokens=row.cached_tokens,
-        output_tokens=row.output_tokens,
-        class_=row.tier,
-        adapter_id=None,
-        cold_loads=0,
+def _rated_days() -> Select[UsageDayRow]:
+    """Sums of what has been priced."""
+    return (
+        select(UsageDayRow)
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageDayRow.series_id)
+        .where(UsageDayRow.price_version_no > 0, UsageDayRow.quantity > 0)
     )

@@ -1,15 +1,16 @@
-"""Rates stored events. Whatever cannot be rated fails closed: the event is marked unrated, with the
-reason, and rated once it can be. Knows no HTTP."""
+"""Rates events. Whatever cannot be rated fails closed: the event waits, with the reason, and is
+rated once it can be. Knows no HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing import quantities, repository
+from tenora_platform.billing import quantities, repository, waiting
 from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import (
     Billable,
@@ -20,53 +21,57 @@ from tenora_platform.billing.rating import (
     priced,
     volumes_of,
 )
+from tenora_platform.billing.waiting import Waiting
 from tenora_platform.db import Database, plain_reason
+from tenora_platform.usage.seal import Seals
+from tenora_platform.usage.sums import Sums
 
 RERATE_BATCH = 500
 _UNFORESEEN = (DataError, IntegrityError, ArithmeticError, ValueError)
 _log = structlog.get_logger(__name__)
 
 
-async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> list[Rating]:
-    """Write and return the ratings of newly stored events, in their own transaction; those that
-    cannot be rated are marked. Call it once for each event. Never at the events' cost: what the
-    checks did not foresee leaves all of them marked."""
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """What became of events, by id: those that have been rated, and why the others wait."""
+
+    ratings: dict[str, Rating]
+    reasons: dict[str, str]
+
+
+async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> Rated:
+    """Rate new events, in the transaction that stores them; call it once for each event. Never at
+    the events' cost: what the checks did not foresee leaves all of them waiting."""
     if not events:
-        return []
+        return Rated({}, {})
     try:
         async with session.begin_nested():
             await repository.lock_prices(session, to_change=False)
-            ratings, unrated = await _rated(session, events)
-            await repository.add_ratings(session, ratings)
-            await repository.add_unrated(session, unrated)
-            return ratings
+            return await _rated(session, events)
     except _UNFORESEEN as error:
         _log.exception("events cannot be rated", events=len(events))
         reason = f"rating failed: {plain_reason(error)}"
-        await repository.add_unrated(session, [(event, reason) for event in events])
-        return []
+        return Rated({}, {event.event_id: reason for event in events})
 
 
-async def _rated(
-    session: AsyncSession, events: Sequence[Billable]
-) -> tuple[list[Rating], list[tuple[Billable, str]]]:
+async def _rated(session: AsyncSession, events: Sequence[Billable]) -> Rated:
     times = [event.event_time for event in events]
     prices = Prices.of(await repository.price_lists(session, min(times), max(times)))
     found: list[Priced] = []
-    unrated: list[tuple[Billable, str]] = []
+    reasons: dict[str, str] = {}
     for event in events:
         try:
             found.append(priced(prices, event))
         except UnratableError as why:
-            unrated.append((event, str(why)))
+            reasons[event.event_id] = str(why)
     starts = await quantities.take_volumes(session, volumes_of(found))
-    return place(found, starts), unrated
+    return Rated({each.event.event_id: each for each in place(found, starts)}, reasons)
 
 
 async def rate_waiting(db: Database) -> int:
     """Rate every event that waits and can be rated by now; returns how many. Small transactions: it
     may be ended at any point and run again."""
-    rated, after = 0, ""
+    rated, after = 0, 0
     while True:
         done, after = await _rate_batch(db, after, RERATE_BATCH)
         if not after:
@@ -74,20 +79,16 @@ async def rate_waiting(db: Database) -> int:
         rated += done
 
 
-async def _rate_batch(db: Database, after: str, limit: int) -> tuple[int, str]:
-    """(how many of the next `limit` that wait were rated, the last one's id or ""). Should a batch
-    fail as a whole, each of it is tried alone: one event keeps no other from being rated."""
+async def _rate_batch(db: Database, after: int, limit: int) -> tuple[int, int]:
+    """(how many of the next `limit` that wait were rated, the last one's number or 0). Should a
+    batch fail as a whole, each of it is tried alone: one event keeps no other from being rated."""
     try:
         async with db.admin_session() as session:
             await repository.lock_prices(session, to_change=False)
-            events = await repository.take_unrated(session, after, limit)
-            if not events:
-                return 0, ""
-            ratings, _ = await _rated(session, events)
-            done = [rating.event.event_id for rating in ratings]
-            await repository.add_ratings(session, ratings)
-            await repository.drop_unrated(session, done)
-            return len(done), events[-1].event_id
+            found = await waiting.take_unrated(session, after, limit)
+            if not found:
+                return 0, 0
+            return await _rate_taken(session, Seals(db.secret), found), found[-1].mark.no
     except _UNFORESEEN:
         if limit == 1:
             _log.exception("an event cannot be rated", after=after)
@@ -101,6 +102,28 @@ async def _rate_batch(db: Database, after: str, limit: int) -> tuple[int, str]:
     return rated, after
 
 
-async def _next_waiting(db: Database, after: str) -> str:
+async def _rate_taken(session: AsyncSession, seals: Seals, found: Sequence[Waiting]) -> int:
+    """Rate what can be rated of these, and move the sums with them."""
+    whole = [each for each in found if seals.holds(each.row)]
+    if len(whole) < len(found):
+        # Rated, they would be sealed anew. The reconciliation names them.
+        _log.error("events that wait have been changed", events=len(found) - len(whole))
+    if not whole:
+        return 0
+    events = [each.billable for each in whole]
+    ratings = (await _rated(session, events)).ratings
+    done, sums = [], Sums()
+    for each, event in zip(whole, events, strict=True):
+        rating = ratings.get(event.event_id)
+        if rating is not None:
+            done.append((each, rating))
+            sums.take(event, each.row.series_id, None, each.row.sequence)
+            sums.add(event, each.row.series_id, rating, each.row.sequence)
+    await waiting.set_ratings(session, seals, done)
+    await sums.write(session)
+    return len(done)
+
+
+async def _next_waiting(db: Database, after: int) -> int:
     async with db.admin_session() as session:
-        return await repository.next_unrated(session, after) or ""
+        return await waiting.next_unrated(session, after) or 0

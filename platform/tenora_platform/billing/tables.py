@@ -75,30 +75,3 @@ class VolumeRow(Base):
     class_: Mapped[str] = mapped_column("class", Text, primary_key=True)
     meter: Mapped[str] = mapped_column(Text, primary_key=True)
     quantity: Mapped[int] = mapped_column(BigInteger)
-
-
-class RatedLineRow(Base):
-    """What one meter of one event costs. Exact: amount = quantity * per_million / 10^6."""
-
-    __tablename__ = "rated_lines"
-
-    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    meter: Mapped[str] = mapped_column(Text, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
-    quantity: Mapped[int] = mapped_column(BigInteger)
-    per_million: Mapped[Decimal] = mapped_column(Numeric(20, 6))
-    price_version_id: Mapped[str] = mapped_column(Text, ForeignKey("price_versions.id"))
-    currency: Mapped[str] = mapped_column(Text)
-    amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
-    rated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
-
-
-class UnratedEventRow(Base):
-    """An event that waits for a price; removed when its lines are written."""
-
-    __tablename__ = "unrated_events"
-
-    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
-    reason: Mapped[str] = mapped_column(Text)
-    since: Mapped[datetime] = mapped_column(_Time, server_default=func.now())

@@ -4,7 +4,7 @@ compare. Knows plans and keys as numbers; no Redis, no database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_FLOOR, Context, Decimal
@@ -14,7 +14,7 @@ from tenora_engine.events import UsageRecord
 from tenora_platform.auth import Caps, TenantContext
 from tenora_platform.billing.price_lists import Prices
 from tenora_platform.billing.rating import Rating, Volume, priced
-from tenora_platform.usage.records import billable, event_values
+from tenora_platform.usage.records import billable, usage_event
 
 BudgetName = Literal["key_day", "key_month", "plan_day", "plan_month", "credit"]
 CREDIT: Literal["credit"] = "credit"
@@ -138,14 +138,9 @@ def charge_of(record: UsageRecord, prices: Prices, used: Mapping[Volume, int]) -
     """What the usage sink will make of this record, at most: where its price has tiers, the dearest
     of those that are left beyond `used`; the books' word replaces it. Raises BadRecordError for one
     that cannot become an event, UnratableError for one that cannot be priced."""
-    values = event_values(record, {record.context.get("tenant_id", "")})
-    rating = priced(prices, billable(values)).rating_at_most(used)
-    return charge_for(rating, values["api_key_id"])
-
-
-def charges_of(ratings: Sequence[Rating], keys: Mapping[str, str | None]) -> list[Charge]:
-    """Of events that have been rated; `keys` has the API key of each."""
-    return [charge_for(rating, keys[rating.event.event_id]) for rating in ratings]
+    event = usage_event(record)
+    rating = priced(prices, billable(event)).rating_at_most(used)
+    return charge_for(rating, event.series.api_key_id)
 
 
 def charge_for(rating: Rating, key_id: str | None) -> Charge:

@@ -10,6 +10,7 @@ from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.budgets.accounts import money_of
 from tenora_platform.budgets.store import Level
+from tenora_platform.usage.ids import event_of_run
 
 if TYPE_CHECKING:
     from tenora_platform.budgets.service import Budgets
@@ -77,8 +78,11 @@ NO_HOLD = NoHold()
 
 
 def event_ids(request: GenerationRequest) -> list[str]:
-    """As the engine will name the usage of its sequences."""
-    return [f"{request.request_id}:{index}" for index in range(request.sampling.n)]
+    """As the usage of its sequences will be called."""
+    return [
+        event_of_run(request.request_id, request.context, index).text
+        for index in range(request.sampling.n)
+    ]
 
 
 def is_degraded(levels: Sequence[Level]) -> bool:

@@ -1,22 +1,32 @@
-"""What the database knows of money spent: sums of rated lines by account, the events of lately, and
-grants of credit. No decisions, no commits."""
+"""What the database knows of money spent: sums by account, the events of lately, and grants of
+credit. No decisions, no commits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
-from sqlalchemy import ARRAY, Select, Text, any_, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.tables import RatedLineRow
+from tenora_platform.billing.rating import exact_sum
+from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.budgets.tables import CreditGrantRow
-from tenora_platform.usage.tables import UsageEventRow
-
-_NANO = 10**9
+from tenora_platform.times import LATEST
+from tenora_platform.usage.ids import event_of, event_text
+from tenora_platform.usage.reading import Span as Rest
+from tenora_platform.usage.reading import pieces, tenant_no
+from tenora_platform.usage.tables import (
+    OccupancyEventRow,
+    UsageDayRow,
+    UsageEventRow,
+    UsageHourRow,
+    UsageSeriesRow,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,63 +38,126 @@ class Span:
     key_id: str | None = None
 
 
-def _events(tenant_id: str) -> Select[str, str | None, datetime, Decimal]:
-    """Every rated event: id, key, time and nanos, its whole amount rounded up once. One whose
-    meters did not move has no lines, and is rated all the same."""
-    amount = func.coalesce(func.sum(RatedLineRow.amount), 0)
-    nanos = func.ceil(amount * _NANO).label("nanos")
-    still = (UsageEventRow.prompt_tokens == 0) & (UsageEventRow.output_tokens == 0)
-    return (
-        select(UsageEventRow.event_id, UsageEventRow.api_key_id, UsageEventRow.event_time, nanos)
-        .outerjoin(RatedLineRow, RatedLineRow.event_id == UsageEventRow.event_id)
-        .where(UsageEventRow.tenant_id == tenant_id, or_(RatedLineRow.event_id.is_not(None), still))
-        .group_by(UsageEventRow.event_id)
-    )
-
-
 async def spent(session: AsyncSession, tenant_id: str, span: Span) -> int:
-    """Nanos."""
-    query = _events(tenant_id).where(UsageEventRow.event_time >= span.start)
-    if span.end is not None:
-        query = query.where(UsageEventRow.event_time < span.end)
-    if span.key_id is not None:
-        query = query.where(UsageEventRow.api_key_id == span.key_id)
-    events = query.subquery()
-    return int(await session.scalar(select(func.coalesce(func.sum(events.c.nanos), 0))) or 0)
+    """Nanos, each event's whole amount rounded up once."""
+    found = await _by_version(session, tenant_id, span, "charged_nanos", _nanos)
+    return int(sum(found.values(), Decimal(0)))
+
+
+async def amounts_spent(
+    session: AsyncSession, tenant_id: str, start: datetime, end: datetime
+) -> dict[str, Decimal]:
+    """Of what ended in between, by currency, to all twelve decimals."""
+    found = await _by_version(session, tenant_id, Span(start, end), None, _amount)
+    query = select(PriceVersionRow.no, PriceVersionRow.currency)
+    total: dict[str, Decimal] = {}
+    for no, currency in await session.execute(query.where(PriceVersionRow.no.in_(list(found)))):
+        total[currency] = exact_sum((total.get(currency, Decimal(0)), found[no]))
+    return total
+
+
+_Rated = type[UsageEventRow] | type[OccupancyEventRow]
+
+
+def _nanos(row: _Rated) -> ColumnElement[Decimal]:
+    return func.ceil(row.amount * 10**9)
+
+
+def _amount(row: _Rated) -> ColumnElement[Decimal | None]:
+    return row.amount.expression
+
+
+async def _by_version(
+    session: AsyncSession,
+    tenant_id: str,
+    span: Span,
+    meter: str | None,
+    of_event: Callable[[_Rated], ColumnElement[Any]],
+) -> dict[int, Decimal]:
+    """By price version: of whole days and hours from the sums (the quantity of `meter`, or all
+    amounts), of the rest from the events."""
+    of = pieces(span.start, span.end or LATEST)
+    queries: list[Any] = []
+    for row, begins, spans in (
+        (UsageDayRow, UsageDayRow.day, [(each.start.date(), each.end.date()) for each in of.days]),
+        (UsageHourRow, UsageHourRow.hour, [(each.start, each.end) for each in of.hours]),
+    ):
+        what = row.amount if meter is None else row.quantity
+        query = select(row.price_version_no, func.sum(what)).where(row.tenant_id == tenant_id)
+        if meter is not None:
+            query = query.where(row.meter == meter)
+        if span.key_id is not None:
+            query = query.where(row.series_id.in_(_series_of(tenant_id, span.key_id)))
+        query = query.group_by(row.price_version_no)
+        queries += [query.where(begins >= first, begins < end) for first, end in spans]
+    for each in of.events:
+        queries += _edge(tenant_id, each, span.key_id, of_event)
+    found: dict[int, Decimal] = {}
+    for query in queries:
+        for row_of in await session.execute(query):
+            no, amount = int(row_of[0]), Decimal(row_of[1])
+            found[no] = exact_sum((found.get(no, Decimal(0)), amount))
+    return found
+
+
+def _edge(
+    tenant_id: str, span: Rest, key_id: str | None, of: Callable[[_Rated], ColumnElement[Any]]
+) -> list[Any]:
+    queries: list[Any] = []
+    for row, ended in (
+        (UsageEventRow, UsageEventRow.event_time),
+        (OccupancyEventRow, OccupancyEventRow.ends),
+    ):
+        query: Any = select(row.price_version_no, func.sum(of(row))).where(
+            row.tenant_no == tenant_no(tenant_id),
+            row.price_version_no.is_not(None),
+            ended >= span.start,
+            ended < span.end,
+        )
+        if key_id is not None:
+            query = query.where(row.series_id.in_(_series_of(tenant_id, key_id)))
+        queries.append(query.group_by(row.price_version_no))
+    return queries
+
+
+def _series_of(tenant_id: str, key_id: str) -> Select[int]:
+    return select(UsageSeriesRow.id).where(
+        UsageSeriesRow.tenant_id == tenant_id, UsageSeriesRow.api_key_id == key_id
+    )
 
 
 async def lately_stored(
     session: AsyncSession, tenant_id: str, *, within: timedelta, ids: Sequence[str]
 ) -> list[Charge]:
     """The rated events that were stored within this time, and those of `ids`."""
-    new = (UsageEventRow.ingested_at >= func.now() - within) & (
-        # The index is by this one; what ended longer before it was stored, `ids` has.
-        UsageEventRow.event_time >= func.now() - 30 * within
-    )
-    query = _events(tenant_id).where(
-        or_(new, UsageEventRow.event_id == any_(literal(list(ids), ARRAY(Text))))
-    )
-    return [
-        Charge(event_id=event_id, tenant_id=tenant_id, key_id=key or "", at=at, nanos=int(nanos))
-        for event_id, key, at, nanos in await session.execute(query)
-    ]
-
-
-async def amounts_spent(
-    session: AsyncSession, tenant_id: str, start: datetime, end: datetime
-) -> dict[str, Decimal]:
-    """Of the events that ended in between, by currency, to all twelve decimals."""
     query = (
-        select(RatedLineRow.currency, func.sum(RatedLineRow.amount))
-        .join(UsageEventRow, RatedLineRow.event_id == UsageEventRow.event_id)
-        .where(
-            UsageEventRow.tenant_id == tenant_id,
-            UsageEventRow.event_time >= start,
-            UsageEventRow.event_time < end,
+        select(
+            UsageSeriesRow.kind,
+            UsageEventRow.request,
+            UsageEventRow.sequence,
+            UsageSeriesRow.api_key_id,
+            UsageEventRow.event_time,
+            _nanos(UsageEventRow),
         )
-        .group_by(RatedLineRow.currency)
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .where(
+            UsageEventRow.tenant_no == tenant_no(tenant_id),
+            UsageEventRow.price_version_no.is_not(None),
+        )
     )
-    return dict((await session.execute(query)).all())
+    # The index is by when it ended; what ended longer before it was stored, `ids` has.
+    new = query.where(
+        UsageEventRow.event_time >= func.now() - 30 * within,
+        UsageEventRow.ingested_at >= func.now() - within,
+    )
+    asked = [event_of(each).key for each in ids]
+    named = query.where(tuple_(UsageEventRow.request, UsageEventRow.sequence).in_(asked))
+    found = {}
+    for part in (new, named) if asked else (new,):
+        for kind, request, sequence, key, at, nanos in await session.execute(part):
+            event_id = event_text(kind, request, sequence)
+            found[event_id] = Charge(event_id, tenant_id, key or "", at, int(nanos))
+    return list(found.values())
 
 
 async def grants(

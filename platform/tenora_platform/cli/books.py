@@ -13,6 +13,7 @@ from tenora_engine.transport.outbox import UsageOutbox
 from tenora_platform.db import psycopg_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
 from tenora_platform.secret import load_secret
+from tenora_platform.usage.ids import request_text
 
 
 def read_books(data_dir: Path) -> Books:
@@ -27,20 +28,26 @@ def read_books(data_dir: Path) -> Books:
         url = psycopg_url(postgres.url).set(drivername="postgresql")
         with psycopg.connect(url.render_as_string(hide_password=False)) as link:
             events: dict[str, list[tuple[int, int]]] = {}
-            for request_id, prompt, output in link.execute(
-                "select request_id, prompt_tokens, output_tokens from usage_events"
+            for kind, request, prompt, output in link.execute(
+                "select kind, request, prompt_tokens, output_tokens from usage_events"
+                " join usage_series on usage_series.id = series_id"
             ):
-                events.setdefault(request_id, []).append((prompt, output))
+                events.setdefault(request_text(kind, request), []).append((prompt, output))
             return Books(
                 events=events,
                 rated={
                     meter: int(quantity)
                     for meter, quantity in link.execute(
-                        "select meter, sum(quantity) from rated_lines group by meter"
+                        "select meter, sum(quantity) from usage_days"
+                        " where price_version_no > 0 and amount > 0 group by meter"
                     )
                 },
                 unrated=_count(link, "unrated_events"),
-                unrated_and_rated=_count(link, "unrated_events join rated_lines using (event_id)"),
+                unrated_and_rated=_count(
+                    link,
+                    "unrated_events join usage_events using (request, sequence)"
+                    " where price_version_no is not null",
+                ),
                 dead_letters=_count(link, "usage_dead_letters"),
                 in_outbox=pending,
             )

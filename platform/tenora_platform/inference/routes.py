@@ -8,10 +8,12 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import State as StarletteState
 
 from tenora_platform.auth import TenantContext, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
+from tenora_platform.ids import new_ulid
 from tenora_platform.inference.admission import admitted
 from tenora_platform.inference.chat import chat_prompt, chat_stream, chat_whole
 from tenora_platform.inference.completions import (
@@ -183,10 +185,18 @@ async def _session(
         open_ended=open_ended,
         kind=kind,
         x_request_id=request.state.request_id,
+        ulid=_only_once(request.state),
         admission=getattr(request.state, "admission", None),
         transcript=transcript_of(request, tenant, body, length),
         asked_tier=body.service_tier,
     )
+
+
+def _only_once(state: StarletteState) -> str:
+    """The ULID that the answer's id shares with an x-request-id of our making. Usage is known by
+    it: another session of the same HTTP request would get another."""
+    ulid, state.request_ulid = state.request_ulid, new_ulid()
+    return str(ulid)
 
 
 def _streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventStream:

@@ -17,7 +17,6 @@ from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold
 from tenora_platform.errors import ApiError, UnavailableError
-from tenora_platform.ids import new_id
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
 from tenora_platform.inference.schemas import PromptTokensDetails, SamplingFields, Usage
@@ -68,6 +67,7 @@ class InferenceSession:
     open_ended: bool
     kind: str  # the id's prefix: chatcmpl, cmpl
     x_request_id: str  # of the HTTP answer
+    ulid: str  # of no other session
     admission: Admission | None = None  # where the limits have counted it
     transcript: Transcript | None = None  # if its contents are kept
     asked_tier: str | None = None  # by the client
@@ -77,7 +77,7 @@ class InferenceSession:
     _runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.id = new_id(self.kind)
+        self.id = f"{self.kind}_{self.ulid}"
         self.created = int(time.time())
         self.headers["x-tenora-tier"] = self.tier
         adapter = self.resolved.adapter

@@ -12,10 +12,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.events import UsageRecord
-from tenora_platform.billing import repository as billing
+from tenora_platform.billing import waiting
 from tenora_platform.billing.service import rate_waiting
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
+from tenora_platform.usage.ids import event_text, request_text, x_request_id_of
 from tenora_platform.usage.records import record_of
 from tenora_platform.usage.schemas import DeadLetter, Reconciliation, UnratedEvent
 from tenora_platform.usage.sink import UsageSink
@@ -74,7 +75,7 @@ class Leftovers:
         await self._retry_letters()
         async with self._db.admin_session() as session:
             self._tell(
-                await billing.count_unrated(session), await repository.count_open_letters(session)
+                await waiting.count_unrated(session), await repository.count_open_letters(session)
             )
 
     def _tell(self, unrated: int, letters: int) -> None:
@@ -109,7 +110,7 @@ def _record(letter: DeadLetterRow) -> UsageRecord | None:
 async def reconciliation(session: AsyncSession) -> Reconciliation:
     """How much is not billed, and the newest of it with the reasons."""
     unrated, letters = (
-        await billing.count_unrated(session),
+        await waiting.count_unrated(session),
         await repository.count_open_letters(session),
     )
     return Reconciliation(
@@ -118,14 +119,14 @@ async def reconciliation(session: AsyncSession) -> Reconciliation:
         dead_letters=letters,
         newest_unrated_events=[
             UnratedEvent(
-                event_id=row.event_id,
-                tenant_id=row.tenant_id,
-                request_id=event.request_id,
-                x_request_id=event.x_request_id,
-                reason=row.reason,
-                since=row.since,
+                event_id=event_text(each.series.kind, each.row.request, each.row.sequence),
+                tenant_id=each.mark.tenant_id,
+                request_id=request_text(each.series.kind, each.row.request),
+                x_request_id=x_request_id_of(each.row.request, each.row.x_request_id),
+                reason=each.mark.reason,
+                since=each.mark.since,
             )
-            for row, event in await billing.last_unrated(session, SHOWN_MAX)
+            for each in await waiting.last_unrated(session, SHOWN_MAX)
         ],
         newest_dead_letters=[
             DeadLetter(

@@ -5,72 +5,121 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing.rating import Billable
 from tenora_platform.times import EARLIEST, LATEST
+from tenora_platform.usage.ids import (
+    BadSequenceError,
+    EventId,
+    event_of_run,
+    event_text,
+    stored_x_request_id,
+)
+from tenora_platform.usage.series import Series
+from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
 
 _TEXT_MAX = 1000  # of one id or name; longer ones do not fit into an index
 _LATEST = LATEST - timedelta(seconds=1)
+_COUNT_END = 2**31
+_MS = timedelta(milliseconds=1)
+_MS_MAX = 1e13  # three hundred years
+NO_TENANT = "it names no tenant that exists"
 
 
 class BadRecordError(Exception):
     """The record cannot become an event; the message says why."""
 
 
-def event_values(record: UsageRecord, tenants: set[str]) -> dict[str, Any]:
-    """The record as a row of usage_events. Raises BadRecordError."""
+@dataclass(frozen=True, slots=True)
+class UsageEvent:
+    """A record as it will be stored; what repeats is in `series`. Times in ms from arrival."""
+
+    id: EventId
+    series: Series
+    event_time: datetime
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    max_tokens: int | None
+    cold_loads: int
+    finish_reason: str
+    residency: str | None
+    queue_ms: float
+    adapter_load_ms: float
+    first_token_ms: float | None
+    duration_ms: float
+    preemptions: int
+    x_request_id: str | None
+
+
+def usage_event(record: UsageRecord) -> UsageEvent:
+    """Raises BadRecordError. Whether its tenant exists is not asked."""
     context = record.context
-    if context.get("tenant_id") not in tenants:
-        raise BadRecordError("it names no tenant that exists")
-    if not context.get("model"):
-        raise BadRecordError("it names no model")
+    _check_names(context)
     counts = (record.prompt_tokens, record.cached_tokens, record.output_tokens)
-    if min(counts) < 0 or max(counts) >= 2**62:
+    if min(counts) < 0 or max(counts) >= _COUNT_END:
         raise BadRecordError(f"its token counts {counts} are impossible")
     if record.cached_tokens > record.prompt_tokens:
         raise BadRecordError("more tokens were cached than the prompt has")
     _check_texts(record)
-    return {
-        "event_id": record.event_id,
-        "tenant_id": context["tenant_id"],
-        "request_id": context.get("request_id") or record.request_id,
-        "x_request_id": context.get("x_request_id") or None,
-        "sequence": _sequence(record),
-        "api_key_id": context.get("api_key_id") or None,
-        "model": context["model"],
-        "plan": context.get("plan") or None,
-        "adapter_version_id": context.get("adapter_version_id") or None,
-        "adapter_digest": record.adapter_digest,
-        "prompt_tokens": record.prompt_tokens,
-        "cached_tokens": record.cached_tokens,
-        "output_tokens": record.output_tokens,
-        "tier": record.tier,
-        "finish_reason": record.finish_reason,
-        "residency": record.residency,
-        "queue_ms": record.queue_ms,
-        "adapter_load_ms": record.adapter_load_ms,
-        "arrival_time": _time(record.arrival_s),
-        "first_token_time": (None if record.first_token_s is None else _time(record.first_token_s)),
-        "event_time": _time(record.finished_s),
-    }
+    try:
+        event_id = event_of_run(record.request_id, context, record.index)
+    except BadSequenceError as error:
+        raise BadRecordError(f"its sequence {error} is impossible") from error
+    arrival, finished = _time(record.arrival_s), _time(record.finished_s)
+    first = None if record.first_token_s is None else _time(record.first_token_s)
+    return UsageEvent(
+        id=event_id,
+        series=_series(record, event_id.kind),
+        event_time=finished,
+        prompt_tokens=record.prompt_tokens,
+        cached_tokens=record.cached_tokens,
+        output_tokens=record.output_tokens,
+        max_tokens=_small(context.get("max_tokens")),
+        cold_loads=int(record.cold_load),
+        finish_reason=record.finish_reason,
+        residency=record.residency,
+        queue_ms=_ms(record.queue_ms),
+        adapter_load_ms=_ms(record.adapter_load_ms),
+        first_token_ms=None if first is None else _ms((first - arrival) / _MS),
+        duration_ms=_ms((finished - arrival) / _MS),
+        preemptions=min(record.preemptions, _COUNT_END - 1),
+        x_request_id=stored_x_request_id(event_id.request, context.get("x_request_id")),
+    )
 
 
-def _sequence(record: UsageRecord) -> int:
-    """Its place among all sequences of what the client sent: each of several prompts is a request
-    of its own to the engine."""
-    first = record.context.get("first_sequence", "0")
-    if not (first.isascii() and first.isdigit() and len(first) < 10) or record.index < 0:
-        raise BadRecordError(f"its sequence {first[:20]!r} and {record.index} is impossible")
-    sequence = int(first) + record.index
-    if sequence >= 2**31:
-        raise BadRecordError(f"its sequence {sequence} is impossible")
-    return sequence
+def _series(record: UsageRecord, kind: str) -> Series:
+    context = record.context
+    return Series(
+        tenant_id=context["tenant_id"],
+        kind=kind,
+        model=context["model"],
+        class_=record.tier,
+        asked_model=context.get("asked_model") or None,
+        alias=context.get("alias") or None,
+        adapter_id=context.get("adapter_id") or None,
+        adapter_version_id=context.get("adapter_version_id") or None,
+        adapter_digest=record.adapter_digest,
+        api_key_id=context.get("api_key_id") or None,
+        plan=context.get("plan") or None,
+        asked_class=context.get("asked_tier") or None,
+    )
+
+
+def _check_names(context: Mapping[str, str]) -> None:
+    tenant_id: object = context.get("tenant_id")
+    if not isinstance(tenant_id, str) or not tenant_id or _clean(tenant_id) != tenant_id:
+        raise BadRecordError(NO_TENANT)
+    if not context.get("model"):
+        raise BadRecordError("it names no model")
 
 
 def _check_texts(record: UsageRecord) -> None:
@@ -96,25 +145,50 @@ def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def billable(values: Mapping[str, Any]) -> Billable:
+def _ms(value: float) -> float:
+    if not math.isfinite(value) or abs(value) > _MS_MAX:
+        raise BadRecordError(f"{value} is not a time in ms")
+    return float(value)
+
+
+def _small(text: str | None) -> int | None:
+    """A number that the API wrote into the context; nothing where it did not."""
+    if not text or not text.isdecimal() or len(text) > 10:
+        return None
+    return min(int(text), _COUNT_END - 1)
+
+
+def billable(event: UsageEvent) -> Billable:
     return Billable(
-        event_id=values["event_id"],
-        tenant_id=values["tenant_id"],
-        model=values["model"],
-        plan=values["plan"],
-        event_time=values["event_time"],
-        prompt_tokens=values["prompt_tokens"],
-        cached_tokens=values["cached_tokens"],
-        output_tokens=values["output_tokens"],
-        class_=values["tier"],
-        adapter_id=None,
-        cold_loads=0,
+        event_id=event.id.text,
+        tenant_id=event.series.tenant_id,
+        model=event.series.model,
+        plan=event.series.plan,
+        event_time=event.event_time,
+        prompt_tokens=event.prompt_tokens,
+        cached_tokens=event.cached_tokens,
+        output_tokens=event.output_tokens,
+        cold_loads=event.cold_loads,
+        class_=event.series.class_,
+        adapter_id=event.series.adapter_id,
     )
 
 
-def claimed_tenant(record: UsageRecord) -> str:
-    """The tenant that the record names, as PostgreSQL can be asked for it."""
-    return _clean(record.context.get("tenant_id", ""))
+def stored_billable(row: UsageEventRow, series: UsageSeriesRow) -> Billable:
+    """The same of an event that is stored."""
+    return Billable(
+        event_id=event_text(series.kind, row.request, row.sequence),
+        tenant_id=series.tenant_id,
+        model=series.model,
+        plan=series.plan,
+        event_time=row.event_time,
+        prompt_tokens=row.prompt_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+        cold_loads=row.cold_loads,
+        class_=series.class_,
+        adapter_id=series.adapter_id,
+    )
 
 
 def letter_values(record: UsageRecord, reason: str) -> dict[str, Any]:
@@ -131,7 +205,25 @@ def letter_values(record: UsageRecord, reason: str) -> dict[str, Any]:
     event_id = _clean(record.event_id)
     if len(event_id) > _TEXT_MAX:
         event_id = f"sha256:{sha256(event_id.encode()).hexdigest()}"
-    return {"event_id": event_id, "record": shown, "raw": raw, "reason": _clean(reason)}
+    request, sequence = claimed_key(record) or (None, None)
+    return {
+        "event_id": event_id,
+        "request": request,
+        "sequence": sequence,
+        "record": shown,
+        "raw": raw,
+        "reason": _clean(reason),
+    }
+
+
+def claimed_key(record: UsageRecord) -> tuple[UUID, int] | None:
+    """Request and sequence of the event that it would be; None of one that contradicts itself."""
+    if record.event_id != f"{record.request_id}:{record.index}":
+        return None
+    try:
+        return event_of_run(record.request_id, record.context, record.index).key
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def record_of(raw: bytes) -> UsageRecord:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from tenora_platform.billing.price_lists import Meter
+
 Bucket = Literal["1h", "1d", "1mo"]
 
 
@@ -19,6 +21,7 @@ class GroupKeys(BaseModel):
     adapter_version: int | None = None
     api_key_id: str | None = None
     model: str | None = None
+    tier: str | None = None
 
 
 class UsageResult(GroupKeys):
@@ -48,9 +51,10 @@ class UsagePage(BaseModel):
 
 
 class MeterCost(BaseModel):
-    """One meter's share. `amount` is an exact decimal string."""
+    """One meter's share: of tokens, loads, kB*s of residency or kB*h of storage. `amount` is an
+    exact decimal string."""
 
-    meter: Literal["uncached_prefill", "cached_prefill", "output"]
+    meter: Meter
     quantity: int
     amount: str
 

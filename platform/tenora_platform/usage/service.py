@@ -3,7 +3,7 @@ sums are the repository's."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,17 +12,17 @@ from typing import Any, Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.billing.price_lists import METERS, Meter
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.errors import BadRequestError
 from tenora_platform.times import in_bounds
-from tenora_platform.usage import repository
-from tenora_platform.usage.repository import Group, Window
+from tenora_platform.usage import reading
+from tenora_platform.usage.reading import Group, Summed, Window, floor
 from tenora_platform.usage.schemas import (
     Bucket,
     CostBucket,
     CostPage,
     CostResult,
-    GroupKeys,
     MeterCost,
     UsageBucket,
     UsagePage,
@@ -34,8 +34,9 @@ _UNITS: Mapping[Bucket, Literal["hour", "day", "month"]] = {
     "1d": "day",
     "1mo": "month",
 }
-TENANT_GROUPS: tuple[Group, ...] = ("adapter", "adapter_version", "api_key", "model")
+TENANT_GROUPS: tuple[Group, ...] = ("adapter", "adapter_version", "api_key", "model", "tier")
 ADMIN_GROUPS: tuple[Group, ...] = ("tenant", *TENANT_GROUPS)
+_PRICED: Mapping[str, Meter] = {meter: meter for meter in METERS}
 CURRENCY_WITHOUT_LINES = "USD"  # of a result that has nothing but unrated events
 
 
@@ -59,18 +60,18 @@ def make_query(
     groups: tuple[Group, ...],
     tenant_id: str | None,
 ) -> Query:
-    """`start` and `end` are in UTC. Without `start` the current month, without `end` until now.
+    """`start` and `end` are in UTC. Without `start` the current month, without `end` this hour too.
     Raises BadRequestError."""
     now = datetime.now(UTC)
-    last = end if end is not None else now + timedelta(seconds=1)
-    first = start if start is not None else _floor(now, "month")
+    last = end if end is not None else _next(floor(now, "hour"), "hour")
+    first = start if start is not None else floor(now, "month")
     if first >= last:
         raise BadRequestError("start must be before end.", param="start", code="invalid_value")
     unit = _UNITS[bucket]
     if page is not None:
         first = max(first, _page_start(page))
     buckets: list[tuple[datetime, datetime]] = []
-    begin = _floor(first, unit)
+    begin = floor(first, unit)
     while begin < last and len(buckets) < limit:
         buckets.append((begin, _next(begin, unit)))
         begin = buckets[-1][1]
@@ -113,14 +114,6 @@ def _page_start(page: str) -> datetime:
         ) from error
 
 
-def _floor(time: datetime, unit: str) -> datetime:
-    hour = time.replace(minute=0, second=0, microsecond=0)
-    if unit == "hour":
-        return hour
-    day = hour.replace(hour=0)
-    return day if unit == "day" else day.replace(day=1)
-
-
 def _next(begin: datetime, unit: str) -> datetime:
     if unit == "hour":
         return begin + timedelta(hours=1)
@@ -129,49 +122,68 @@ def _next(begin: datetime, unit: str) -> datetime:
     return (begin + timedelta(days=32)).replace(day=1)
 
 
-def _keys(row: Mapping[str, Any]) -> GroupKeys:
-    return GroupKeys.model_validate(
-        {name: row[name] for name in GroupKeys.model_fields if name in row}
-    )
+Keys = tuple[tuple[str, Any], ...]
+"""Of a result, as `GroupKeys` names them."""
+
+
+def _in_order(keys: Keys) -> list[tuple[bool, Any]]:
+    """By value, and what has none last."""
+    return [(value is None, value) for _, value in keys]
 
 
 async def usage_page(session: AsyncSession, query: Query) -> UsagePage:
-    results: dict[datetime, list[UsageResult]] = defaultdict(list)
-    for row in await repository.sum_usage(session, query.window):
-        prompt, cached = int(row["prompt_tokens"]), int(row["cached_tokens"])
-        results[row["bucket"]].append(
-            UsageResult(
-                **_keys(row).model_dump(),
-                requests=row["requests"],
-                sequences=row["sequences"],
-                prompt_tokens=prompt,
-                cached_tokens=cached,
-                uncached_tokens=prompt - cached,
-                output_tokens=int(row["output_tokens"]),
-            )
-        )
+    found: dict[datetime, dict[Keys, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for each in await reading.sums(session, query.window):
+        found[each.bucket][each.group][each.meter] += each.quantity
     data = [
-        UsageBucket(start=begin, end=end, results=results[begin]) for begin, end in query.buckets
+        UsageBucket(
+            start=begin,
+            end=end,
+            results=[
+                _usage(keys, meters)
+                for keys, meters in sorted(found[begin].items(), key=lambda it: _in_order(it[0]))
+                if meters["sequences"]
+            ],
+        )
+        for begin, end in query.buckets
     ]
     return UsagePage(data=data, has_more=query.next_page is not None, next_page=query.next_page)
+
+
+def _usage(keys: Keys, meters: Counter[str]) -> UsageResult:
+    cached, uncached = meters["cached_prefill"], meters["uncached_prefill"]
+    return UsageResult(
+        **dict(keys),
+        requests=meters["requests"],
+        sequences=meters["sequences"],
+        prompt_tokens=cached + uncached,
+        cached_tokens=cached,
+        uncached_tokens=uncached,
+        output_tokens=meters["output"],
+    )
 
 
 class _Cost:
     """One result while it is being added up."""
 
-    def __init__(self, keys: GroupKeys, currency: str) -> None:
-        self.keys = keys
-        self.currency = currency
-        self.amount = Decimal(0)
-        self.meters: list[MeterCost] = []
+    def __init__(self) -> None:
+        self.quantities: Counter[Meter] = Counter()
+        self.amounts: defaultdict[Meter, Decimal] = defaultdict(Decimal)
         self.unrated = 0
 
-    def result(self) -> CostResult:
+    def add(self, meter: Meter, each: Summed) -> None:
+        self.quantities[meter] += each.quantity
+        self.amounts[meter] = exact_sum((self.amounts[meter], each.amount))
+
+    def result(self, keys: Keys, currency: str) -> CostResult:
         return CostResult(
-            **self.keys.model_dump(),
-            amount=money(self.amount),
-            currency=self.currency,
-            meters=self.meters,
+            **dict(keys),
+            amount=money(exact_sum(self.amounts.values())),
+            currency=currency,
+            meters=[
+                MeterCost(meter=meter, quantity=quantity, amount=money(self.amounts[meter]))
+                for meter, quantity in sorted(self.quantities.items())
+            ],
             unrated_events=self.unrated,
         )
 
@@ -182,28 +194,31 @@ def money(amount: Decimal) -> str:
 
 
 async def cost_page(session: AsyncSession, query: Query) -> CostPage:
-    costs: dict[datetime, dict[tuple[str, str], _Cost]] = defaultdict(dict)
-    for row in await repository.sum_costs(session, query.window):
-        keys = _keys(row)
-        found = costs[row["bucket"]].setdefault(
-            (keys.model_dump_json(), row["currency"]), _Cost(keys, row["currency"])
-        )
-        found.amount = exact_sum((found.amount, row["amount"]))
-        found.meters.append(
-            MeterCost(
-                meter=row["meter"], quantity=int(row["quantity"]), amount=money(row["amount"])
-            )
-        )
-    for row in await repository.count_unrated(session, query.window):
-        keys = _keys(row)
-        in_bucket = costs[row["bucket"]]
-        name = keys.model_dump_json()
-        rated = next((cost for (other, _), cost in in_bucket.items() if other == name), None)
-        if rated is None:
-            rated = in_bucket[name, ""] = _Cost(keys, CURRENCY_WITHOUT_LINES)
-        rated.unrated += row["events"]
+    costs: dict[datetime, dict[tuple[Keys, str], _Cost]] = defaultdict(lambda: defaultdict(_Cost))
+    unrated: Counter[tuple[datetime, Keys]] = Counter()
+    for each in await reading.sums(session, query.window):
+        if each.meter == "unrated":
+            unrated[each.bucket, each.group] += each.quantity
+        elif each.currency is not None and each.quantity:
+            meter = _PRICED.get(each.meter)
+            if meter is not None:
+                costs[each.bucket][each.group, each.currency].add(meter, each)
+    for (bucket, keys), events in unrated.items():
+        if events:
+            in_bucket = costs[bucket]
+            rated = min((currency for of, currency in in_bucket if of == keys), default=None)
+            in_bucket[keys, rated or CURRENCY_WITHOUT_LINES].unrated += events
     data = [
-        CostBucket(start=begin, end=end, results=[cost.result() for cost in costs[begin].values()])
+        CostBucket(
+            start=begin,
+            end=end,
+            results=[
+                cost.result(keys, currency)
+                for (keys, currency), cost in sorted(
+                    costs[begin].items(), key=lambda it: (_in_order(it[0][0]), it[0][1])
+                )
+            ],
+        )
         for begin, end in query.buckets
     ]
     return CostPage(data=data, has_more=query.next_page is not None, next_page=query.next_page)

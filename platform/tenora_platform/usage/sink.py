@@ -7,27 +7,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 import structlog
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError, EngineUnavailableError
 from tenora_engine.events import Metered, UsageRecord
-from tenora_platform.billing.service import rate_events
-from tenora_platform.budgets.accounts import Charge, charges_of
+from tenora_platform.budgets.accounts import Charge
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
-from tenora_platform.usage.records import (
-    BadRecordError,
-    billable,
-    claimed_tenant,
-    event_values,
-    letter_values,
-)
+from tenora_platform.usage.books import UsageBooks
+from tenora_platform.usage.records import letter_values
 
 Told = Callable[[Sequence[Charge]], Awaitable[None]]
 """Hears what has been stored and rated, after the commit; must not fail."""
@@ -54,6 +46,7 @@ class UsageSink:
     def __init__(self, engine: EngineClient, db: Database, *, told: Told | None = None) -> None:
         self._engine = engine
         self._db = db
+        self._books = UsageBooks(db)
         self._told = told
 
     async def run(self) -> None:
@@ -103,9 +96,7 @@ class UsageSink:
         """Every record is in the database when this returns: as an event or as a dead letter.
         Records that are there already change nothing."""
         try:
-            async with self._db.admin_session() as session:
-                charges = await self._store(session, records)
-            await self._tell(charges)
+            await self._store(records)
         except _OWN_FAULT:
             # Something the checks did not foresee. One by one, so that it stops nothing else.
             for record in records:
@@ -114,57 +105,32 @@ class UsageSink:
     async def retry(self, record: UsageRecord) -> bool:
         """Whether a record that was set aside is an event by now."""
         try:
-            async with self._db.admin_session() as session:
-                bad, charges = await self._store_good(session, [record])
-            await self._tell(charges)
-            return not bad
+            booked = await self._books.store([record])
+            await self._tell(booked.charges)
+            return not booked.bad
         except _OWN_FAULT:
             return False
 
     async def _store_alone(self, record: UsageRecord) -> None:
         try:
-            async with self._db.admin_session() as session:
-                charges = await self._store(session, [record])
-            await self._tell(charges)
+            await self._store([record])
         except _OWN_FAULT as error:
-            async with self._db.admin_session() as session:
-                await _set_aside(session, record, f"it could not be stored: {plain_reason(error)}")
+            await self._set_aside([(record, f"it could not be stored: {plain_reason(error)}")])
+
+    async def _store(self, records: Sequence[UsageRecord]) -> None:
+        booked = await self._books.store(records)
+        await self._set_aside(booked.bad)
+        await self._tell(booked.charges)
 
     async def _tell(self, charges: Sequence[Charge]) -> None:
         """Once it is in the books."""
         if self._told is not None and charges:
             await self._told(charges)
 
-    async def _store(
-        self, session: AsyncSession, records: Sequence[UsageRecord]
-    ) -> Sequence[Charge]:
-        bad, charges = await self._store_good(session, records)
-        for record, reason in bad:
-            await _set_aside(session, record, reason)
-        return charges
-
-    async def _store_good(
-        self, session: AsyncSession, records: Sequence[UsageRecord]
-    ) -> tuple[list[tuple[UsageRecord, str]], list[Charge]]:
-        """Store and rate what can be an event; returns the others, with the reasons, and what each
-        of the new events costs."""
-        tenants = await repository.known_tenants(
-            session, [claimed_tenant(record) for record in records]
-        )
-        events: dict[str, dict[str, Any]] = {}
-        bad: list[tuple[UsageRecord, str]] = []
-        for record in records:
-            try:
-                events[record.event_id] = event_values(record, tenants)
-            except BadRecordError as error:
-                bad.append((record, str(error)))
-        new = await repository.add_events(session, list(events.values()))
-        stored = [billable(values) for key, values in events.items() if key in new]
-        ratings = await rate_events(session, stored)
-        keys = {event_id: values["api_key_id"] for event_id, values in events.items()}
-        return bad, charges_of(ratings, keys)
-
-
-async def _set_aside(session: AsyncSession, record: UsageRecord, reason: str) -> None:
-    _log.error("usage record set aside", event_id=record.event_id, reason=reason)
-    await repository.add_dead_letter(session, letter_values(record, reason))
+    async def _set_aside(self, bad: Sequence[tuple[UsageRecord, str]]) -> None:
+        if not bad:
+            return
+        async with self._db.admin_session() as session:
+            for record, reason in bad:
+                _log.error("usage record set aside", event_id=record.event_id, reason=reason)
+                await repository.add_dead_letter(session, letter_values(record, reason))

@@ -1,23 +1,27 @@
-"""Rows of usage: one append-only event for each finished sequence, and the records that could not
-become one. They know no prices."""
+"""Rows of usage: one event for each finished sequence with what it costs, sums of them by hour and
+day, and the records that could not become one."""
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import (
+    ARRAY,
+    REAL,
     BigInteger,
     Date,
     DateTime,
-    Double,
     ForeignKey,
     Identity,
     Integer,
     LargeBinary,
     Numeric,
+    SmallInteger,
     Text,
+    Uuid,
     func,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -28,42 +32,87 @@ from tenora_platform.db import Base
 _Time = DateTime(timezone=True)
 
 
-class UsageEventRow(Base):
-    """The engine's UsageRecord, stored once. `event_time` is when the sequence ended."""
+class _Rated:
+    """The price of a row, set once: NULL while it waits for one, 0 where there was nothing to
+    price. `positions` is where its quantities began in the month's, by meter, where the list has
+    steps. `seal` is a keyed MAC of all other columns."""
+
+    price_version_no: Mapped[int | None] = mapped_column(Integer)
+    amount: Mapped[Decimal | None] = mapped_column(Numeric(38, 12))
+    positions: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
+    seal: Mapped[int] = mapped_column(BigInteger)
+
+
+class UsageEventRow(_Rated, Base):
+    """The engine's UsageRecord, stored once, and what it costs. Partitioned by month of `request`.
+    What repeats is in its series. Times in ms from the request's arrival."""
 
     __tablename__ = "usage_events"
 
-    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
-    request_id: Mapped[str] = mapped_column(Text)  # the answer's id: chatcmpl_...
-    x_request_id: Mapped[str | None] = mapped_column(Text)  # of the HTTP answer; old ones: NULL
-    sequence: Mapped[int] = mapped_column(Integer)
-    api_key_id: Mapped[str | None] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(Text)
-    plan: Mapped[str | None] = mapped_column(Text)
-    adapter_version_id: Mapped[str | None] = mapped_column(Text)
-    adapter_digest: Mapped[str | None] = mapped_column(Text)
-    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
-    cached_tokens: Mapped[int] = mapped_column(BigInteger)
-    output_tokens: Mapped[int] = mapped_column(BigInteger)
-    tier: Mapped[str] = mapped_column(Text)
+    request: Mapped[UUID] = mapped_column(Uuid, primary_key=True)  # the ULID of the request's id
+    sequence: Mapped[int] = mapped_column(Integer, primary_key=True)  # of all of the request's
+    tenant_no: Mapped[int] = mapped_column(Integer)
+    series_id: Mapped[int] = mapped_column(Integer)
+    event_time: Mapped[datetime] = mapped_column(_Time)  # when the sequence ended
+    ingested_at: Mapped[datetime] = mapped_column(_Time)
+    prompt_tokens: Mapped[int] = mapped_column(Integer)
+    cached_tokens: Mapped[int] = mapped_column(Integer)
+    output_tokens: Mapped[int] = mapped_column(Integer)
+    max_tokens: Mapped[int | None] = mapped_column(Integer)  # asked for
+    cold_loads: Mapped[int] = mapped_column(SmallInteger)
     finish_reason: Mapped[str] = mapped_column(Text)
     residency: Mapped[str | None] = mapped_column(Text)
-    queue_ms: Mapped[float] = mapped_column(Double)
-    adapter_load_ms: Mapped[float] = mapped_column(Double)
-    arrival_time: Mapped[datetime] = mapped_column(_Time)
-    first_token_time: Mapped[datetime | None] = mapped_column(_Time)
-    event_time: Mapped[datetime] = mapped_column(_Time)
-    ingested_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    queue_ms: Mapped[float] = mapped_column(REAL)
+    adapter_load_ms: Mapped[float] = mapped_column(REAL)
+    first_token_ms: Mapped[float | None] = mapped_column(REAL)
+    duration_ms: Mapped[float] = mapped_column(REAL)
+    preemptions: Mapped[int] = mapped_column(Integer)
+    x_request_id: Mapped[str | None] = mapped_column(Text)  # see ids.x_request_id_of
+
+    @property
+    def arrival_time(self) -> datetime:
+        return self.event_time - timedelta(milliseconds=self.duration_ms)
+
+
+class OccupancyEventRow(_Rated, Base):
+    """What was held over a time and not by a request: an adapter in memory, bytes that are
+    stored."""
+
+    __tablename__ = "occupancy_events"
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    tenant_no: Mapped[int] = mapped_column(Integer)
+    series_id: Mapped[int] = mapped_column(Integer)
+    meter: Mapped[str] = mapped_column(Text)
+    quantity: Mapped[int] = mapped_column(BigInteger)  # kB*s of residency, kB*h of storage
+    begins: Mapped[datetime] = mapped_column(_Time)
+    ends: Mapped[datetime] = mapped_column(_Time)
+    ingested_at: Mapped[datetime] = mapped_column(_Time)
+
+
+class UnratedEventRow(Base):
+    """An event that waits for a price, of a request or of occupancy; removed when it has one."""
+
+    __tablename__ = "unrated_events"
+
+    no: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    request: Mapped[UUID | None] = mapped_column(Uuid)
+    sequence: Mapped[int | None] = mapped_column(Integer)
+    occupancy_id: Mapped[UUID | None] = mapped_column(Uuid)
+    reason: Mapped[str] = mapped_column(Text)
+    since: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
 class DeadLetterRow(Base):
     """A record that could not be billed as it was. Kept whole, with the reason; once there is an
-    event of the same id, it has been made good."""
+    event of its request and sequence, it has been made good."""
 
     __tablename__ = "usage_dead_letters"
 
-    event_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    event_id: Mapped[str] = mapped_column(Text, primary_key=True)  # the engine's
+    request: Mapped[UUID | None] = mapped_column(Uuid)  # NULL: it says none
+    sequence: Mapped[int | None] = mapped_column(Integer)
     record: Mapped[dict[str, Any]] = mapped_column(JSONB)  # to read; `raw` is exact
     raw: Mapped[bytes | None] = mapped_column(LargeBinary)  # msgpack; of older ones NULL
     reason: Mapped[str] = mapped_column(Text)

@@ -1,0 +1,225 @@
+"""What was used and what it costs, by time and group: whole hours and days from the sums, what is
+left of a window at its ends from the events themselves. No decisions, no commits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Date, Select, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing.price_lists import PriceList
+from tenora_platform.billing.rating import Billable, Rating, rate_again
+from tenora_platform.billing.repository import price_lists
+from tenora_platform.billing.tables import PriceVersionRow
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
+from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.records import stored_billable
+from tenora_platform.usage.sums import moves
+from tenora_platform.usage.tables import (
+    UsageDayRow,
+    UsageEventRow,
+    UsageHourRow,
+    UsageSeriesRow,
+)
+
+Group = Literal["tenant", "adapter", "adapter_version", "api_key", "model", "tier"]
+Unit = Literal["hour", "day", "month"]
+_MIDNIGHT = time(tzinfo=UTC)
+
+_COLUMNS: Mapping[Group, tuple[tuple[str, ColumnElement[Any]], ...]] = {
+    "tenant": (("tenant_id", UsageSeriesRow.tenant_id.expression),),
+    "adapter": (("adapter", AdapterRow.name.expression),),
+    "adapter_version": (
+        ("adapter", AdapterRow.name.expression),
+        ("adapter_version", AdapterVersionRow.number.expression),
+    ),
+    "api_key": (("api_key_id", UsageSeriesRow.api_key_id.expression),),
+    "model": (("model", UsageSeriesRow.model.expression),),
+    "tier": (("tier", UsageSeriesRow.class_.expression),),
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which usage, and how it is put together."""
+
+    start: datetime
+    end: datetime  # exclusive
+    unit: Unit
+    groups: tuple[Group, ...]
+    tenant_id: str | None  # None: all tenants (operator)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """One meter of one bucket and group. `currency` None: of what was not priced."""
+
+    bucket: datetime
+    group: tuple[tuple[str, Any], ...]
+    currency: str | None
+    meter: str
+    quantity: int
+    amount: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `start` until before `end`."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A window as the tables have it: whole days, other whole hours, and the rest of hours."""
+
+    days: tuple[Span, ...]
+    hours: tuple[Span, ...]
+    events: tuple[Span, ...]
+
+
+def floor(moment: datetime, unit: Unit) -> datetime:
+    hour = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    if unit == "hour":
+        return hour
+    day = hour.replace(hour=0)
+    return day if unit == "day" else day.replace(day=1)
+
+
+def pieces(start: datetime, end: datetime, *, by_day: bool = True) -> Pieces:
+    """Of which `start` to `end` consists; without `by_day`, of hours only."""
+    hours, edges = _inner(start, end, timedelta(hours=1), "hour")
+    if not by_day:
+        return Pieces((), hours, edges)
+    days: tuple[Span, ...] = ()
+    rest: tuple[Span, ...] = ()
+    for span in hours:
+        days, rest = _inner(span.start, span.end, timedelta(days=1), "day")
+    return Pieces(days, rest, edges)
+
+
+def _inner(
+    start: datetime, end: datetime, length: timedelta, unit: Unit
+) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """(the whole units of a span, what is left of it before and after them)."""
+    first, last = floor(start, unit), floor(end, unit)
+    if first < start:
+        first += length
+    if first >= last:
+        return (), ((Span(start, end),) if start < end else ())
+    around = (Span(start, first), Span(last, end))
+    return (Span(first, last),), tuple(each for each in around if each.start < each.end)
+
+
+async def sums(session: AsyncSession, window: Window) -> list[Summed]:
+    """Of all meters, in no order; a group may come more than once in a bucket."""
+    found: list[Summed] = []
+    of = pieces(window.start, window.end, by_day=window.unit != "hour")
+    for span in of.days:
+        found += await _stored(session, window, _days(window, span))
+    for span in of.hours:
+        found += await _stored(session, window, _hours(window, span))
+    for span in of.events:
+        found += [each async for each in _of_events(session, window, span)]
+    return found
+
+
+def _days(window: Window, span: Span) -> Select[Any]:
+    bucket: Any = UsageDayRow.day
+    if window.unit == "month":
+        bucket = func.date_trunc("month", UsageDayRow.day).cast(Date)
+    return _of_sums(window, UsageDayRow, bucket).where(
+        UsageDayRow.day >= span.start.date(), UsageDayRow.day < span.end.date()
+    )
+
+
+def _hours(window: Window, span: Span) -> Select[Any]:
+    bucket = func.date_trunc(window.unit, UsageHourRow.hour, "UTC")
+    return _of_sums(window, UsageHourRow, bucket).where(
+        UsageHourRow.hour >= span.start, UsageHourRow.hour < span.end
+    )
+
+
+def _of_sums(window: Window, row: type[UsageDayRow | UsageHourRow], bucket: Any) -> Select[Any]:
+    keys = [bucket, *_labelled(window), PriceVersionRow.currency, row.meter]
+    query = (
+        select(*keys, func.sum(row.quantity), func.sum(row.amount))
+        .select_from(row)
+        .join(UsageSeriesRow, UsageSeriesRow.id == row.series_id)
+        .outerjoin(PriceVersionRow, PriceVersionRow.no == row.price_version_no)
+        .group_by(*keys)
+    )
+    if window.tenant_id is not None:
+        query = query.where(row.tenant_id == window.tenant_id)
+    return _with_adapters(query, window)
+
+
+def _labelled(window: Window) -> list[ColumnElement[Any]]:
+    columns = {name: column for group in window.groups for name, column in _COLUMNS[group]}
+    return [column.label(name) for name, column in columns.items()]
+
+
+def _with_adapters(query: Select[Any], window: Window) -> Select[Any]:
+    if not {"adapter", "adapter_version"} & set(window.groups):
+        return query
+    return query.outerjoin(
+        AdapterVersionRow, AdapterVersionRow.id == UsageSeriesRow.adapter_version_id
+    ).outerjoin(AdapterRow, AdapterRow.id == AdapterVersionRow.adapter_id)
+
+
+async def _stored(session: AsyncSession, window: Window, query: Select[Any]) -> list[Summed]:
+    names = [column.name for column in _labelled(window)]
+    found = []
+    for begin, *group, currency, meter, quantity, amount in await session.execute(query):
+        at = begin if isinstance(begin, datetime) else datetime.combine(begin, _MIDNIGHT)
+        group_of = tuple(zip(names, group, strict=True))
+        found.append(Summed(at.astimezone(UTC), group_of, currency, meter, int(quantity), amount))
+    return found
+
+
+async def _of_events(session: AsyncSession, window: Window, span: Span) -> AsyncIterator[Summed]:
+    """What the sums would have of these few."""
+    lists = {price.no: price for price in await price_lists(session)}
+    columns = _labelled(window)
+    query = (
+        select(UsageEventRow, UsageSeriesRow, *columns)
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .where(UsageEventRow.event_time >= span.start, UsageEventRow.event_time < span.end)
+    )
+    if window.tenant_id is not None:
+        query = query.where(UsageEventRow.tenant_no == tenant_no(window.tenant_id))
+    for row, series, *group in await session.execute(_with_adapters(query, window)):
+        event = stored_billable(row, series)
+        rating = rating_of(lists, event, row.price_version_no, row.positions)
+        bucket = floor(row.event_time, window.unit)
+        group_of = tuple((column.name, value) for column, value in zip(columns, group, strict=True))
+        for move in moves(event, rating, row.sequence):
+            price = lists.get(move.price_version_no)
+            currency = None if price is None else price.currency
+            yield Summed(bucket, group_of, currency, move.meter, move.quantity, move.amount)
+
+
+def rating_of(
+    lists: Mapping[int, PriceList],
+    event: Billable,
+    price_version_no: int | None,
+    positions: Sequence[int] | None,
+) -> Rating | None:
+    """The rating that is stored with an event, made again with all its lines; None if it waits for
+    one. Raises KeyError for a list that is not there, UnratableError for one that was another."""
+    if price_version_no is None:
+        return None
+    if not price_version_no:
+        return Rating(event, None, (), None)
+    return rate_again(lists[price_version_no], event, positions)
+
+
+def tenant_no(tenant_id: str) -> Any:
+    """As a subquery."""
+    return select(TenantRow.no).where(TenantRow.id == tenant_id).scalar_subquery()
