@@ -2836,6 +2836,8 @@ export interface components {
             model?: string | null;
             /** Tenant Id */
             tenant_id?: string | null;
+            /** Tier */
+            tier?: string | null;
             /** Unrated Events */
             unrated_events: number;
         };
@@ -3755,7 +3757,8 @@ export interface components {
         };
         /**
          * MeterCost
-         * @description One meter's share. `amount` is an exact decimal string.
+         * @description One meter's share: of tokens, loads, kB*s of residency or kB*h of storage. `amount` is an
+         *     exact decimal string.
          */
         MeterCost: {
             /** Amount */
@@ -3764,7 +3767,7 @@ export interface components {
              * Meter
              * @enum {string}
              */
-            meter: "uncached_prefill" | "cached_prefill" | "output";
+            meter: "uncached_prefill" | "cached_prefill" | "output" | "cold_load" | "device_residency" | "host_residency" | "stored";
             /** Quantity */
             quantity: number;
         };
@@ -5384,6 +5387,8 @@ export interface components {
             sequences: number;
             /** Tenant Id */
             tenant_id?: string | null;
+            /** Tier */
+            tier?: string | null;
             /** Uncached Tokens */
             uncached_tokens: number;
         };
@@ -5822,7 +5827,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
@@ -7163,7 +7168,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
@@ -8223,7 +8228,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
@@ -8951,7 +8956,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
