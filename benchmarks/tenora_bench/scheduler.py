@@ -17,6 +17,7 @@ from tenora_engine.garbage import seldom_collect
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.heat import fade
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixTree, encode_tokens, num_blocks
@@ -47,8 +48,11 @@ class NeverLoads:
     def cancel(self, digest: str) -> bool:
         return False
 
-    def used(self, digest: str) -> None:
+    def used(self, digest: str, tenant_key: str) -> None:
         """Nobody else is told."""
+
+    def take_occupancy(self) -> Occupied:
+        return {}
 
     def take_completed(self) -> list[LoadResult]:
         return []

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError
-from tenora_engine.events import EngineStats, Event, Residency
+from tenora_engine.events import EngineStats, Event, MemoryTier, Residency
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import Loader
@@ -209,6 +210,11 @@ class Engine:
             resident_bytes=_resident_bytes(),
             telemetry=book.telemetry_stats(),
         )
+
+    def take_occupancy(self) -> dict[MemoryTier, Occupied]:
+        """What adapters have taken of memory since the last time. From any thread."""
+        device = self._memory.adapters.occupancy.take()
+        return {"device": device, "host": self._loader.take_occupancy()}
 
     def check_integrity(self) -> None:
         """Walk all of the memory and what runs. Raises IntegrityError when a page is lost or

@@ -10,6 +10,7 @@ from tenora_engine.telemetry import TelemetryStats
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Residency = Literal["device", "host", "shared", "store"]
+MemoryTier = Literal["device", "host"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ class OccupancyRecord(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str  # "occ_<ULID>", unique for ever
     tenant: str  # that used the adapter last, at each moment of it
     adapter_digest: str
-    tier: Literal["device", "host"]
+    tier: MemoryTier
     kb_s: int
     begins_s: float  # unix time; the record belongs to this day
     ends_s: float

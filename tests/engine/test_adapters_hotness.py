@@ -123,7 +123,7 @@ def test_a_new_engine_begins_with_the_hottest_adapters(valkey: str, redis: Redis
         first.start(ref)
         until(lambda: any(result.packed for result in first.take_completed()))
         for _ in range(heat):
-            first.used(ref.digest)
+            first.used(ref.digest, "t")
         size = first._host.used_bytes // (heat + 1)
     until(lambda: redis.dbsize() >= len(refs))
     first.close()  # tells Redis what it has not yet
@@ -214,7 +214,7 @@ def test_a_loader_that_ends_does_not_wait_for_its_warming(valkey: str, redis: Re
 
 def test_without_redis_nothing_is_warmed_and_nothing_fails() -> None:
     loader = AdapterLoader(resolved(redis_url="redis://127.0.0.1:1"))
-    loader.used("sha256:a")
+    loader.used("sha256:a", "t")
     loader.close()
     assert loader.counters()["warmed"] == 0
 

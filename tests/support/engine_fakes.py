@@ -22,6 +22,7 @@ from tenora_engine.events import AdapterResidency, Event, Residency
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.memory.policies.interface import EvictionPolicy
 from tenora_engine.pace import Pace
 from tenora_engine.request import (
@@ -300,8 +301,11 @@ class FakeLoader:
             return False
         return self.in_flight.pop(digest, None) is not None
 
-    def used(self, digest: str) -> None:
+    def used(self, digest: str, tenant_key: str) -> None:
         self.uses.append(digest)
+
+    def take_occupancy(self) -> Occupied:
+        return {}
 
     def take_completed(self) -> list[LoadResult]:
         completed, self._completed = self._completed, []

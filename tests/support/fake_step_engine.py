@@ -17,12 +17,14 @@ from tenora_engine.events import (
     Event,
     FinishEvent,
     FinishReason,
+    MemoryTier,
     PoolStats,
     RefusedEvent,
     Residency,
     TokenEvent,
     UsageRecord,
 )
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 
 if TYPE_CHECKING:  # it brings torch
@@ -129,6 +131,10 @@ class FakeStepEngine:
             self._end(key, "abort" if failure is None else "error", self._outputs[key])
         events, self._ended = self._ended, []
         return events
+
+    def take_occupancy(self) -> dict[MemoryTier, Occupied]:
+        """It holds no adapters."""
+        return {}
 
     def announce(self, request: GenerationRequest) -> None:
         """Its steps are short."""

@@ -17,11 +17,13 @@ from tenora_engine.events import (
     Event,
     FinishEvent,
     FinishReason,
+    MemoryTier,
     PoolStats,
     Residency,
     TokenEvent,
     UsageRecord,
 )
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
@@ -62,6 +64,10 @@ class PretendEngine:
         for index in range(request.sampling.n):
             sequence = _Sequence(request, index, pace_ns, due_ns, time.time())
             self._running[request.request_id, index] = sequence
+
+    def take_occupancy(self) -> dict[MemoryTier, Occupied]:
+        """It holds no adapters."""
+        return {}
 
     def announce(self, request: GenerationRequest) -> None:
         """Its steps are short."""

@@ -18,6 +18,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier
 from tenora_engine.config import LORA_MODULES
 from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef
 
 
@@ -84,8 +85,11 @@ class SimulatedLoader:
         """Here every load has its place on the link from the start."""
         return False
 
-    def used(self, digest: str) -> None:
+    def used(self, digest: str, tenant_key: str) -> None:
         """Nobody else is told."""
+
+    def take_occupancy(self) -> Occupied:
+        return {}
 
     def deliver(self, now_s: float) -> None:
         """Complete the loads that end by `now_s`."""

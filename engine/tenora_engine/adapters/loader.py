@@ -20,6 +20,7 @@ from tenora_engine.adapters.warming import Warming
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef
 from tenora_engine.threads import compute_alone
@@ -148,8 +149,9 @@ class AdapterLoader:
             self._counters["cancelled"] += 1
         return True
 
-    def used(self, digest: str) -> None:
+    def used(self, digest: str, tenant_key: str) -> None:
         """A request asks for the adapter, wherever it is."""
+        self._host.occupancy.use(digest, tenant_key)
         if self._shared is None or (len(self._uses) >= _USES_MAX and digest not in self._uses):
             return
         self._uses[digest] += 1
@@ -177,6 +179,10 @@ class AdapterLoader:
         if held is None:
             self._ask_shared(ref.digest)
         return "shared" if held else "store"
+
+    def take_occupancy(self) -> Occupied:
+        """Of host memory, since the last time. From any thread."""
+        return self._host.occupancy.take()
 
     def residencies(self) -> list[AdapterResidency]:
         """The adapters in host memory."""

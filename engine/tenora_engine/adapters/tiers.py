@@ -24,6 +24,7 @@ from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency
+from tenora_engine.memory.occupancy import TierOccupancy
 from tenora_engine.memory.pinned import pinned_bytes
 from tenora_engine.pace import Pace
 
@@ -59,6 +60,7 @@ class HostTier:
         self._capacity_bytes = capacity_bytes
         self._entries: OrderedDict[str, tuple[PackedAdapter, int, float]] = OrderedDict()
         self._used_bytes = 0
+        self.occupancy = TierOccupancy()
         self.evictions = 0  # for want of room
         self._lock = threading.Lock()
 
@@ -96,6 +98,7 @@ class HostTier:
                 self.evictions += 1
             self._entries[packed.digest] = (packed, size, time.time())
             self._used_bytes += size
+            self.occupancy.hold(packed.digest, packed.digest, size)
             return True
 
     def put_below(self, packed: PackedAdapter, limit_bytes: int) -> bool:
@@ -108,6 +111,7 @@ class HostTier:
             self._entries[packed.digest] = (packed, size, 0.0)
             self._entries.move_to_end(packed.digest, last=False)
             self._used_bytes += size
+            self.occupancy.hold(packed.digest, packed.digest, size)
             return True
 
     def residencies(self) -> list[AdapterResidency]:
@@ -125,6 +129,7 @@ class HostTier:
     def _remove(self, digest: str) -> None:
         _, size, _ = self._entries.pop(digest, (None, 0, 0.0))
         self._used_bytes -= size
+        self.occupancy.drop(digest)
 
 
 class SharedTier:

@@ -13,6 +13,7 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.events import AdapterResidency
 from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.occupancy import TierOccupancy
 from tenora_engine.memory.pool import IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import AdapterTable, common_alignment
@@ -81,6 +82,8 @@ class AdapterCache:
         fade: Callable[[float], float],
     ) -> None:
         self.table = allocate_table(config)
+        self.occupancy = TierOccupancy()
+        self._page_bytes = config.page_bytes
         self._pages = arena.adapters
         self._pool = pool
         self._offer = offer
@@ -194,6 +197,7 @@ class AdapterCache:
         key = arriving.scope, arriving.digest
         self._write_slot(arriving.slot, packed, torch.tensor(arriving.pages, dtype=torch.int64))
         self._residents[key] = self._arriving.pop(key)
+        self.occupancy.hold(key, arriving.digest, len(arriving.pages) * self._page_bytes)
         self._evictable_pages += len(arriving.pages)
         self._offer(arriving)
 
@@ -213,8 +217,9 @@ class AdapterCache:
         if packed.max_rank > max_rank:
             raise ValueError(f"adapter {packed.digest}: rank {packed.max_rank} exceeds {max_rank}")
 
-    def acquire(self, resident: ResidentAdapter, now_s: float) -> None:
+    def acquire(self, resident: ResidentAdapter, now_s: float, tenant_key: str) -> None:
         """A running sequence uses the slot from now on; it cannot be evicted."""
+        self.occupancy.use((resident.scope, resident.digest), tenant_key)
         resident.heat = 1.0 + resident.heat * self._fade(now_s - resident.last_used_s)
         resident.last_used_s = now_s
         resident.visits += 1
@@ -236,6 +241,7 @@ class AdapterCache:
             raise IntegrityError(f"adapter {resident.digest} is in use and cannot be evicted")
         self._withdraw(resident)
         del self._residents[resident.scope, resident.digest]
+        self.occupancy.drop((resident.scope, resident.digest))
         self._evictable_pages -= len(resident.pages)
         self._pool.release(resident.pages)
         self.table.rank[resident.slot] = 0

@@ -204,7 +204,7 @@ class MemoryManager:
         if packed is not None:
             resident = self._install(sequence, packed, load_ms, now_s)
         if resident is not None:
-            self.adapters.acquire(resident, now_s)
+            self.adapters.acquire(resident, now_s, request.tenant.key)
             resident.weight = slo_weight(request.tenant)
             resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot

@@ -10,6 +10,7 @@ from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.adapter_cache import AdapterCache
 from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef
 from tenora_engine.telemetry import Telemetry
 
@@ -38,9 +39,11 @@ class Loader(Protocol):
         """Whether a load had not begun, and will not now."""
         ...
 
-    def used(self, digest: str) -> None:
+    def used(self, digest: str, tenant_key: str) -> None:
         """A request asks for the adapter, wherever it is."""
         ...
+
+    def take_occupancy(self) -> Occupied: ...
 
     def take_completed(self) -> list[LoadResult]: ...
 

@@ -134,7 +134,7 @@ class RequestBook:
             self.queue.push(sequence, now_s)
             self._watch(sequence)
         if adapter is not None:
-            self._loader.used(adapter.digest)
+            self._loader.used(adapter.digest, key)
             if residency != "device":
                 self.loads.request(adapter, request.tenant.key)
 

@@ -28,6 +28,7 @@ from tenora_engine.loop import EngineLoop
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.threads import call_in_ending_thread
+from tenora_engine.transport.hours import OccupancyHours
 from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.messages import error_info, to_error
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
@@ -56,6 +57,7 @@ class InProcessEngineClient(RoutedClient):
         self._loop: EngineLoop | None = None
         self._text: TextProcessor | None = None
         self._keeper: UsageKeeper | None = None
+        self._hours: OccupancyHours | None = None  # its record is made at the end
         self._active = ActiveRequests()
         self._idle = asyncio.Event()
         self._usage_waits = asyncio.Event()
@@ -92,6 +94,7 @@ class InProcessEngineClient(RoutedClient):
         if outbox.pending:
             self._usage_waits.set()
         self._keeper = UsageKeeper(outbox)
+        self._hours = OccupancyHours(engine, self._keeper.append)
         self._loop = EngineLoop(engine, self._hand_over, self._hand_over_end)
         self._loop.start()
         self._ready = True
@@ -111,6 +114,8 @@ class InProcessEngineClient(RoutedClient):
         except TimeoutError:
             self._router.fail_all(EngineUnavailableError("the engine did not end in time"))
         await asyncio.to_thread(self._loop.stop)
+        if self._hours is not None:
+            self._hours.end()
         await asyncio.to_thread(self._keeper.close)
         self._router.fail_all(stopped_error())
         self._usage_waits.set()

@@ -34,6 +34,7 @@ from tenora_engine.events import (
 )
 from tenora_engine.loop import EngineLoop
 from tenora_engine.transport import messages as m
+from tenora_engine.transport.hours import OccupancyHours
 from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests
@@ -77,6 +78,7 @@ class EngineServer:
         """Serve until `stop` is called or the engine fails; returns what it failed with."""
         self._loop = EngineLoop(engine, self._hand_over, self._hand_over_end)
         self._loop.start()
+        hours = OccupancyHours(engine, self._keeper.append)
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
@@ -87,9 +89,11 @@ class EngineServer:
                 self._receive()
             self._drop_silent_clients()
             self._desk.end_leases()
+            hours.look()
         if self._failure is None:  # else what hangs in it must not keep the process
             self._loop.stop()
         self._run_handed()
+        hours.end()
         self._keeper.close(_DRAIN_S)  # all has been written then, and is shown by the next line
         self._run_handed()
         if self._failure is None:

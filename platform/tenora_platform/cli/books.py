@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from tenora_bench.books import Books
+from tenora_engine.events import UsageRecord
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_platform.db import psycopg_url
 from tenora_platform.embedded.postgres import EmbeddedPostgres
@@ -20,7 +21,7 @@ def read_books(data_dir: Path) -> Books:
     """Starts the platform's own PostgreSQL for as long as it takes. Raises EmbeddedServerError
     while the platform runs."""
     outbox = UsageOutbox(data_dir / "outbox")
-    pending = outbox.pending
+    pending = sum(isinstance(each, UsageRecord) for each in outbox.oldest(outbox.pending))
     outbox.close()
     postgres = EmbeddedPostgres(data_dir / "postgres", load_secret(data_dir, None))
     try:
