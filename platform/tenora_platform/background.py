@@ -57,6 +57,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
     from tenora_platform.usage.copies import CopyReader
+    from tenora_platform.usage.engine_totals import TotalsKeeper
     from tenora_platform.usage.leftovers import Leftovers
     from tenora_platform.usage.sink import UsageSink
     from tenora_platform.webhooks.delivery import WebhookWorker
@@ -74,6 +75,7 @@ def worker_work(state: AppState) -> Work:
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
         "credit": CreditKeeper(state.db, state.ledger).run,
+        "totals": TotalsKeeper(state.engine, state.db).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "invoices": InvoiceWorker(state).run,

@@ -21,6 +21,7 @@ from tenora_engine.events import UsageRecord
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage import repository
+from tenora_platform.usage.engine_totals import add_recovered
 from tenora_platform.usage.sink import UsageSink
 
 STREAM = "tenora:usage:copies"  # field "u": the records of one request, msgpack
@@ -144,6 +145,8 @@ class CopyReader:
             return 0
         async with self._db.admin_session() as session:
             missing = await repository.without_event(session, records)
+            if missing:
+                await add_recovered(session, missing)
         if missing:
             _log.warning("usage stored from copies", records=len(missing))
             self._metrics.usage_copies.labels("stored").inc(len(missing))

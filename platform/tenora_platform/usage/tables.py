@@ -166,3 +166,31 @@ class UsageDayRow(_Sum, Base):
     __tablename__ = "usage_days"
 
     day: Mapped[date] = mapped_column(Date, primary_key=True)
+
+
+class EngineOutboxRow(Base):
+    """One outbox of an engine's, for as long as anybody wants to know. `copies` stands for what was
+    stored from the API's copies."""
+
+    __tablename__ = "engine_outboxes"
+
+    engine: Mapped[str] = mapped_column(Text, primary_key=True)  # eng_...
+    whole_since: Mapped[date] = mapped_column(Date)  # of days before it something may be missing
+    first_heard_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    last_heard_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class EngineTotalRow(Base):
+    """All that one engine has metered of a tenant in a UTC day, as it last said."""
+
+    __tablename__ = "engine_totals"
+
+    engine: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    sequences: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    cold_loads: Mapped[int] = mapped_column(BigInteger)
+    updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
