@@ -1,6 +1,6 @@
 """What engines say they have metered in all: beside it the books can be compared.
 
-Revision: 0017, after 0016
+Revision: 0018, after 0017
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from alembic import op
 
 from tenora_platform.isolation import enable_tenant_isolation, only_the_operator_writes, roles
 
-revision = "0017"
-down_revision = "0016"
+revision = "0018"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 
