@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -211,12 +210,8 @@ async def test_one_that_cannot_be_rated_keeps_no_other(
     assert await is_rated(api, made[2].event_id)
 
 
-async def test_an_amount_that_no_book_holds_waits(
-    api: Api, payer: TestTenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A book of ten digits, so that a sequence of 2^31 tokens can be too dear for it."""
-    monkeypatch.setattr(rating, "_AMOUNT_END", Decimal(10) ** 10)
-    dear = dict.fromkeys(PRICES, "99999999999999.999999")
+async def test_an_amount_that_no_book_holds_waits(api: Api, payer: TestTenant) -> None:
+    dear = dict.fromkeys(PRICES, "9999999999.999999")
     body = {"model": "dear", "effective_from": "2031-01-01T00:00:00Z", "per_million": dear}
     assert (await api.admin("POST", "/admin/v1/prices", json=body)).status_code == 201
     at = datetime(2031, 6, 1, tzinfo=UTC).timestamp()

@@ -27,6 +27,8 @@ from tenora_platform.usage.seal import Seals
 from tenora_platform.usage.sums import Sums
 
 RERATE_BATCH = 500
+_NANOS_END = 10**18
+"""Of one event: sums of nanos are BIGINT, which has room for nine of these."""
 _UNFORESEEN = (DataError, IntegrityError, ArithmeticError, ValueError)
 _log = structlog.get_logger(__name__)
 
@@ -65,7 +67,13 @@ async def _rated(session: AsyncSession, events: Sequence[Billable]) -> Rated:
         except UnratableError as why:
             reasons[event.event_id] = str(why)
     starts = await quantities.take_volumes(session, volumes_of(found))
-    return Rated({each.event.event_id: each for each in place(found, starts)}, reasons)
+    ratings: dict[str, Rating] = {}
+    for each in place(found, starts):
+        if each.nanos < _NANOS_END:
+            ratings[each.event.event_id] = each
+        else:
+            reasons[each.event.event_id] = f"it would cost {each.amount:.0f}, more than sums hold"
+    return Rated(ratings, reasons)
 
 
 async def rate_waiting(db: Database) -> int:
