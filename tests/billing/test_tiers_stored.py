@@ -1,0 +1,277 @@
+"""Tiers, adapters' own prices and previews through the sink into the books: two workers at once on
+one tenant's month, transactions that fail, events that waited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from adapter_files import adapter_form
+from api_harness import Api, TestTenant
+from tenora_engine.events import UsageRecord
+from tenora_platform.billing import quantities
+from tenora_platform.billing.price_lists import METERS, Meter, Tier
+from tenora_platform.billing.rating import SEQUENCE_METERS, graduated
+from tenora_platform.billing.service import rate_waiting
+from tenora_platform.db import Database
+from tenora_platform.usage.sink import UsageSink
+from usage_records import find_event, usage_record
+
+BASE = {"uncached_prefill": "1", "cached_prefill": "1", "output": "1"}
+TIERS = [(0, "7"), (100, "3.5"), (450, "1.000001"), (1000, "0")]
+OUTPUT = [{"from": quantity, "price": price} for quantity, price in TIERS]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+async def payer(api: Api) -> TestTenant:
+    return await api.new_tenant("payer")
+
+
+async def add(api: Api, **body: Any) -> dict[str, Any]:
+    made = await api.admin("POST", "/admin/v1/prices", json={"per_million": BASE} | body)
+    assert made.status_code == 201, made.text
+    return dict(made.json())
+
+
+def record(
+    payer: TestTenant, at: datetime, model: str, *, adapter_id: str = "", **more: Any
+) -> UsageRecord:
+    context = {
+        "tenant_id": payer.id,
+        "model": model,
+        "plan": "standard",
+        "adapter_id": adapter_id,
+    }
+    values = {"prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 10, **more}
+    end_s = at.timestamp()
+    return usage_record(
+        f"tiered{next(_numbers)}:0",
+        payer.id,
+        context=context,
+        arrival_s=end_s - 1,
+        first_token_s=end_s - 0.5,
+        finished_s=end_s,
+        **values,
+    )
+
+
+async def store(api: Api, records: Sequence[UsageRecord], db: Database | None = None) -> None:
+    await UsageSink(api.engine, db or api.state.db).store(records)
+
+
+async def cost(api: Api, payer: TestTenant, day: datetime) -> tuple[Decimal, int]:
+    """(what the day cost the tenant, how many of its events wait)."""
+    query = f"start={day:%Y-%m-%d}&end={day + timedelta(days=1):%Y-%m-%d}"
+    page = (await api.call(payer.key, "GET", f"/v1/costs?{query}")).json()
+    results = [each for bucket in page["data"] for each in bucket["results"]]
+    return (
+        sum((Decimal(each["amount"]) for each in results), Decimal(0)),
+        sum(each["unrated_events"] for each in results),
+    )
+
+
+class FailingDatabase(Database):
+    """A database whose next transactions end before their commit."""
+
+    def __init__(self, inner: Database, fails: int) -> None:
+        self.__dict__.update(inner.__dict__)
+        self._inner = inner
+        self.fails = fails
+
+    @asynccontextmanager
+    async def admin_session(self) -> AsyncIterator[AsyncSession]:
+        async with self._inner.admin_session() as session:
+            yield session
+            if self.fails:
+                self.fails -= 1
+                await asyncio.sleep(0.02)  # others wait for its rows meanwhile
+                raise ConnectionError("it ends here")
+
+
+async def places(api: Api, records: Sequence[UsageRecord]) -> list[tuple[int, int]]:
+    """Where each lies in the month's output, by its stored position."""
+    found = []
+    async with api.state.db.admin_session() as session:
+        for each in records:
+            row = await find_event(session, each.event_id)
+            assert row is not None
+            if row.output_tokens:
+                assert row.positions is not None
+                assert len(row.positions) == len(SEQUENCE_METERS)
+                begin = row.positions[SEQUENCE_METERS.index("output")]
+                found.append((begin, begin + row.output_tokens))
+    return sorted(found)
+
+
+async def test_tiers_of_two_sinks_at_once(api: Api, payer: TestTenant) -> None:
+    """They rate one tenant's month side by side, some of it twice and some in transactions that
+    fail: in all it costs what its tiers say, and places have neither gaps nor overlaps."""
+    day = datetime(2041, 5, 1, tzinfo=UTC)
+    begin = day.isoformat()
+    await add(api, model="tiers", effective_from=begin, per_million=BASE | {"output": OUTPUT})
+    records = [
+        record(payer, day + timedelta(minutes=number), "tiers", output_tokens=number % 50)
+        for number in range(60)
+    ]
+    failing = FailingDatabase(api.state.db, 4)
+
+    async def sink(first: int, db: Database) -> None:
+        for at in range(first, 60, 12):
+            batch = records[at : at + 8]  # two of each are the other's too
+            while True:
+                with contextlib.suppress(ConnectionError):
+                    await store(api, batch, db)
+                    break
+
+    await asyncio.gather(sink(0, api.state.db), sink(6, failing))
+    assert failing.fails == 0
+    total = sum(each.output_tokens for each in records)
+    assert total > 1000
+    expected = graduated(tuple(Tier(at, Decimal(price)) for at, price in TIERS), total)
+    assert await cost(api, payer, day) == (expected, 0)
+    at = 0
+    for begins, ends in await places(api, records):
+        assert begins == at
+        at = ends
+    assert at == total
+
+
+async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant) -> None:
+    """Rated late, beside a sink that stores more of the same month."""
+    day = datetime(2018, 5, 1, tzinfo=UTC)  # before any price
+    early = [record(payer, day, "waited", output_tokens=90) for _ in range(8)]
+    late = [record(payer, day, "waited", output_tokens=70) for _ in range(8)]
+    await store(api, early)
+    assert await cost(api, payer, day) == (Decimal(0), 8)
+    await asyncio.gather(
+        add(
+            api,
+            model="waited",
+            effective_from=day.isoformat(),
+            per_million=BASE | {"output": OUTPUT},
+        ),
+        *(store(api, late[first::4]) for first in range(4)),
+    )
+    await rate_waiting(api.state.db)
+    total = 8 * (90 + 70)
+    expected = graduated(tuple(Tier(at, Decimal(price)) for at, price in TIERS), total)
+    assert await cost(api, payer, day) == (expected, 0)
+    spans = await places(api, [*early, *late])
+    assert [begins for begins, _ in spans] == [0, *(ends for _, ends in spans[:-1])]
+    async with api.state.db.admin_session() as session:
+        used = await quantities.volumes_of(session, payer.id, day.date())
+    assert list(used.values()) == [total]
+
+
+async def test_an_estimate_reads_how_far_a_tenant_is(api: Api, payer: TestTenant) -> None:
+    now = datetime.now(UTC)
+    made = await add(api, tenant=payer.id, model="near", per_million=BASE | {"output": OUTPUT})
+    at = datetime.fromisoformat(made["effective_from"]) + timedelta(milliseconds=1)
+    await store(api, [record(payer, at, "near", output_tokens=123)])
+    book = api.state.budgets._prices
+    book._lists = None
+    book._used.clear()
+    used = await book.used(payer.id)
+    assert [(volume.model, volume.meter, count) for volume, count in used.items()] == [
+        ("near", "output", 123)
+    ]
+    assert next(iter(used)).month == now.date().replace(day=1)
+
+
+@pytest.mark.parametrize("meter", SEQUENCE_METERS)
+async def test_a_meter_without_a_price_waits(api: Api, payer: TestTenant, meter: Meter) -> None:
+    """Only another class of it has one; what else moved does not make up for it."""
+    day = datetime(2041, 6, 1, tzinfo=UTC) + timedelta(days=METERS.index(meter))
+    missing = {meter: [{"class": "nobody", "price": "1"}]}
+    body = {"model": f"no-{meter}", "effective_from": day.isoformat()}
+    made = await add(api, **body, per_million=BASE | missing)
+    moved: dict[str, Any] = {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": 7}
+    moved["cold_load"] = True
+    await store(api, [record(payer, day, f"no-{meter}", **moved)])
+    assert await cost(api, payer, day) == (Decimal(0), 1)
+    path = f"/admin/v1/prices/{made['id']}"
+    mended = await api.admin("PATCH", path, json={"per_million": {meter: "1000000"}})
+    assert mended.status_code == 200, mended.text
+    others = {"uncached_prefill": 20, "cached_prefill": 10, "output": 7, "cold_load": 0}
+    price = {"uncached_prefill": 20, "cached_prefill": 10, "output": 7, "cold_load": 1}[meter]
+    rest = sum(count for name, count in others.items() if name != meter)
+    assert await cost(api, payer, day) == (price + Decimal(rest) / 10**6, 0)
+
+
+async def test_an_adapters_own_price_is_its_owners(api: Api, payer: TestTenant) -> None:
+    """Nobody else sees it, and it goes before the tenant's."""
+    files = adapter_form(api.engine.model, "dear")
+    assert (await api.call(payer.key, "POST", "/v1/adapters", files=files)).status_code == 202
+    adapter_id = (await api.call(payer.key, "GET", "/v1/adapters/dear")).json()["id"]
+    other = await api.new_tenant("other")
+    day = datetime(2041, 7, 1, tzinfo=UTC)
+    begin = {"effective_from": day.isoformat()}
+    made = await add(api, adapter=adapter_id, **begin, per_million=BASE | {"output": "9"})
+    assert made["tenant"] == payer.id
+    refused = await api.admin(
+        "POST",
+        "/admin/v1/prices",
+        json={"adapter": adapter_id, "tenant": other.id, "per_million": BASE},
+    )
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "adapter")
+    await add(api, tenant=payer.id, **begin, per_million=BASE | {"output": "5"})
+    own = (await api.call(payer.key, "GET", "/v1/prices")).json()["data"]
+    assert [each["adapter"] for each in own][:2] == [adapter_id, None]
+    others = (await api.call(other.key, "GET", "/v1/prices")).json()["data"]
+    assert made["id"] not in {each["id"] for each in others}
+    await store(api, [record(payer, day, "m", adapter_id=adapter_id), record(payer, day, "m")])
+    assert await cost(api, payer, day) == (Decimal("0.000090") + Decimal("0.000050"), 0)
+    late = await api.admin(
+        "POST", "/admin/v1/prices", json={"adapter": adapter_id, **begin, "per_million": BASE}
+    )
+    assert late.status_code == 409
+
+
+async def test_a_preview_is_what_it_would_have_cost(api: Api, payer: TestTenant) -> None:
+    """The same usage of a model that had the list, and of one that is only tried by it."""
+    day = datetime(2041, 8, 5, tzinfo=UTC)
+    prices = {"per_million": BASE | {"output": OUTPUT, "cached_prefill": "0.25"}}
+    await add(api, model="had", effective_from="2041-08-01T00:00:00Z", **prices)
+    for model in ("had", "tried"):
+        moved: dict[str, Any] = {"prompt_tokens": 30, "cached_tokens": 10}
+        await store(
+            api,
+            [
+                record(payer, day + timedelta(days=at % 9), model, output_tokens=100 + at, **moved)
+                for at in range(12)
+            ],
+        )
+    body = {"month": "2041-08", "model": "tried", **prices}
+    answer = await api.admin("POST", "/admin/v1/prices/preview", json=body)
+    assert answer.status_code == 200, answer.text
+    shown = answer.json()
+    assert shown["month"] == "2041-08"
+    (tenant,) = [each for each in shown["data"] if each["tenant"] == payer.id]
+    span = "start=2041-08-01&end=2041-09-01&bucket=1mo&group_by=model"
+    page = (await api.call(payer.key, "GET", f"/v1/costs?{span}")).json()
+    billed = {
+        each["model"]: Decimal(each["amount"]) for day in page["data"] for each in day["results"]
+    }
+    assert Decimal(tenant["before"]["USD"]) == billed["had"] + billed["tried"]
+    assert Decimal(tenant["after"]["USD"]) == 2 * billed["had"]
+    meters = {each["meter"]: each for each in tenant["meters"]}
+    assert meters["output"]["class"] == "default"
+    assert meters["output"]["quantity"] == 2 * sum(100 + at for at in range(12))
+    assert all(each["unpriced"] == 0 for each in meters.values())
+    empty = await api.admin(
+        "POST", "/admin/v1/prices/preview", json={"month": "2041-01", "per_million": BASE}
+    )
+    assert [each for each in empty.json()["data"] if each["tenant"] == payer.id] == []
+    for month in ("2041-13", "41-01", "2041"):
+        wrong = await api.admin("POST", "/admin/v1/prices/preview", json={**body, "month": month})
+        assert wrong.json()["error"]["param"] == "month"
