@@ -39,6 +39,7 @@ from tenora_platform.portal import Portal
 from tenora_platform.processes.presence import Role
 from tenora_platform.receipts import contents_routes
 from tenora_platform.receipts import key_routes as signing_key_routes
+from tenora_platform.receipts import routes as receipts_routes
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.resources import portal_folder
 from tenora_platform.settings import Settings
@@ -143,6 +144,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         events_routes.router,
         signing_key_routes.router,
         contents_routes.router,
+        receipts_routes.router,
         invoices_routes.router,
         tenant_invoices_routes.router,
         party_routes.router,

@@ -46,6 +46,8 @@ TABLE = {
     "get /admin/v1/usage": ALL,
     "get /admin/v1/costs": ALL,
     "get /admin/v1/reconciliation": ALL,
+    "get /admin/v1/requests": ALL,
+    "get /admin/v1/requests/{request_id}": ALL,
     "get /admin/v1/signing_keys": ALL,
     "post /admin/v1/signing_keys/rotate": "owner",
     "delete /admin/v1/signing_keys/{kid}": "owner",

@@ -1,13 +1,15 @@
-"""Receipts over HTTP: the keys that sign them, what tenants choose to keep, and what is kept."""
+"""Receipts over HTTP: requests as lists and as signed receipts, the keys that sign them, what
+tenants choose to keep, and what is kept."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from tenora_platform.schemas import Body, Item
+from tenora_platform.receipts.search import Status
+from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
 KEEP_DAYS_MAX = 366
 
@@ -75,3 +77,168 @@ class Contents(BaseModel):
     choices: list[ContentsChoice]
     created_at: datetime
     expires_at: datetime
+
+
+class RequestItem(IdItem):
+    """One request in a list. `amount` is an exact decimal string of what has a price, null where
+    its parts have prices in several currencies."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    object: Literal["request"] = "request"
+    x_request_id: str | None
+    tenant_id: str
+    api_key_id: str | None
+    model: str = Field(description="As the client asked for it")
+    adapter: str | None = Field(description="name@version that ran; null: the base model")
+    adapter_digest: str | None
+    class_: str = Field(serialization_alias="class", description="That served its first sequence")
+    status: Status
+    arrived_at: datetime
+    finished_at: datetime
+    sequences: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    amount: str | None
+    currency: str | None
+    waits_for_price: bool
+
+
+class RequestPage(ListPage[RequestItem]):
+    pass
+
+
+class _Part(BaseModel):
+    quantity: int
+    per_million: str
+    amount: str
+
+
+class _MeterSum(BaseModel):
+    meter: str
+    quantity: int
+    amount: str
+
+
+class _Line(_MeterSum):
+    """`parts`: one, unless the quantity lies in several steps of the price."""
+
+    parts: list[_Part]
+
+
+class _Tokens(BaseModel):
+    uncached_prefill: int
+    cached_prefill: int
+    output: int
+
+
+class _Times(BaseModel):
+    """In milliseconds. `queue` is until it first ran, the load of its adapter included."""
+
+    queue: float
+    adapter_load: float
+    prefill: float | None
+    decode: float | None
+    total: float
+
+
+class _Sequence(BaseModel):
+    """`residency`: where the adapter was when the request came. `waits_because`: null once it has a
+    price."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    sequence: int
+    finish_reason: str
+    finished_at: str
+    class_: str = Field(serialization_alias="class")
+    adapter_digest: str | None
+    residency: str | None
+    tokens: _Tokens
+    cold_loads: int
+    preemptions: int
+    times_ms: _Times
+    price_version: str | None
+    currency: str | None
+    waits_because: str | None
+    meters: list[_Line] | None
+    amount: str | None
+
+
+class _Asked(BaseModel):
+    """`class` null: the plan's own. `max_tokens` null: the client named none."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    model: str | None
+    alias: str | None
+    class_: str | None = Field(serialization_alias="class")
+    max_tokens: int | None
+    sequences: int
+
+
+class _RanAdapter(BaseModel):
+    name: str | None
+    version: int | None
+    version_id: str | None
+    digest: str
+
+
+class _Ran(BaseModel):
+    model: str
+    plan: str | None
+    adapter: _RanAdapter | None
+    residency: str | None
+
+
+class _PriceScope(BaseModel):
+    adapter_id: str | None
+    tenant_id: str | None
+    plan: str | None
+    model: str | None
+
+
+class _Price(BaseModel):
+    id: str
+    currency: str
+    effective_from: str
+    effective_to: str | None
+    scope: _PriceScope
+
+
+class _Signature(BaseModel):
+    """Ed25519 (`value`, base64url) over the canonical JSON (RFC 8785) of the whole receipt without
+    this `value`. `digests` has the first 16 hexadecimal digits of each field's SHA-256."""
+
+    alg: Literal["EdDSA"]
+    kid: str
+    digests: dict[str, str]
+    value: str
+
+
+class Receipt(BaseModel):
+    """What was asked for, what ran and what it costs, signed; `tenora receipt verify` checks it.
+    Amounts are exact decimal strings. `prices` are the price versions by which it was rated."""
+
+    object: Literal["receipt"]
+    version: Literal[1]
+    id: str
+    x_request_id: str | None
+    issuer: str
+    issued_at: str
+    tenant_id: str
+    api_key_id: str | None
+    status: Status
+    arrived_at: str
+    finished_at: str
+    asked: _Asked
+    ran: _Ran
+    tokens: _Tokens
+    prices: list[_Price]
+    waits_for_price: bool
+    amount: str | None
+    currency: str | None
+    meters: list[_MeterSum] | None
+    sequences: list[_Sequence]
+    signature: _Signature

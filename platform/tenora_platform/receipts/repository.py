@@ -1,0 +1,114 @@
+"""Queries that read requests out of usage events, with all that a receipt says of them. Tenants'
+own sessions see their rows only; the operator's see all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import and_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing import repository as billing
+from tenora_platform.billing.price_lists import PriceList
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
+from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.ids import OTHER, request_of, request_text
+from tenora_platform.usage.tables import UnratedEventRow, UsageEventRow, UsageSeriesRow
+
+_SERVERS = "req"  # of the ids that the server gives HTTP answers
+
+
+class Event(NamedTuple):
+    row: UsageEventRow
+    series: UsageSeriesRow
+
+
+class Adapter(NamedTuple):
+    name: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """All sequences of one request that have ended, by their places."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def id(self) -> str:
+        row, series = self.events[0]
+        return request_text(series.kind, row.request)
+
+
+async def find(session: AsyncSession, name: str, tenant_id: str | None = None) -> Request | None:
+    """By the answer's id, or by the x-request-id of the HTTP answer; where a client gave one to
+    several requests, the newest. `tenant_id` None: of whichever tenant."""
+    kind, request = request_of(name)
+    for found in await load(session, [request]):
+        row, series = found.events[0]
+        of_server = kind == _SERVERS and row.x_request_id is None
+        if kind in (series.kind, OTHER) or of_server:
+            return found
+    query = (
+        select(UsageEventRow.request)
+        .where(UsageEventRow.x_request_id == name, UsageEventRow.x_request_id != "")
+        .order_by(UsageEventRow.request.desc())
+        .limit(1)
+    )
+    if tenant_id is not None:
+        number = select(TenantRow.no).where(TenantRow.id == tenant_id).scalar_subquery()
+        query = query.where(UsageEventRow.tenant_no == number)
+    named = await session.scalar(query)
+    return None if named is None else (await load(session, [named]))[0]
+
+
+async def load(session: AsyncSession, requests: Sequence[UUID]) -> list[Request]:
+    """In the order of `requests`, without those that there are not."""
+    query = (
+        select(UsageEventRow, UsageSeriesRow)
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .where(UsageEventRow.request.in_(requests))
+        .order_by(UsageEventRow.request, UsageEventRow.sequence)
+    )
+    found: dict[UUID, list[Event]] = {}
+    for row, series in await session.execute(query):
+        found.setdefault(row.request, []).append(Event(row, series))
+    return [Request(tuple(found[each])) for each in requests if each in found]
+
+
+async def adapters(session: AsyncSession, requests: Iterable[Request]) -> dict[str, Adapter]:
+    """The names of the adapters that ran, by the ids of their versions."""
+    ids = {event.series.adapter_version_id for each in requests for event in each.events}
+    query = (
+        select(AdapterVersionRow.id, AdapterRow.name, AdapterVersionRow.number)
+        .join(
+            AdapterRow,
+            and_(
+                AdapterRow.id == AdapterVersionRow.adapter_id,
+                AdapterRow.tenant_id == AdapterVersionRow.tenant_id,
+            ),
+        )
+        .where(AdapterVersionRow.id.in_(ids - {None}))
+    )
+    return {of: Adapter(name, number) for of, name, number in await session.execute(query)}
+
+
+async def prices(session: AsyncSession, requests: Sequence[Request]) -> dict[int, PriceList]:
+    """The lists by which they were rated, by number."""
+    times = [event.row.event_time for each in requests for event in each.events]
+    if not times:
+        return {}
+    lists = await billing.price_lists(session, min(times), max(times))
+    return {price.no: price for price in lists}
+
+
+async def waiting(session: AsyncSession, request: Request) -> dict[int, UnratedEventRow]:
+    """Those of its sequences that wait for a price, by place."""
+    keys = [(event.row.request, event.row.sequence) for event in request.events]
+    query = select(UnratedEventRow).where(
+        tuple_(UnratedEventRow.request, UnratedEventRow.sequence).in_(keys)
+    )
+    return {row.sequence: row for row in await session.scalars(query) if row.sequence is not None}

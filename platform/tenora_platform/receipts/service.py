@@ -1,0 +1,119 @@
+"""Receipts as they are asked for: found in the books, checked by them, signed. Knows no HTTP."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.errors import ApiError, BadRequestError, NotFoundError
+from tenora_platform.receipts import repository
+from tenora_platform.receipts.document import sign
+from tenora_platform.receipts.receipt import (
+    BooksDisagreeError,
+    Charges,
+    Facts,
+    charges_of,
+    content,
+    status_of,
+)
+from tenora_platform.receipts.repository import Adapter, Request
+from tenora_platform.receipts.schemas import RequestItem, RequestPage
+from tenora_platform.receipts.search import Filters, search
+from tenora_platform.receipts.signing import SigningKeys
+from tenora_platform.secret import ServerSecret
+from tenora_platform.usage.ids import request_of, x_request_id_of
+from tenora_platform.usage.seal import Seals
+from tenora_platform.usage.service import money
+
+_log = structlog.get_logger(__name__)
+
+
+class Receipts:
+    """Works inside the caller's session, whose rows are the only ones it sees."""
+
+    def __init__(self, keys: SigningKeys, secret: ServerSecret, issuer: str) -> None:
+        self._keys = keys
+        self._seals = Seals(secret)
+        self._issuer = issuer
+
+    async def receipt(
+        self, session: AsyncSession, name: str, tenant_id: str | None = None
+    ) -> bytes:
+        """The signed receipt of a request, by the answer's id or the x-request-id. Raises
+        NotFoundError; ApiError (500 `books_disagree`) rather than sign what does not hold."""
+        request = await repository.find(session, name, tenant_id)
+        if request is None:
+            raise NotFoundError(
+                f"There is no request {name[:80]!r} that has ended. What has just ended may take a "
+                "second to be in the books."
+            )
+        waiting = await repository.waiting(session, request)
+        facts = Facts(
+            issuer=self._issuer,
+            issued_at=datetime.now(UTC),
+            prices=await repository.prices(session, [request]),
+            adapters=await repository.adapters(session, [request]),
+            waiting={sequence: row.reason for sequence, row in waiting.items()},
+        )
+        try:
+            for event in request.events:
+                if not self._seals.holds(event.row):
+                    raise BooksDisagreeError(f"sequence {event.row.sequence}: its seal is broken")
+            said = content(request, facts)
+        except BooksDisagreeError as error:
+            _log.error("no receipt: the books disagree", request=request.id, reason=str(error))
+            raise ApiError(
+                "The books of this request do not agree with each other, so there is no receipt of "
+                f"it; the operator of this server is told (request {request.id}).",
+                code="books_disagree",
+            ) from error
+        signer = await self._keys.signer()
+        return sign(said, signer.kid, signer.key)
+
+
+async def request_page(
+    session: AsyncSession, filters: Filters, after: str | None, limit: int
+) -> RequestPage:
+    """Raises BadRequestError."""
+    if filters.start and filters.end and filters.start >= filters.end:
+        raise BadRequestError("start must be before end.", param="start", code="invalid_value")
+    place = request_of(after)[1] if after is not None else None
+    ids = await search(session, filters, place, limit + 1)
+    if ids is None:
+        raise BadRequestError(
+            "after is not the id of a request that this search finds.",
+            param="after",
+            code="invalid_value",
+        )
+    found = await repository.load(session, ids)
+    prices = await repository.prices(session, found)
+    names = await repository.adapters(session, found)
+    return RequestPage.of([_item(each, names, charges_of(each, prices)) for each in found], limit)
+
+
+def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> RequestItem:
+    row, series = request.events[0]
+    rows = [event.row for event in request.events]
+    adapter = names.get(series.adapter_version_id or "")
+    return RequestItem(
+        id=request.id,
+        x_request_id=x_request_id_of(row.request, row.x_request_id),
+        tenant_id=series.tenant_id,
+        api_key_id=series.api_key_id,
+        model=series.asked_model or series.model,
+        adapter=f"{adapter.name}@{adapter.version}" if adapter else None,
+        adapter_digest=series.adapter_digest,
+        class_=series.class_,
+        status=status_of(request),
+        arrived_at=min(each.arrival_time for each in rows),
+        finished_at=max(each.event_time for each in rows),
+        sequences=len(rows),
+        prompt_tokens=sum(each.prompt_tokens for each in rows),
+        cached_tokens=sum(each.cached_tokens for each in rows),
+        output_tokens=sum(each.output_tokens for each in rows),
+        amount=None if charges.amount is None else money(charges.amount),
+        currency=charges.currency,
+        waits_for_price=charges.waits,
+    )
