@@ -540,6 +540,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tenants Requests
+         * @description As /v1/requests, of one tenant.
+         */
+        get: operations["receipts_list_tenants_requests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/requests/{request_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenants Request
+         * @description As /v1/requests/{id}, of whichever tenant. Contents are never in it.
+         */
+        get: operations["receipts_get_tenants_request"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/signing_keys": {
         parameters: {
             query?: never;
@@ -1514,6 +1554,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Requests
+         * @description Requests that have ended, newest first.
+         */
+        get: operations["receipts_list_requests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/requests/{request_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Request
+         * @description The receipt of one request, by the answer's `id` or the `x-request-id`: signed, in canonical
+         *     JSON. Save the body as it is, and check it by `tenora receipt verify`.
+         */
+        get: operations["receipts_get_request"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/requests/{request_id}/contents": {
         parameters: {
             query?: never;
@@ -1821,6 +1902,178 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * _Asked
+         * @description `class` null: the plan's own. `max_tokens` null: the client named none.
+         */
+        _Asked: {
+            /** Alias */
+            alias: string | null;
+            /** Class */
+            class: string | null;
+            /** Max Tokens */
+            max_tokens: number | null;
+            /** Model */
+            model: string | null;
+            /** Sequences */
+            sequences: number;
+        };
+        /**
+         * _Line
+         * @description `parts`: one, unless the quantity lies in several steps of the price.
+         */
+        _Line: {
+            /** Amount */
+            amount: string;
+            /** Meter */
+            meter: string;
+            /** Parts */
+            parts: components["schemas"]["_Part"][];
+            /** Quantity */
+            quantity: number;
+        };
+        /** _MeterSum */
+        _MeterSum: {
+            /** Amount */
+            amount: string;
+            /** Meter */
+            meter: string;
+            /** Quantity */
+            quantity: number;
+        };
+        /** _Part */
+        _Part: {
+            /** Amount */
+            amount: string;
+            /** Per Million */
+            per_million: string;
+            /** Quantity */
+            quantity: number;
+        };
+        /** _Price */
+        _Price: {
+            /** Currency */
+            currency: string;
+            /** Effective From */
+            effective_from: string;
+            /** Effective To */
+            effective_to: string | null;
+            /** Id */
+            id: string;
+            scope: components["schemas"]["_PriceScope"];
+        };
+        /** _PriceScope */
+        _PriceScope: {
+            /** Adapter Id */
+            adapter_id: string | null;
+            /** Model */
+            model: string | null;
+            /** Plan */
+            plan: string | null;
+            /** Tenant Id */
+            tenant_id: string | null;
+        };
+        /** _Ran */
+        _Ran: {
+            adapter: components["schemas"]["_RanAdapter"] | null;
+            /** Model */
+            model: string;
+            /** Plan */
+            plan: string | null;
+            /** Residency */
+            residency: string | null;
+        };
+        /** _RanAdapter */
+        _RanAdapter: {
+            /** Digest */
+            digest: string;
+            /** Name */
+            name: string | null;
+            /** Version */
+            version: number | null;
+            /** Version Id */
+            version_id: string | null;
+        };
+        /**
+         * _Sequence
+         * @description `residency`: where the adapter was when the request came. `waits_because`: null once it has a
+         *     price.
+         */
+        _Sequence: {
+            /** Adapter Digest */
+            adapter_digest: string | null;
+            /** Amount */
+            amount: string | null;
+            /** Class */
+            class: string;
+            /** Cold Loads */
+            cold_loads: number;
+            /** Currency */
+            currency: string | null;
+            /** Finish Reason */
+            finish_reason: string;
+            /** Finished At */
+            finished_at: string;
+            /** Meters */
+            meters: components["schemas"]["_Line"][] | null;
+            /** Preemptions */
+            preemptions: number;
+            /** Price Version */
+            price_version: string | null;
+            /** Residency */
+            residency: string | null;
+            /** Sequence */
+            sequence: number;
+            times_ms: components["schemas"]["_Times"];
+            tokens: components["schemas"]["_Tokens"];
+            /** Waits Because */
+            waits_because: string | null;
+        };
+        /**
+         * _Signature
+         * @description Ed25519 (`value`, base64url) over the canonical JSON (RFC 8785) of the whole receipt without
+         *     this `value`. `digests` has the first 16 hexadecimal digits of each field's SHA-256.
+         */
+        _Signature: {
+            /**
+             * Alg
+             * @constant
+             */
+            alg: "EdDSA";
+            /** Digests */
+            digests: {
+                [key: string]: string;
+            };
+            /** Kid */
+            kid: string;
+            /** Value */
+            value: string;
+        };
+        /**
+         * _Times
+         * @description In milliseconds. `queue` is until it first ran, the load of its adapter included.
+         */
+        _Times: {
+            /** Adapter Load */
+            adapter_load: number;
+            /** Decode */
+            decode: number | null;
+            /** Prefill */
+            prefill: number | null;
+            /** Queue */
+            queue: number;
+            /** Total */
+            total: number;
+        };
+        /** _Tokens */
+        _Tokens: {
+            /** Cached Prefill */
+            cached_prefill: number;
+            /** Output */
+            output: number;
+            /** Uncached Prefill */
+            uncached_prefill: number;
+        };
         /**
          * Adapter
          * @description A name with its versions, newest first. `version`, `state` and the fields after them are
@@ -4708,6 +4961,60 @@ export interface components {
             warnings: string[];
         };
         /**
+         * Receipt
+         * @description What was asked for, what ran and what it costs, signed; `tenora receipt verify` checks it.
+         *     Amounts are exact decimal strings. `prices` are the price versions by which it was rated.
+         */
+        Receipt: {
+            /** Amount */
+            amount: string | null;
+            /** Api Key Id */
+            api_key_id: string | null;
+            /** Arrived At */
+            arrived_at: string;
+            asked: components["schemas"]["_Asked"];
+            /** Currency */
+            currency: string | null;
+            /** Finished At */
+            finished_at: string;
+            /** Id */
+            id: string;
+            /** Issued At */
+            issued_at: string;
+            /** Issuer */
+            issuer: string;
+            /** Meters */
+            meters: components["schemas"]["_MeterSum"][] | null;
+            /**
+             * Object
+             * @constant
+             */
+            object: "receipt";
+            /** Prices */
+            prices: components["schemas"]["_Price"][];
+            ran: components["schemas"]["_Ran"];
+            /** Sequences */
+            sequences: components["schemas"]["_Sequence"][];
+            signature: components["schemas"]["_Signature"];
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "completed" | "aborted" | "failed";
+            /** Tenant Id */
+            tenant_id: string;
+            tokens: components["schemas"]["_Tokens"];
+            /**
+             * Version
+             * @constant
+             */
+            version: 1;
+            /** Waits For Price */
+            waits_for_price: boolean;
+            /** X Request Id */
+            x_request_id: string | null;
+        };
+        /**
          * Reconciliation
          * @description What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
          *     it the budgets that had been counted wrong, of a day.
@@ -4762,6 +5069,93 @@ export interface components {
             tenants: components["schemas"]["TenantService"][];
             /** Waiting */
             waiting: number;
+        };
+        /**
+         * RequestItem
+         * @description One request in a list. `amount` is an exact decimal string of what has a price, null where
+         *     its parts have prices in several currencies.
+         */
+        RequestItem: {
+            /**
+             * Adapter
+             * @description name@version that ran; null: the base model
+             */
+            adapter: string | null;
+            /** Adapter Digest */
+            adapter_digest: string | null;
+            /** Amount */
+            amount: string | null;
+            /** Api Key Id */
+            api_key_id: string | null;
+            /**
+             * Arrived At
+             * Format: date-time
+             */
+            arrived_at: string;
+            /** Cached Tokens */
+            cached_tokens: number;
+            /**
+             * Class
+             * @description That served its first sequence
+             */
+            class: string;
+            /** Currency */
+            currency: string | null;
+            /**
+             * Finished At
+             * Format: date-time
+             */
+            finished_at: string;
+            /** Id */
+            id: string;
+            /**
+             * Model
+             * @description As the client asked for it
+             */
+            model: string;
+            /**
+             * Object
+             * @default request
+             * @constant
+             */
+            object: "request";
+            /** Output Tokens */
+            output_tokens: number;
+            /** Prompt Tokens */
+            prompt_tokens: number;
+            /** Sequences */
+            sequences: number;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "completed" | "aborted" | "failed";
+            /** Tenant Id */
+            tenant_id: string;
+            /** Waits For Price */
+            waits_for_price: boolean;
+            /** X Request Id */
+            x_request_id: string | null;
+        };
+        /** RequestPage */
+        RequestPage: {
+            /** Data */
+            data: components["schemas"]["RequestItem"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
         };
         /**
          * Resent
@@ -6480,6 +6874,89 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Reconciliation"];
+                };
+            };
+        };
+    };
+    receipts_list_tenants_requests: {
+        parameters: {
+            query: {
+                /** @description `name` or `name@version` that ran */
+                adapter?: string | null;
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Id of the key */
+                api_key?: string | null;
+                /** @description That served */
+                class?: string | null;
+                /** @description Ended before this */
+                end?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Of the whole request */
+                max_cost?: number | string | null;
+                /** @description Of the whole request */
+                min_cost?: number | string | null;
+                /** @description Ended from here on */
+                start?: string | null;
+                /** @description Of the worst of its sequences */
+                status?: ("completed" | "aborted" | "failed") | null;
+                /** @description Whose (id) */
+                tenant: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestPage"];
+                };
+            };
+        };
+    };
+    receipts_get_tenants_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Receipt"];
                 };
             };
         };
@@ -8648,6 +9125,87 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantPriceList"];
+                };
+            };
+        };
+    };
+    receipts_list_requests: {
+        parameters: {
+            query?: {
+                /** @description `name` or `name@version` that ran */
+                adapter?: string | null;
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Id of the key */
+                api_key?: string | null;
+                /** @description That served */
+                class?: string | null;
+                /** @description Ended before this */
+                end?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Of the whole request */
+                max_cost?: number | string | null;
+                /** @description Of the whole request */
+                min_cost?: number | string | null;
+                /** @description Ended from here on */
+                start?: string | null;
+                /** @description Of the worst of its sequences */
+                status?: ("completed" | "aborted" | "failed") | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestPage"];
+                };
+            };
+        };
+    };
+    receipts_get_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Receipt"];
                 };
             };
         };
