@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from api_harness import Api
+from credit_model import Given, Use, modelled
 from ledger_books import Books, Key, new_books
 from tenora_platform.budgets.credit import Spell, paid_by
 from tenora_platform.budgets.grants import Grant, grant_credit
@@ -42,14 +42,6 @@ def hours(number: float) -> datetime:
 # The rule, without a database
 
 
-@dataclass(frozen=True)
-class Given:
-    amount: int
-    begins: int
-    ends: int | None
-    currency: str
-
-
 def row(number: int, given: Given) -> CreditGrantRow:
     return CreditGrantRow(
         id=f"credit_{number}",
@@ -62,25 +54,7 @@ def row(number: int, given: Given) -> CreditGrantRow:
     )
 
 
-def modelled(given: Sequence[Given], uses: Sequence[tuple[int, str, int]]) -> list[int]:
-    """Each unit of each use, in the order of time, is paid by the grant that expires first."""
-    left = [each.amount for each in given]
-    for at, currency, amount in sorted(uses):
-        for _ in range(amount):
-            holding = [
-                (each.ends if each.ends is not None else 10**9, each.begins, number)
-                for number, each in enumerate(given)
-                if each.begins <= at
-                and (each.ends is None or at < each.ends)
-                and left[number]
-                and each.currency == currency
-            ]
-            if holding:
-                left[min(holding)[-1]] -= 1
-    return [each.amount - rest for each, rest in zip(given, left, strict=True)]
-
-
-def spells(given: Sequence[Given], uses: Sequence[tuple[int, str, int]]) -> list[Spell]:
+def spells(given: Sequence[Given], uses: Sequence[Use]) -> list[Spell]:
     bounds = sorted(
         {each.begins for each in given} | {each.ends for each in given if each.ends} | {100}
     )
@@ -109,13 +83,11 @@ _use = st.tuples(st.integers(0, 40), _currencies, st.integers(1, 9))
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_given, min_size=1, max_size=5), st.lists(_use, max_size=8), _use, _given)
-def test_the_rule(
-    given: list[Given], uses: list[tuple[int, str, int]], late: tuple[int, str, int], new: Given
-) -> None:
+def test_the_rule(given: list[Given], uses: list[Use], late: Use, new: Given) -> None:
     """As a unit by unit model has it; and neither what comes late nor a further grant takes
     anything back."""
 
-    def paid(given: list[Given], uses: list[tuple[int, str, int]]) -> list[int]:
+    def paid(given: list[Given], uses: list[Use]) -> list[int]:
         found = paid_by(
             [row(number, each) for number, each in enumerate(given)], spells(given, uses)
         )

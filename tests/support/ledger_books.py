@@ -3,7 +3,6 @@ ledger says, read by SQL of its own."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -38,7 +37,6 @@ _MARK = text(
     on conflict (tenant_id, day) do update set since = now()
     """
 )
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +112,7 @@ class Books:
 
 
 async def new_books(db: Database, ledger: Ledger, currencies: tuple[str, ...] = ("USD",)) -> Books:
-    """A new tenant, a series of usage, and a price list of its own in each currency."""
+    """A new tenant, a series of usage, and a price list in each currency, of no model there is."""
     tenant_id = new_id("tenant")
     versions = {}
     async with db.admin_session() as session:
@@ -125,15 +123,10 @@ async def new_books(db: Database, ledger: Ledger, currencies: tuple[str, ...] = 
         for currency in currencies:
             made = await session.execute(
                 text(
-                    "insert into price_versions (id, tenant_id, currency, effective_from) "
-                    "values (:id, :tenant, :currency, :at) returning no"
+                    "insert into price_versions (id, model, currency, effective_from) "
+                    "values (:id, :id, :currency, '2020-01-01Z') returning no"
                 ),
-                {
-                    "id": new_id("price"),
-                    "tenant": tenant_id,
-                    "currency": currency,
-                    "at": datetime(2020, 1, next(_numbers) % 28 + 1, tzinfo=UTC),
-                },
+                {"id": new_id("price"), "currency": currency},
             )
             versions[currency] = made.scalar_one()
         series = await session.execute(

@@ -18,10 +18,8 @@ from tenora_platform.ledger.tables import (
     LedgerEntryRow,
     LedgerTransactionRow,
 )
+from tenora_platform.usage.sums import COUNTS
 from tenora_platform.usage.tables import UsageDayRow
-
-COUNTS = ("requests", "sequences", "charged_nanos")
-"""Meters of the sums that are no part of a price."""
 
 Amounts = dict[tuple[str, str], Decimal]
 """By (currency, account of revenue); above 0."""

@@ -32,7 +32,7 @@ class Entry:
     amount: Decimal
 
 
-class LedgerError(Exception):
+class LedgerError(ValueError):
     """A posting that the ledger does not take; the message says why."""
 
 
