@@ -60,6 +60,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.usage.engine_totals import TotalsKeeper
     from tenora_platform.usage.leftovers import Leftovers
     from tenora_platform.usage.sink import UsageSink
+    from tenora_platform.usage.storage import StorageDays
     from tenora_platform.webhooks.delivery import WebhookWorker
 
     state = dataclasses.replace(state, db=state.db.patient())
@@ -75,6 +76,7 @@ def worker_work(state: AppState) -> Work:
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
         "credit": CreditKeeper(state.db, state.ledger).run,
+        "storage": StorageDays(state.db, state.engine, told=state.budgets.book).run,
         "totals": TotalsKeeper(state.engine, state.db).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,

@@ -17,6 +17,7 @@ from tenora_platform.billing.service import rate_waiting
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
 from tenora_platform.usage.ids import event_text, request_text, x_request_id_of
+from tenora_platform.usage.occupancy import rate_waiting_occupancy
 from tenora_platform.usage.records import record_of
 from tenora_platform.usage.schemas import DeadLetter, Reconciliation, UnratedEvent
 from tenora_platform.usage.sink import UsageSink
@@ -72,6 +73,7 @@ class Leftovers:
 
     async def run_once(self) -> None:
         await rate_waiting(self._db)
+        await rate_waiting_occupancy(self._db)
         await self._retry_letters()
         async with self._db.admin_session() as session:
             self._tell(

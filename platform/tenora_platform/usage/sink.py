@@ -14,12 +14,13 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError, EngineUnavailableError
-from tenora_engine.events import Metered, UsageRecord
+from tenora_engine.events import Metered, OccupancyRecord, UsageRecord
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
 from tenora_platform.usage.books import UsageBooks
 from tenora_platform.usage.records import letter_values
+from tenora_platform.usage.residency import ResidencyBooks
 
 Told = Callable[[Sequence[Charge]], Awaitable[None]]
 """Hears what has been stored and rated, after the commit; must not fail."""
@@ -47,6 +48,7 @@ class UsageSink:
         self._engine = engine
         self._db = db
         self._books = UsageBooks(db)
+        self._residency = ResidencyBooks(db)
         self._told = told
 
     async def run(self) -> None:
@@ -75,6 +77,9 @@ class UsageSink:
 
     async def _store_metered(self, records: Sequence[Metered]) -> None:
         await self.store([record for record in records if isinstance(record, UsageRecord)])
+        held = [record for record in records if isinstance(record, OccupancyRecord)]
+        if held:
+            await self._tell(await self._residency.store(held, self._engine.model.id))
         await self._engine.acknowledge_usage([record.event_id for record in records])
 
     async def store_what_waits(self, idle_s: float = 0.5, most_s: float = 5.0) -> None:
