@@ -84,7 +84,7 @@ LISTS: Mapping[tuple[Meter, str], Tiers] = {
 def work(
     classes: Sequence[str], used: Mapping[Volume, int] | None = None, of: Run | None = None
 ) -> Work:
-    lists = Prices.of([prices(LISTS)])
+    lists = Prices([prices(LISTS)])
     return estimate(lists, used or {}, tenant(), [of or run()], "m", classes, NOW)
 
 
@@ -112,16 +112,14 @@ def test_a_cold_load_is_held_once() -> None:
 
 def test_an_adapters_own_price_is_held() -> None:
     own = prices({**LISTS, ("output", ""): flat("70")}, Scope("ad", "t", None, None))
-    both = Prices.of([prices(LISTS), own])
+    both = Prices([prices(LISTS), own])
     with_own = estimate(both, {}, tenant(), [run(adapter_id="ad")], "m", ["default"], NOW)
     without = estimate(both, {}, tenant(), [run(adapter_id="other")], "m", ["default"], NOW)
     assert (with_own.token_nanos, without.token_nanos) == (70_000, 2000)
 
 
 def test_a_class_without_a_price_is_refused() -> None:
-    lists = Prices.of(
-        [prices({("uncached_prefill", ""): flat("1"), ("output", "flex"): flat("1")})]
-    )
+    lists = Prices([prices({("uncached_prefill", ""): flat("1"), ("output", "flex"): flat("1")})])
     with pytest.raises(UnavailableError, match="class 'priority'"):
         estimate(lists, {}, tenant(), [run()], "m", ["priority"], NOW)
 

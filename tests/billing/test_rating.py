@@ -85,7 +85,7 @@ def event(
 
 
 def rate(lists: Sequence[PriceList], of: Billable) -> Rating:
-    return place([priced(Prices.of(lists), of)], {})[0]
+    return place([priced(Prices(lists), of)], {})[0]
 
 
 counts = st.integers(0, 2**62)
@@ -127,7 +127,7 @@ def test_amounts_are_exact(
 
 def test_boundaries() -> None:
     end = T0 + timedelta(days=30)
-    lists = Prices.of([price_list("old", begin=T0, end=end), price_list("new", begin=end)])
+    lists = Prices([price_list("old", begin=T0, end=end), price_list("new", begin=end)])
     assert choose(lists, event(T0)).id == "old"
     assert choose(lists, event(end - TICK)).id == "old"
     assert choose(lists, event(end)).id == "new"
@@ -152,8 +152,8 @@ def test_the_more_specific_list_wins() -> None:
         price_list("newer", adapter="a", tenant="t", begin=T0 + timedelta(days=1)),
     ]
     for top in range(3, len(ladder) + 1):
-        assert choose(Prices.of(ladder[:top]), at).id == ladder[top - 1].id
-        assert choose(Prices.of(reversed(ladder[:top])), at).id == ladder[top - 1].id
+        assert choose(Prices(ladder[:top]), at).id == ladder[top - 1].id
+        assert choose(Prices(reversed(ladder[:top])), at).id == ladder[top - 1].id
 
 
 scopes = st.builds(
@@ -165,10 +165,11 @@ scopes = st.builds(
     made=st.lists(
         st.tuples(scopes, st.integers(0, 9), st.one_of(st.none(), st.integers(0, 9))), max_size=12
     ),
+    usage=st.builds(Scope, *[st.sampled_from([None, name]) for name in ("a", "t", "p", "m")]),
     hour=st.integers(0, 9),
 )
 def test_the_choice_is_that_of_a_plain_search(
-    made: list[tuple[Scope, int, int | None]], hour: int
+    made: list[tuple[Scope, int, int | None]], usage: Scope, hour: int
 ) -> None:
     lists = [
         PriceList(
@@ -185,11 +186,11 @@ def test_the_choice_is_that_of_a_plain_search(
     fitting = [
         (tuple(0 if part is None else 1 for part in scope), begin)
         for scope, begin, end in made
-        if all(part in (None, own) for part, own in zip(scope, "atpm", strict=True))
+        if all(part in (None, own) for part, own in zip(scope, usage, strict=True))
         and begin <= hour
         and (end is None or hour < end)
     ]
-    found = Prices.of(lists).choose(Scope(*"atpm"), T0 + timedelta(hours=hour))
+    found = Prices(lists).choose(usage, T0 + timedelta(hours=hour))
     if not fitting:
         assert found is None
         return

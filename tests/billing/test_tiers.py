@@ -87,7 +87,7 @@ def lists_of(before: Tiers, after: Tiers) -> Prices:
         ("output", "flex"): (Tier(0, Decimal("0.5")),),
     }
     scope = Scope(None, None, None, None)
-    return Prices.of(
+    return Prices(
         [
             PriceList("old", 1, scope, "USD", T0, CHANGE, {**common, ("output", ""): before}),
             PriceList("new", 2, scope, "USD", CHANGE, None, {**common, ("output", ""): after}),
@@ -185,7 +185,7 @@ def check_positions(prices: Prices, ratings: list[Rating]) -> None:
 
 def test_occupancy_has_tiers_too() -> None:
     of = (Tier(0, Decimal(2)), Tier(100, Decimal(1)))
-    prices = Prices.of(
+    prices = Prices(
         [PriceList("a", 1, Scope(None, None, None, None), "USD", T0, None, {("stored", ""): of})]
     )
     event = replace(NOTHING, class_="", occupancy=("stored", 80))
@@ -200,9 +200,10 @@ def test_occupancy_has_tiers_too() -> None:
 def test_tiers_need_a_position() -> None:
     """One that was lost is not taken for 0."""
     prices = lists_of((Tier(0, Decimal(1)), Tier(5, Decimal(0))), (Tier(0, Decimal(1)),))
-    event = replace(NOTHING, output_tokens=9)
+    found = priced(prices, replace(NOTHING, output_tokens=9))
+    assert found.price is not None
     with pytest.raises(UnratableError, match="no position"):
-        rate_again(prices.lists[1], event, None)
+        rate_again(found.price, found.event, None)
 
 
 @given(

@@ -47,7 +47,7 @@ class PriceBook:
         try:
             async with self._db.admin_session() as session:
                 lists = await repository.price_lists(session, now - _AROUND, now + _AROUND)
-                self._lists = Prices.of(lists)
+                self._lists = Prices(lists)
         except (SQLAlchemyError, OSError) as error:
             if self._lists is None:
                 raise

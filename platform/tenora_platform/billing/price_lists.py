@@ -3,10 +3,12 @@ Knows neither usage nor a database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 Meter = Literal[
@@ -67,24 +69,24 @@ class PriceList:
         return self.effective_from <= at and (self.effective_to is None or at < self.effective_to)
 
 
-@dataclass(frozen=True)
+_ALL = list(itertools.product((True, False), repeat=len(Scope._fields)))
+"""Which parts of a usage's scope a list may name, the most specific first."""
+
+
 class Prices:
-    """Price lists, quick to choose from."""
+    """Price lists, quick to choose from: thousands of tenants may have some of their own."""
 
-    lists: tuple[PriceList, ...] = ()
-    _candidates: dict[Scope, tuple[PriceList, ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    def __init__(self, lists: Iterable[PriceList] = ()) -> None:
+        self._by_scope: dict[Scope, list[PriceList]] = {}
+        for price in sorted(lists, key=lambda each: each.effective_from, reverse=True):
+            self._by_scope.setdefault(price.scope, []).append(price)
+        self._candidates: dict[Scope, tuple[PriceList, ...]] = {}
 
-    @property
+    @cached_property
     def tiered(self) -> bool:
         """Whether any of them has tiers at all."""
-        return any(len(tiers) > 1 for price in self.lists for tiers in price.tiers.values())
-
-    @classmethod
-    def of(cls, lists: Iterable[PriceList]) -> Prices:
-        newest = sorted(lists, key=lambda price: price.effective_from, reverse=True)
-        return cls(tuple(sorted(newest, key=lambda price: specificity(price.scope), reverse=True)))
+        lists = itertools.chain.from_iterable(self._by_scope.values())
+        return any(len(tiers) > 1 for price in lists for tiers in price.tiers.values())
 
     def choose(self, scope: Scope, at: datetime) -> PriceList | None:
         """The most specific list that holds then for such usage: an adapter's own before its
@@ -92,9 +94,16 @@ class Prices:
         """
         candidates = self._candidates.get(scope)
         if candidates is None:
-            candidates = tuple(price for price in self.lists if covers(price.scope, scope))
-            self._candidates[scope] = candidates
+            candidates = self._candidates[scope] = tuple(self._covering(scope))
         return next((price for price in candidates if price.holds_at(at)), None)
+
+    def _covering(self, usage: Scope) -> Iterator[PriceList]:
+        scopes = (
+            Scope(*(part if kept else None for part, kept in zip(usage, mask, strict=True)))
+            for mask in _ALL
+        )
+        for scope in dict.fromkeys(scopes):
+            yield from self._by_scope.get(scope, ())
 
 
 def covers(lists: Scope, usage: Scope) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope, Tier
+from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope, Tier, Tiers
 from tenora_platform.billing.tables import PriceRow, PriceVersionRow
 from tenora_platform.locks import lock, lock_shared
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
@@ -31,10 +31,15 @@ async def lock_prices(session: AsyncSession, *, to_change: bool) -> None:
 
 
 async def price_lists(
-    session: AsyncSession, first: datetime | None = None, last: datetime | None = None
+    session: AsyncSession,
+    first: datetime | None = None,
+    last: datetime | None = None,
+    *,
+    tenants: Collection[str] | None = None,
 ) -> list[PriceList]:
-    """All price lists, or those in force at some time from `first` to `last`; oldest first. None
-    that was withdrawn, not even read: its dates may be from before they were bounded."""
+    """All price lists, or those in force at some time from `first` to `last`, or those that could
+    hold for these tenants; oldest first. None that was withdrawn, not even read: its dates may be
+    from before they were bounded."""
     query = (
         select(PriceVersionRow)
         .where(PriceVersionRow.withdrawn_at.is_(None))
@@ -46,17 +51,12 @@ async def price_lists(
         query = query.where(
             or_(PriceVersionRow.effective_to.is_(None), PriceVersionRow.effective_to > first)
         )
+    if tenants is not None:
+        query = query.where(
+            or_(PriceVersionRow.tenant_id.is_(None), PriceVersionRow.tenant_id.in_(tenants))
+        )
     versions = (await session.scalars(query)).all()
-    ids = [version.id for version in versions]
-    prices = await session.scalars(
-        select(PriceRow)
-        .where(PriceRow.price_version_id.in_(ids), PriceRow.meter.in_(METERS))
-        .order_by(PriceRow.from_quantity)
-    )
-    tiers: dict[str, dict[tuple[Meter, str], tuple[Tier, ...]]] = {of: {} for of in ids}
-    for row in prices:
-        of_version, key = tiers[row.price_version_id], (cast("Meter", row.meter), row.class_)
-        of_version[key] = (*of_version.get(key, ()), Tier(row.from_quantity, row.per_million))
+    tiers = await _tiers(session, [version.id for version in versions])
     return [
         PriceList(
             id=row.id,
@@ -71,6 +71,28 @@ async def price_lists(
         )
         for row in versions
     ]
+
+
+async def _tiers(
+    session: AsyncSession, version_ids: Sequence[str]
+) -> dict[str, dict[tuple[Meter, str], Tiers]]:
+    """By version, meter and class. Columns and not rows: there may be thousands."""
+    found: dict[str, dict[tuple[Meter, str], Tiers]] = {of: {} for of in version_ids}
+    prices = await session.execute(
+        select(
+            PriceRow.price_version_id,
+            PriceRow.meter,
+            PriceRow.class_,
+            PriceRow.from_quantity,
+            PriceRow.per_million,
+        )
+        .where(PriceRow.price_version_id.in_(version_ids), PriceRow.meter.in_(METERS))
+        .order_by(PriceRow.from_quantity)
+    )
+    for version_id, meter, class_, quantity, price in prices:
+        of_version, key = found[version_id], (cast("Meter", meter), class_)
+        of_version[key] = (*of_version.get(key, ()), Tier(quantity, price))
+    return found
 
 
 async def owner_of(session: AsyncSession, adapter_id: str) -> str | None:

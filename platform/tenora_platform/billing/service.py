@@ -58,7 +58,9 @@ async def rate_events(session: AsyncSession, events: Sequence[Billable]) -> Rate
 
 async def _rated(session: AsyncSession, events: Sequence[Billable]) -> Rated:
     times = [event.event_time for event in events]
-    prices = Prices.of(await repository.price_lists(session, min(times), max(times)))
+    tenants = {event.tenant_id for event in events}
+    lists = await repository.price_lists(session, min(times), max(times), tenants=tenants)
+    prices = Prices(lists)
     found: list[Priced] = []
     reasons: dict[str, str] = {}
     for event in events:
