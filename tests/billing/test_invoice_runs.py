@@ -275,26 +275,17 @@ async def test_void_gives_back_and_the_next_run_takes_it(books: InvoiceBooks) ->
 
 
 async def test_credit_pays_what_the_ledger_says(books: InvoiceBooks) -> None:
+    await books.execute(
+        "insert into credit_grants (id, tenant_id, amount, created_at) "
+        "values ('credit_' || :tenant, :tenant, 3.333, '2026-11-01')"
+    )
     await books.use(DAY, "10")
-    await books.books.used(DAY, "USD", "stored", Decimal("0.004"))
-    async with books.books.db.admin_session() as session:
-        from tenora_platform.ledger.service import Entry
-
-        await books.books.ledger.post(
-            session,
-            books.tenant_id,
-            kind="credit",
-            reference="grant:1",
-            currency="USD",
-            day=DAY,
-            entries=[
-                Entry("credit:granted", Decimal("3.333")),
-                Entry("unbilled", Decimal("-3.333")),
-            ],
-        )
+    await books.use(DAY, "0.004", "stored")
+    (draft,) = (await books.run(draft=True)).made
+    assert await unbilled(books) == Decimal("10.004")
     (row,) = (await books.run()).made
     assert (await books.lines(row.id))[-1] == ("credit", None, Decimal("-3.33"))
-    assert row.total == Decimal("6.67")
+    assert row.total == draft.total == Decimal("6.67")
     assert await unbilled(books) == 0
     await books.void(row.id)
     (again,) = (await books.run()).made

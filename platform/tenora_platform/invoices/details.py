@@ -4,7 +4,7 @@ requests they consist of."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.invoices.currency import plain
 from tenora_platform.invoices.lines import USED
+from tenora_platform.invoices.requests import Behind, requests_of
 from tenora_platform.invoices.schemas import InvoiceLine, line_view
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
 
@@ -72,7 +73,7 @@ class LineDetail(BaseModel):
     event_id: str | None = None
     request_id: str | None = None
     x_request_id: str | None = None
-    time: str | None = None
+    time: datetime | None = None
     quantity: int
     amount: str
 
@@ -104,9 +105,15 @@ async def details_of(
             param="no",
             code="line_without_usage",
         )
-    shown = line_view(line, row)
-    data = await _sums(session, line, query.group_by)
-    return LineDetails(invoice=row.id, line=shown, group_by=query.group_by, data=data)
+    found = LineDetails(invoice=row.id, line=line_view(line, row), group_by=query.group_by, data=[])
+    if query.group_by != "request":
+        found.data = await _sums(session, line, query.group_by)
+        return found
+    events = await requests_of(session, row, line, page=query.page, limit=query.limit)
+    found.data = [_request(each) for each in events[: query.limit]]
+    if len(events) > query.limit:
+        found.has_more, found.next_page = True, events[query.limit - 1].place
+    return found
 
 
 async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> list[LineDetail]:
@@ -131,6 +138,17 @@ async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> li
     }
     found = (await session.execute(statement, values)).mappings()
     return [LineDetail(**{**each, **_counted(each)}) for each in found]
+
+
+def _request(each: Behind) -> LineDetail:
+    return LineDetail(
+        event_id=each.event_id,
+        request_id=each.request_id,
+        x_request_id=each.x_request_id,
+        time=each.at,
+        quantity=each.quantity,
+        amount=plain(each.amount),
+    )
 
 
 def _counted(row: Any) -> dict[str, Any]:

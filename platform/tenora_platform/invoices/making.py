@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,7 +22,7 @@ from tenora_platform.invoices.postings import Entries, of_invoice
 from tenora_platform.invoices.price_lists import PriceVersions
 from tenora_platform.invoices.repository import Customer
 from tenora_platform.invoices.tables import BillingProfileRow, BillingSettingsRow, InvoiceRow
-from tenora_platform.invoices.unbilled import credit_paid, take_usage
+from tenora_platform.invoices.unbilled import take_usage
 from tenora_platform.ledger.service import Entry, Ledger
 
 INVOICE = "invoice"
@@ -52,6 +53,7 @@ class Maker:
         customer: Customer,
         currency: str,
         *,
+        credit: Decimal,
         draft: InvoiceRow | None,
         final: bool,
     ) -> InvoiceRow | None:
@@ -66,7 +68,7 @@ class Maker:
             currency,
             used,
             terms=self._terms(customer, currency),
-            credit=await credit_paid(session, customer.id, currency),
+            credit=credit,
             tax=_tax_of(profile),
         )
         if not bill.lines:

@@ -11,6 +11,7 @@ from sqlalchemy import ARRAY, Text, any_, delete, func, literal, or_, select, up
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.invoices.tables import (
     BillingProfileRow,
     BillingSettingsRow,
@@ -43,6 +44,7 @@ class Customer:
     name: str
     plan: str
     used: bool
+    credited: bool  # there are grants of credit
 
 
 async def settings(session: AsyncSession) -> BillingSettingsRow:
@@ -65,8 +67,9 @@ async def customers(
         .where(UsageDayRow.tenant_id == TenantRow.id, UsageDayRow.day < end)
         .exists()
     )
+    credited = select(literal(1)).where(CreditGrantRow.tenant_id == TenantRow.id).exists()
     query = (
-        select(TenantRow.id, TenantRow.name, TenantRow.plan, used)
+        select(TenantRow.id, TenantRow.name, TenantRow.plan, used, credited)
         .where(TenantRow.id > after, or_(TenantRow.created_at < _midnight(end), used))
         .order_by(TenantRow.id)
         .limit(limit)

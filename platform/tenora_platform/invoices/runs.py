@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.errors import BadRequestError, ConflictError
 from tenora_platform.invoices import repository
+from tenora_platform.invoices.credit import credit_for
 from tenora_platform.invoices.making import Maker
 from tenora_platform.invoices.period import end_of, midnight, name_of
 from tenora_platform.invoices.price_lists import read_price_versions
@@ -136,19 +139,40 @@ class InvoiceRuns:
             await lock_money(session, customer.id)
             await post_due(session, self.ledger, customer.id, maker.now)
             there = await repository.of_period(session, customer.id, maker.period)
+            credit = await self._credit(session, maker, customer, keep=report.final)
             for currency in maker.versions.currencies():
                 found = {row.status: row for row in there.get(currency, ())}
                 if "final" in found:
                     unchanged = True
                     continue
                 row = await maker.make(
-                    session, customer, currency, draft=found.get("draft"), final=report.final
+                    session,
+                    customer,
+                    currency,
+                    credit=credit.get(currency, Decimal(0)),
+                    draft=found.get("draft"),
+                    final=report.final,
                 )
                 if row is not None:
                     made.append(row)
         report.made += made
         report.unchanged += unchanged
         report.empty += not made and not unchanged
+
+    async def _credit(
+        self, session: AsyncSession, maker: Maker, customer: Customer, *, keep: bool
+    ) -> dict[str, Decimal]:
+        if not customer.credited:
+            return {}
+        return await credit_for(
+            session,
+            self.ledger,
+            customer.id,
+            maker.versions.currencies(),
+            until=midnight(end_of(maker.period)),
+            now=maker.now,
+            keep=keep,
+        )
 
 
 def _is_final(wanted: Wanted, settings: BillingSettingsRow, now: datetime) -> bool:

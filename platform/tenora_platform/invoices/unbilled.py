@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from decimal import Decimal
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,8 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.invoices.lines import Used
 from tenora_platform.invoices.tables import InvoiceRow
 
-CREDIT = "credit"
-"""The kind of posting by which credit pays for usage."""
 _PRICED = [
     "uncached_prefill",
     "cached_prefill",
@@ -53,20 +50,6 @@ _SUMS = text(
      GROUP BY 1, 2, 3, 4
     """
 )
-_CREDIT = text(
-    """
-    SELECT coalesce((SELECT sum(e.amount)
-              FROM ledger_entries e
-              JOIN ledger_accounts a ON a.id = e.account_id
-              JOIN ledger_transactions t ON t.id = e.transaction_id
-             WHERE t.tenant_id = :tenant AND t.currency = :currency AND t.kind = :kind
-               AND a.name = 'unbilled'), 0)
-         - coalesce((SELECT sum(l.exact)
-              FROM invoice_lines l JOIN invoices i ON i.id = l.invoice_id
-             WHERE i.tenant_id = :tenant AND i.currency = :currency AND i.status = 'final'
-               AND i.kind = 'invoice' AND l.kind = 'credit'), 0)
-    """
-)
 
 
 async def take_usage(
@@ -82,10 +65,3 @@ async def take_usage(
         Used(month, meter, class_, no, int(quantity), amount)
         for month, meter, class_, no, quantity, amount in found
     ]
-
-
-async def credit_paid(session: AsyncSession, tenant_id: str, currency: str) -> Decimal:
-    """What credit has paid for, by the ledger, and no invoice has shown yet."""
-    values = {"tenant": tenant_id, "currency": currency, "kind": CREDIT}
-    found = await session.scalar(_CREDIT, values)
-    return -Decimal(found or 0)

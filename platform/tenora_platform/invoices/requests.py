@@ -1,0 +1,181 @@
+"""The requests behind a line of usage: each event with what of the line's meter it has, and what
+that comes to by the price it was rated at. Occupancy has events of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import TextClause, select, text, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing.price_lists import PriceList
+from tenora_platform.billing.repository import price_lists
+from tenora_platform.errors import BadRequestError
+from tenora_platform.ids import ulid_text
+from tenora_platform.invoices.period import end_of, midnight
+from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
+from tenora_platform.usage.ids import event_text, request_text, x_request_id_of
+from tenora_platform.usage.reading import rating_of
+from tenora_platform.usage.records import stored_billable
+from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
+
+_QUANTITIES = {
+    "uncached_prefill": "e.prompt_tokens - e.cached_tokens",
+    "cached_prefill": "e.cached_tokens",
+    "output": "e.output_tokens",
+    "cold_load": "e.cold_loads",
+}
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """One event of a line. `request_id` None: of occupancy, which no request caused."""
+
+    at: datetime
+    event_id: str
+    request_id: str | None
+    x_request_id: str | None
+    quantity: int
+    amount: Decimal
+    place: str  # where a page after it begins
+
+
+async def requests_of(
+    session: AsyncSession, row: InvoiceRow, line: InvoiceLineRow, *, page: str | None, limit: int
+) -> list[Behind]:
+    """By time; one more than `limit`. Raises BadRequestError for a page that is none."""
+    values: dict[str, Any] = {
+        "invoice": row.id,
+        "tenant": row.tenant_id,
+        "made": row.finalised_at or row.created_at,
+        "meter": line.meter,
+        "class": line.class_,
+        "price": line.price_version_no,
+        "begin": midnight(line.month) if line.month else _BEGINNING,
+        "end": midnight(end_of(line.month)) if line.month else _BEGINNING,
+        "limit": limit + 1,
+        **_after(page),
+    }
+    quantity = _QUANTITIES.get(line.meter or "")
+    if quantity is None:
+        found = await session.execute(_OCCUPANCY, values)
+        return [_occupancy(each) for each in found.mappings()]
+    rows = (await session.execute(_events(quantity), values)).mappings().all()
+    return await _rated(session, rows, line)
+
+
+def _after(page: str | None) -> dict[str, Any]:
+    """The place of the last one seen."""
+    if page is None:
+        return {"after_time": _BEGINNING, "after_id": UUID(int=0), "after_sequence": -1}
+    try:
+        at, key, sequence = page.split("~")
+        time = datetime.fromisoformat(at)
+        if time.tzinfo is None or not -1 <= int(sequence) < 2**31:
+            raise ValueError
+        return {"after_time": time, "after_id": UUID(key), "after_sequence": int(sequence)}
+    except ValueError:
+        raise BadRequestError("This is not a next_page of ours.", param="page") from None
+
+
+def _place(at: datetime, key: UUID, sequence: int) -> str:
+    return f"{at.astimezone(UTC).isoformat()}~{key.hex}~{sequence}"
+
+
+_TAKEN = """
+  JOIN invoice_usage u ON u.invoice_id = :invoice AND u.series_id = e.series_id
+   AND u.meter = :meter AND u.price_version_no = e.price_version_no AND u.day = {day}
+  JOIN usage_days d ON d.tenant_id = :tenant AND d.day = u.day AND d.series_id = u.series_id
+   AND d.meter = u.meter AND d.price_version_no = u.price_version_no
+ WHERE e.tenant_no = (SELECT no FROM tenants WHERE id = :tenant)
+   AND e.price_version_no = :price AND s.class = :class
+   AND (d.quantity = u.quantity OR e.ingested_at <= :made AND e.ingested_at > coalesce((
+     SELECT max(i.finalised_at) FROM invoice_usage p JOIN invoices i ON i.id = p.invoice_id
+      WHERE p.tenant_id = :tenant AND p.day = u.day AND p.series_id = u.series_id
+        AND p.meter = u.meter AND p.price_version_no = u.price_version_no
+        AND i.status = 'final' AND i.id <> :invoice AND i.finalised_at < :made
+   ), '-infinity'))
+"""
+"""What an invoice took of a day's sum; where it did not take all of it, by when it was stored."""
+
+
+def _events(quantity: str) -> TextClause:
+    taken = _TAKEN.format(day="(e.event_time AT TIME ZONE 'UTC')::date")
+    return text(
+        f"""
+        SELECT e.request, e.sequence, e.event_time
+          FROM usage_events e JOIN usage_series s ON s.id = e.series_id
+          {taken}
+           AND e.event_time >= :begin AND e.event_time < :end AND {quantity} > 0
+           AND (e.event_time, e.request, e.sequence) > (:after_time, :after_id, :after_sequence)
+         ORDER BY e.event_time, e.request, e.sequence LIMIT :limit
+        """
+    )
+
+
+_OCCUPANCY = text(
+    f"""
+    SELECT e.id, e.ends, e.quantity, e.amount
+      FROM occupancy_events e JOIN usage_series s ON s.id = e.series_id
+      {_TAKEN.format(day="(e.ends AT TIME ZONE 'UTC')::date")}
+       AND e.meter = :meter AND e.ends >= :begin AND e.ends < :end
+       AND (e.ends, e.id, 0) > (:after_time, :after_id, :after_sequence)
+     ORDER BY e.ends, e.id LIMIT :limit
+    """
+)
+
+
+def _occupancy(row: Mapping[Any, Any]) -> Behind:
+    return Behind(
+        at=row["ends"],
+        event_id=f"occ_{ulid_text(row['id'].int)}",
+        request_id=None,
+        x_request_id=None,
+        quantity=row["quantity"],
+        amount=row["amount"],
+        place=_place(row["ends"], row["id"], 0),
+    )
+
+
+async def _rated(
+    session: AsyncSession, keys: Sequence[Mapping[Any, Any]], line: InvoiceLineRow
+) -> list[Behind]:
+    """With what the line's meter comes to, by the list and at the place it was rated at."""
+    wanted = [(each["request"], each["sequence"]) for each in keys]
+    if not wanted:
+        return []
+    lists = {price.no: price for price in await price_lists(session)}
+    query = (
+        select(UsageEventRow, UsageSeriesRow)
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .where(tuple_(UsageEventRow.request, UsageEventRow.sequence).in_(wanted))
+        .order_by(UsageEventRow.event_time, UsageEventRow.request, UsageEventRow.sequence)
+    )
+    return [_behind(event, series, lists, line) for event, series in await session.execute(query)]
+
+
+def _behind(
+    row: UsageEventRow,
+    series: UsageSeriesRow,
+    lists: Mapping[int, PriceList],
+    line: InvoiceLineRow,
+) -> Behind:
+    event = stored_billable(row, series)
+    rating = rating_of(lists, event, row.price_version_no, row.positions)
+    lines = () if rating is None else rating.lines
+    rated = next((each for each in lines if each.meter == line.meter), None)
+    return Behind(
+        at=row.event_time,
+        event_id=event_text(series.kind, row.request, row.sequence),
+        request_id=request_text(series.kind, row.request),
+        x_request_id=x_request_id_of(row.request, row.x_request_id),
+        quantity=0 if rated is None else rated.quantity,
+        amount=Decimal(0) if rated is None else rated.amount,
+        place=_place(row.event_time, row.request, row.sequence),
+    )
