@@ -25,7 +25,7 @@ from tenora_platform.events import routes as events_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
-from tenora_platform.invoices import party_routes
+from tenora_platform.invoices import export_routes, party_routes
 from tenora_platform.invoices import routes as invoices_routes
 from tenora_platform.invoices import tenant_routes as tenant_invoices_routes
 from tenora_platform.ledger import routes as ledger_routes
@@ -148,6 +148,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         invoices_routes.router,
         tenant_invoices_routes.router,
         party_routes.router,
+        export_routes.router,
         webhooks_routes.router,
     ):
         app.include_router(router)

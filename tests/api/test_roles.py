@@ -65,6 +65,7 @@ TABLE = {
     "post /admin/v1/invoices/{invoice_id}/void": "owner billing",
     "post /admin/v1/invoices/{invoice_id}/credit_notes": "owner billing",
     "post /admin/v1/invoices/{invoice_id}/payments": "owner billing",
+    "get /admin/v1/usage/cloudevents": ALL,
     "get /admin/v1/billing_settings": ALL,
     "patch /admin/v1/billing_settings": "owner billing",
     "get /admin/v1/tenants/{tenant_id}/billing_profile": ALL,

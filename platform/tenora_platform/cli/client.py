@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,11 @@ class ApiClient:
             if not page.get("has_more") or not page["data"]:
                 return items
             query["after"] = page.get("last_id") or page["data"][-1]["id"]
+
+
+def any_key(key: str | None) -> str | None:
+    """As the option says: else a tenant's, else the admin key of the environment."""
+    return key or os.environ.get("TENORA_API_KEY") or os.environ.get("TENORA_ADMIN_KEY")
 
 
 def refusal(answer: httpx.Response) -> CliError:

@@ -17,11 +17,13 @@ from tenora_platform.cli import (
     api_bench,
     audit,
     edge_bench,
+    invoices,
     kills,
     prices,
     receipts,
     tenants,
     usage,
+    usage_export,
 )
 from tenora_platform.cli.errors import FriendlyGroup
 from tenora_platform.cli.options import with_settings
@@ -41,6 +43,8 @@ app.add_typer(adapters.app, name="adapter", help="A tenant's adapters.")
 app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(receipts.receipt, name="receipt", help="Receipts of requests.")
 app.add_typer(prices.price, name="price", help="Price lists, and what a new one would change.")
+usage.usage.command("export")(usage_export.export_usage)
+app.add_typer(invoices.invoice, name="invoice", help="Invoices: made, shown, exported.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)

@@ -1,0 +1,176 @@
+"""`tenora invoice`: make a month's invoices, look at them, take them out as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from tenora_platform.cli.client import (
+    DEFAULT_URL,
+    AdminKey,
+    ApiClient,
+    AsJson,
+    Key,
+    Url,
+    any_key,
+    connected,
+    refusal,
+    show,
+)
+from tenora_platform.cli.errors import CliError
+
+invoice = typer.Typer(no_args_is_help=True)
+
+InvoiceId = Annotated[str, typer.Argument(help="The invoice's id; none: the newest ones.")]
+_ADMIN = "the admin key"
+_LIST = {
+    "id": "id",
+    "number": "number",
+    "kind": "kind",
+    "status": "status",
+    "period": "period",
+    "tenant": "tenant_id",
+    "total": "total",
+    "due": "amount_due",
+    "currency": "currency",
+}
+_LINES = {
+    "no": "no",
+    "kind": "kind",
+    "description": "description",
+    "quantity": "quantity",
+    "exact": "exact_amount",
+    "amount": "amount",
+}
+_DETAILS = {
+    "day": "day",
+    "adapter": "adapter",
+    "version": "adapter_version",
+    "key": "api_key_id",
+    "event": "event_id",
+    "x-request-id": "x_request_id",
+    "quantity": "quantity",
+    "amount": "amount",
+}
+
+
+@invoice.command("run")
+def run(
+    period: Annotated[
+        str | None, typer.Option(help="The month, such as 2026-11; none: the last that is over.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    draft: Annotated[
+        bool | None,
+        typer.Option(
+            "--draft/--final", help="None of both: final once the days of grace are over."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the invoices of a month; again changes nothing that is final (needs the admin key).
+    Exit code 1 if there is a tenant whose invoice could not be made."""
+    given = {"period": period, "tenant": tenant, "draft": draft}
+    body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    total: dict[str, Any] = {}
+    with connected(url, key, what=_ADMIN) as api:
+        while True:
+            part = api.call("POST", "/admin/v1/invoices/run", json=body)
+            total = _together(total, part)
+            if not part["has_more"]:
+                break
+            body |= {"after": part["next_after"], "period": part["period"]}
+    if not as_json:
+        typer.echo(
+            f"{total['period']}: {total['made']} {total['status']}, "
+            f"{total['unchanged']} unchanged, {total['empty']} with nothing to invoice, {len(total['failed'])} failed"
+        )
+        for each in total["failed"]:
+            typer.echo(f"failed: {each['tenant']}: {each['reason']}", err=True)
+    if as_json or total["invoices"]:
+        show(total, _LIST, as_json=as_json, rows=total["invoices"])
+    if total["failed"]:
+        raise typer.Exit(1)
+
+
+def _together(before: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """One answer of a run that took several."""
+    if not before:
+        return part
+    added = ("made", "unchanged", "empty", "failed", "invoices")
+    return part | {name: before[name] + part[name] for name in added}
+
+
+@invoice.command("show")
+def show_invoice(
+    invoice_id: InvoiceId = "",
+    line: Annotated[int | None, typer.Option(help="What is behind this line.")] = None,
+    group_by: Annotated[str, typer.Option(help="day, adapter, api_key or request.")] = "day",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """The newest invoices, one with its lines, or what is behind a line. With a tenant's key its
+    own, with the admin key any."""
+    with connected(url, any_key(key), what="a key") as api:
+        base = _base(api)
+        if not invoice_id:
+            found = api.call("GET", base)
+            show(found, _LIST, as_json=as_json, rows=found["data"])
+            return
+        if line is not None:
+            path = f"{base}/{invoice_id}/lines/{line}"
+            found = api.call("GET", path, params={"group_by": group_by, "limit": 1000})
+            named = {
+                name: field
+                for name, field in _DETAILS.items()
+                if any(each[field] is not None for each in found["data"])
+            }
+            show(found, named, as_json=as_json, rows=found["data"])
+            return
+        found = api.call("GET", f"{base}/{invoice_id}")
+    if not as_json:
+        show(found, _LIST, as_json=False, rows=[found])
+        typer.echo()
+    show(found, _LINES, as_json=as_json, rows=found["lines"])
+
+
+@invoice.command("export")
+def export(
+    invoice_id: InvoiceId,
+    form: Annotated[
+        str, typer.Option("--format", help="json, csv or pdf.", metavar="FORMAT")
+    ] = "pdf",
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; else one named after the invoice.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """One invoice as a file."""
+    kind = _form(form)
+    with connected(url, any_key(key), what="a key") as api:
+        base = _base(api)
+        path = f"{base}/{invoice_id}" + ("" if kind == "json" else f".{kind}")
+        answer = api.http.get(path)
+        if answer.is_error:
+            raise refusal(answer)
+    file = out or Path(f"{invoice_id}.{kind}")
+    file.write_bytes(answer.content)
+    typer.echo(str(file))
+
+
+def _form(form: str) -> Literal["json", "csv", "pdf"]:
+    if form not in ("json", "csv", "pdf"):
+        raise CliError(f"There is no format {form!r}.", "json, csv or pdf.")
+    return form  # type: ignore[return-value]
+
+
+def _base(api: ApiClient) -> str:
+    """Where this key's invoices are."""
+    me = api.call("GET", "/v1/me")
+    return "/admin/v1/invoices" if me["type"] == "admin_key" else "/v1/invoices"

@@ -1,0 +1,44 @@
+"""`tenora usage export`: usage as lines for another metering service."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenora_platform.cli.client import DEFAULT_URL, AdminKey, Url, connected, refusal
+
+
+def export_usage(
+    out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="What ended from here on, such as 2026-11-01.")
+    ] = None,
+    end: Annotated[str | None, typer.Option(help="Before this time.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="openmeter (CloudEvents) or lago.", metavar="FORMAT")
+    ] = "openmeter",
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+) -> None:
+    """Every event of usage as a line of JSON, with the same id each time (needs the admin key)."""
+    given = {"start": start, "end": end, "tenant": tenant, "form": form}
+    query = {name: value for name, value in given.items() if value is not None}
+    with (
+        connected(url, key, what="the admin key") as api,
+        api.http.stream("GET", "/admin/v1/usage/cloudevents", params=query) as answer,
+    ):
+        if answer.is_error:
+            answer.read()
+            raise refusal(answer)
+        if out is None:
+            for chunk in answer.iter_bytes():
+                sys.stdout.write(chunk.decode())
+            return
+        with out.open("wb") as file:
+            for chunk in answer.iter_bytes():
+                file.write(chunk)
+    typer.echo(str(out))
