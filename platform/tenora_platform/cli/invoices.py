@@ -87,7 +87,8 @@ def run(
     if not as_json:
         typer.echo(
             f"{total['period']}: {total['made']} {total['status']}, "
-            f"{total['unchanged']} unchanged, {total['empty']} with nothing to invoice, {len(total['failed'])} failed"
+            f"{total['unchanged']} unchanged, {total['empty']} with nothing to invoice, "
+            f"{len(total['failed'])} failed"
         )
         for each in total["failed"]:
             typer.echo(f"failed: {each['tenant']}: {each['reason']}", err=True)
