@@ -877,6 +877,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/usage/cloudevents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Usage
+         * @description Each event of usage as a line of JSON, by time: a CloudEvent as OpenMeter takes it, or an
+         *     element of `events` as Lago does. An event has the same id in every export.
+         */
+        get: operations["usage_export_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/webhook_endpoints": {
         parameters: {
             query?: never;
@@ -7679,6 +7700,42 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
                 };
+            };
+        };
+    };
+    usage_export_usage: {
+        parameters: {
+            query?: {
+                /** @description Before this; default: now */
+                end?: string | null;
+                /** @description As OpenMeter or as Lago ingests it */
+                form?: "openmeter" | "lago";
+                /** @description What ended from here on; default: this month's begin */
+                start?: string | null;
+                /** @description Only this tenant's (id) */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };
