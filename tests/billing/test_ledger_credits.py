@@ -18,8 +18,9 @@ from sqlalchemy import text
 from api_harness import Api
 from credit_model import Given, Use, modelled
 from ledger_books import Books, Key, new_books
-from tenora_platform.budgets.credit import Spell, paid_by
+from tenora_platform.budgets.credit import Spell, credit_of, paid_by
 from tenora_platform.budgets.grants import Grant, grant_credit
+from tenora_platform.budgets.repository import amounts_spent
 from tenora_platform.budgets.repository import grants as grants_of
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.db import Database
@@ -216,6 +217,22 @@ async def test_an_invoice_of_last_month_does_not_undo_this_months(books: Books) 
         (share,) = await credit_shares(session, books.tenant_id, hours(24))
     assert share.paid == 5 * OUTPUT
     assert (await totals(books))["unbilled"] == -12
+
+
+async def test_a_budget_takes_nothing_of_a_new_grant_for_what_is_invoiced(books: Books) -> None:
+    """What no grant pays is on an invoice. The balance of the budget is what the ledger owes."""
+    await give(books, hours(0), 10)
+    await use(books, hours(1), 14)
+    await use(books, hours(5), 3)
+    await give(books, hours(10), 20)
+    await use(books, hours(11), 4)
+    async with books.db.admin_session() as session:
+        credit = await credit_of(session, books.tenant_id, hours(12))
+        assert credit is not None
+        spent = await amounts_spent(session, books.tenant_id, credit.since, hours(12))
+    assert await apply(books, hours(12)) == [10, 4]
+    owed = -(await totals(books))["credit:granted"]
+    assert (credit.cap - spent["USD"]) / OUTPUT == owed == 16
 
 
 async def killed(books: Books) -> None:

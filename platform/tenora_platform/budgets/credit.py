@@ -20,8 +20,9 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """`granted` less what has lapsed is the cap of what is spent from `since` on; it holds until
-    `until`, when the next grant expires (None: none will)."""
+    """The cap of what is spent from `since` on: what was granted less what has lapsed of it, and
+    what was used before the newest grant beyond all that held then, which no grant pays. It holds
+    until `until`, when the next grant expires (None: none will)."""
 
     cap: Decimal
     since: datetime
@@ -37,17 +38,31 @@ class Spell:
     used: Mapping[str, Decimal]
 
 
-def credit_of(grants: Sequence[CreditGrantRow], now: datetime) -> Credit | None:
+async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Credit | None:
     """None where a grant has expired and nobody has said yet what lapsed of it (`close_expired`).
     Without grants there is nothing to spend."""
+    grants = await repository.grants(session, tenant_id)
     if any(_is_open(grant, now) for grant in grants):
         return None
     ends = [each.expires_at for each in grants if each.expires_at and each.lapsed is None]
+    left = exact_sum(grant.amount - (grant.lapsed or 0) for grant in grants)
     return Credit(
-        cap=exact_sum(grant.amount - (grant.lapsed or 0) for grant in grants),
+        cap=exact_sum((left, await _beyond(session, tenant_id, grants))),
         since=min((grant.created_at for grant in grants), default=now),
         until=min(ends, default=None),
     )
+
+
+async def _beyond(
+    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow]
+) -> Decimal:
+    """What no grant has paid of the usage between the first and the newest: requests that took more
+    than was left, or usage while the tenant was not prepaid. It is on invoices, and a new grant
+    does not pay it again."""
+    newest = max((each.created_at for each in grants), default=datetime.min.replace(tzinfo=UTC))
+    spells = await spells_of(session, tenant_id, grants, newest)
+    used = exact_sum(amount for spell in spells for amount in spell.used.values())
+    return exact_sum((used, *(-paid for paid in paid_by(grants, spells).values())))
 
 
 def _is_open(grant: CreditGrantRow, now: datetime) -> bool:

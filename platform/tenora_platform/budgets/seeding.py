@@ -71,12 +71,12 @@ class Seeder:
         return found
 
     async def _credit(self, session: AsyncSession, tenant_id: str, now: datetime) -> Credit:
-        credit = credit_of(await repository.grants(session, tenant_id), now)
+        credit = await credit_of(session, tenant_id, now)
         if credit is not None:
             return credit
         async with self._db.admin_session() as operator:
             await close_expired(operator, tenant_id, now)
-            credit = credit_of(await repository.grants(operator, tenant_id), now)
+            credit = await credit_of(operator, tenant_id, now)
         assert credit is not None
         return credit
 

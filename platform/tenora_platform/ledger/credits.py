@@ -60,17 +60,18 @@ async def apply_credits(
 ) -> list[Share]:
     """The same, and it is in the ledger when this commits: Dr credit, Cr unbilled, exactly once,
     whoever applies it how often. What an invoice shows of a grant is its `paid` less what invoices
-    before had of it. What a grant that expired before `now` did not pay lapses; then the others are
-    in the ledger up to that time too."""
+    before had of it. A grant that expired before `now` is settled whole: what it did not pay
+    lapses."""
     await lock_money(session, tenant_id)
     grants = await repository.grants(session, tenant_id, lock=True)
     last = max((until, *(when for when, _ in expired_of(grants, now))))
     spells = await spells_of(session, tenant_id, grants, until, last)
     close(grants, spells, now)
+    shares = _shares(grants, [each for each in spells if each.end <= until])
     posted = await _posted(session, tenant_id)
-    for grant, share in zip(grants, _shares(grants, spells), strict=True):
+    for grant, share in zip(grants, shares, strict=True):
         await post_grant(session, ledger, grant)
-        for kind, other, amount, end in _targets(grant, share.paid, posted, min(last, now)):
+        for kind, other, amount, end in _targets(grant, share.paid, posted, min(until, now)):
             known = posted.get((grant.id, kind), _Posted())
             more = exact_sum((amount, -known.amount))
             if more:
@@ -84,7 +85,7 @@ async def apply_credits(
                     entries=[Entry(credit(grant.kind), more), Entry(other, -more)],
                     created_at=now,
                 )
-    return _shares(grants, [each for each in spells if each.end <= until])
+    return shares
 
 
 async def post_grant(session: AsyncSession, ledger: Ledger, grant: CreditGrantRow) -> None:
