@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -17,7 +18,7 @@ from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.times import LATEST
-from tenora_platform.usage.ids import event_of, event_text
+from tenora_platform.usage.ids import event_of, event_text, occupancy_of, occupancy_text
 from tenora_platform.usage.reading import Span as Rest
 from tenora_platform.usage.reading import pieces, tenant_no
 from tenora_platform.usage.tables import (
@@ -150,14 +151,32 @@ async def lately_stored(
         UsageEventRow.event_time >= func.now() - 30 * within,
         UsageEventRow.ingested_at >= func.now() - within,
     )
-    asked = [event_of(each).key for each in ids]
+    held = [id_ for each in ids if (id_ := occupancy_of(each)) is not None]
+    asked = [event_of(each).key for each in ids if occupancy_of(each) is None]
     named = query.where(tuple_(UsageEventRow.request, UsageEventRow.sequence).in_(asked))
-    found = {}
+    found: dict[str, Charge] = {}
     for part in (new, named) if asked else (new,):
         for kind, request, sequence, key, at, nanos in await session.execute(part):
             event_id = event_text(kind, request, sequence)
             found[event_id] = Charge(event_id, tenant_id, key or "", at, int(nanos))
-    return list(found.values())
+    return [*found.values(), *await _lately_held(session, tenant_id, within, held)]
+
+
+async def _lately_held(
+    session: AsyncSession, tenant_id: str, within: timedelta, ids: Sequence[UUID]
+) -> list[Charge]:
+    """The same of occupancy."""
+    row = OccupancyEventRow
+    query = select(row.id, row.ends, _nanos(row)).where(
+        row.tenant_no == tenant_no(tenant_id),
+        row.price_version_no.is_not(None),
+        (row.ingested_at >= func.now() - within) & (row.ends >= func.now() - timedelta(days=3))
+        | row.id.in_(ids),
+    )
+    return [
+        Charge(occupancy_text(id_), tenant_id, "", at, int(nanos))
+        for id_, at, nanos in await session.execute(query)
+    ]
 
 
 async def grants(

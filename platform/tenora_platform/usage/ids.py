@@ -75,6 +75,17 @@ def event_of_run(request_id: str, context: Mapping[str, str], index: int) -> Eve
     return EventId(*request_of(context.get("request_id") or request_id), sequence)
 
 
+def occupancy_text(id_: UUID) -> str:
+    """What an event of occupancy is called."""
+    return f"occupancy:{id_}"
+
+
+def occupancy_of(text: str) -> UUID | None:
+    """None where it is called otherwise."""
+    kind, _, id_ = text.partition(":")
+    return UUID(id_) if kind == "occupancy" else None
+
+
 def checked_sequence(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise BadSequenceError(repr(text[:20]))

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 
 from tenora_engine.events import UsageRecord
+from tenora_platform.billing.price_lists import Meter
 from tenora_platform.billing.rating import Billable
 from tenora_platform.times import EARLIEST, LATEST
 from tenora_platform.usage.ids import (
@@ -21,10 +22,11 @@ from tenora_platform.usage.ids import (
     EventId,
     event_of_run,
     event_text,
+    occupancy_text,
     stored_x_request_id,
 )
 from tenora_platform.usage.series import Series
-from tenora_platform.usage.tables import UsageEventRow, UsageSeriesRow
+from tenora_platform.usage.tables import OccupancyEventRow, UsageEventRow, UsageSeriesRow
 
 _TEXT_MAX = 1000  # of one id or name; longer ones do not fit into an index
 _LATEST = LATEST - timedelta(seconds=1)
@@ -188,6 +190,24 @@ def stored_billable(row: UsageEventRow, series: UsageSeriesRow) -> Billable:
         cold_loads=row.cold_loads,
         class_=series.class_,
         adapter_id=series.adapter_id,
+    )
+
+
+def held_billable(row: OccupancyEventRow, series: UsageSeriesRow) -> Billable:
+    """The same of occupancy."""
+    return Billable(
+        event_id=occupancy_text(row.id),
+        tenant_id=series.tenant_id,
+        adapter_id=series.adapter_id,
+        model=series.model,
+        plan=series.plan,
+        class_=series.class_,
+        event_time=row.ends,
+        prompt_tokens=0,
+        cached_tokens=0,
+        output_tokens=0,
+        cold_loads=0,
+        occupancy=(cast("Meter", row.meter), row.quantity),
     )
 
 

@@ -83,17 +83,23 @@ class Sums:
         hour = time.replace(minute=0, second=0, microsecond=0)
         for meter, version, quantity, amount in moved:
             key = Key(event.tenant_id, hour, series_id, meter, version)
-            self.quantities[key] += sign * quantity
-            if amount:
-                self.amounts[key] = exact_sum((self.amounts[key], sign * amount))
+            self.put(key, sign * quantity, sign * amount)
+
+    def put(self, key: Key, quantity: int, amount: Decimal) -> None:
+        self.quantities[key] += quantity
+        if amount:
+            self.amounts[key] = exact_sum((self.amounts[key], amount))
+
+    def merge(self, other: Sums) -> None:
+        for key, quantity in other.quantities.items():
+            self.put(key, quantity, other.amounts.get(key, _FREE))
 
     def days(self) -> Sums:
         """The same by day: `hour` is a day's first."""
         found = Sums()
         for key, quantity in self.quantities.items():
             day = key._replace(hour=key.hour.replace(hour=0))
-            found.quantities[day] += quantity
-            found.amounts[day] = exact_sum((found.amounts[day], self.amounts.get(key, _FREE)))
+            found.put(day, quantity, self.amounts.get(key, _FREE))
         return found
 
     async def write(self, session: AsyncSession) -> None:

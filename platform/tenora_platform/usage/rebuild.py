@@ -1,0 +1,144 @@
+"""The sums of a month made anew from its events, should they ever be wrong. What they are made of
+is said in `sums`; who asks for it is an operator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing.price_lists import METERS, Meter, PriceList
+from tenora_platform.billing.rating import Billable, Rating, exact_amount
+from tenora_platform.billing.repository import price_lists
+from tenora_platform.db import Database
+from tenora_platform.usage.reading import Span, rating_of
+from tenora_platform.usage.records import held_billable, stored_billable
+from tenora_platform.usage.sums import Key, Sums
+from tenora_platform.usage.tables import OccupancyEventRow, UsageEventRow, UsageSeriesRow
+
+_FREE = Decimal(0)
+_LOCK = text("LOCK TABLE usage_hours, usage_days IN SHARE ROW EXCLUSIVE MODE")
+_DUE = text(
+    "INSERT INTO ledger_due (tenant_id, day) "
+    "SELECT DISTINCT tenant_id, day FROM usage_days WHERE day >= :first AND day < :end "
+    "ON CONFLICT (tenant_id, day) DO UPDATE SET since = now()"
+)
+_DROP_DAYS = text("DELETE FROM usage_days WHERE day >= :first AND day < :end")
+_DROP_HOURS = text("DELETE FROM usage_hours WHERE hour >= :begins AND hour < :ends")
+
+
+def month_of(day: date) -> Span:
+    """The month (UTC) that this day is in."""
+    first = datetime(day.year, day.month, 1, tzinfo=UTC)
+    return Span(first, datetime(day.year + day.month // 12, day.month % 12 + 1, 1, tzinfo=UTC))
+
+
+async def rebuild_sums(db: Database, month: date, archived: Sums | None = None) -> None:
+    """Replace the sums of the month of this day. Whoever stores meanwhile waits. `archived`: of its
+    events that are in the database no more. What has moved is posted by the ledger again."""
+    span = month_of(month)
+    days = {"first": span.start.date(), "end": span.end.date()}
+    async with db.patient().admin_session() as session:
+        await session.execute(_LOCK)
+        await session.execute(_DUE, days)
+        made = await sums_of(session, span)
+        if archived is not None:
+            made.merge(archived)
+        await session.execute(_DROP_DAYS, days)
+        await session.execute(_DROP_HOURS, {"begins": span.start, "ends": span.end})
+        await made.write(session)
+
+
+async def sums_of(session: AsyncSession, span: Span) -> Sums:
+    """Of the events that ended in between and are in the database."""
+    lists = {price.no: price for price in await price_lists(session)}
+    found = Sums()
+    async for row in await session.stream(_alike(span)):
+        _add_alike(found, lists, row)
+    async for event, series_id, rating, sequence in _each(session, span, lists):
+        found.add(event, series_id, rating, sequence)
+    return found
+
+
+def _alike(span: Span) -> Any:
+    """Events on whose price no position bears cost the same apart and together."""
+    event, series = UsageEventRow, UsageSeriesRow
+    hour = func.date_trunc("hour", event.event_time, "UTC")
+    keys = (hour, event.series_id, event.price_version_no, series.tenant_id, series.class_)
+    return (
+        select(
+            *keys,
+            func.count(),
+            func.count().filter(event.sequence == 0),
+            func.sum(func.ceil(event.amount * 10**9)),
+            func.sum(event.prompt_tokens - event.cached_tokens),
+            func.sum(event.cached_tokens),
+            func.sum(event.output_tokens),
+            func.sum(event.cold_loads),
+        )
+        .join(series, series.id == event.series_id)
+        .where(
+            event.event_time >= span.start, event.event_time < span.end, event.positions.is_(None)
+        )
+        .group_by(*keys)
+    )
+
+
+def _add_alike(found: Sums, lists: Mapping[int, PriceList], row: Any) -> None:
+    hour, series_id, version, tenant_id, class_, sequences, requests, nanos, *quantities = row
+    no = version or 0
+
+    def put(meter: str, quantity: int, amount: Decimal = _FREE) -> None:
+        if quantity:
+            found.put(Key(tenant_id, hour.astimezone(UTC), series_id, meter, no), quantity, amount)
+
+    put("sequences", sequences)
+    put("requests", requests)
+    if version is None:
+        put("unrated", sequences)
+    put("charged_nanos", int(nanos or 0))
+    for meter, quantity in zip(METERS[:4], map(int, quantities), strict=True):
+        if quantity:
+            put(meter, quantity, _amount(lists[no], meter, class_, quantity) if no else _FREE)
+
+
+def _amount(price: PriceList, meter: Meter, class_: str, quantity: int) -> Decimal:
+    tiers = price.tiers_of(meter, class_)
+    if tiers is None:
+        raise LookupError(f"price list {price.id} has no price for {meter} any more")
+    return exact_amount(quantity, tiers[0].per_million)
+
+
+async def _each(
+    session: AsyncSession, span: Span, lists: Mapping[int, PriceList]
+) -> AsyncIterator[tuple[Billable, int, Rating | None, int | None]]:
+    """The other events, one by one, and occupancy."""
+    requests = (
+        select(UsageEventRow, UsageSeriesRow)
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .where(
+            UsageEventRow.event_time >= span.start,
+            UsageEventRow.event_time < span.end,
+            UsageEventRow.positions.is_not(None),
+        )
+    )
+    async for row, series in await session.stream(requests.execution_options(yield_per=5000)):
+        event = stored_billable(row, series)
+        rating = rating_of(lists, event, row.price_version_no, row.positions)
+        yield event, row.series_id, rating, row.sequence
+    occupancy = (
+        select(OccupancyEventRow, UsageSeriesRow)
+        .join(UsageSeriesRow, UsageSeriesRow.id == OccupancyEventRow.series_id)
+        .where(OccupancyEventRow.ends >= span.start, OccupancyEventRow.ends < span.end)
+    )
+    async for held, series in await session.stream(occupancy.execution_options(yield_per=5000)):
+        event = held_billable(held, series)
+        yield event, held.series_id, rating_of(lists, event, *_price(held)), None
+
+
+def _price(row: OccupancyEventRow) -> tuple[int | None, list[int] | None]:
+    return row.price_version_no, row.positions
