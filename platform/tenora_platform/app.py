@@ -40,6 +40,7 @@ from tenora_platform.processes.presence import Role
 from tenora_platform.receipts import contents_routes
 from tenora_platform.receipts import key_routes as signing_key_routes
 from tenora_platform.receipts import routes as receipts_routes
+from tenora_platform.reconciliation import routes as reconciliation_routes
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.resources import portal_folder
 from tenora_platform.settings import Settings
@@ -138,6 +139,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         inference_routes.router,
         registry_routes.router,
         usage_routes.router,
+        reconciliation_routes.router,
         billing_routes.router,
         budgets_routes.router,
         ledger_routes.router,

@@ -32,6 +32,7 @@ from tenora_platform.operators.keys import AdminKeys
 from tenora_platform.processes.presence import Presence, Process, Role, this_process
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
+from tenora_platform.reconciliation.told import Proof
 from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import load_secret
@@ -60,14 +61,16 @@ def build_state(
         statement_timeout_s=settings.statement_timeout_s,
     )
     redis = open_redis(settings.redis_url)
-    unbilled, outages = Unbilled(), dict[str, str]()
+    unbilled, proof, outages = Unbilled(), Proof(), dict[str, str]()
     process = this_process(role, name)
 
     def said() -> list[Process]:
-        return [replace(process, outages=dict(outages), unbilled=unbilled.counted)]
+        more = {"unbilled": unbilled.counted, "proof": proof.told}
+        return [replace(process, outages=dict(outages), **more)]
 
     presence = Presence(redis, said)
     metrics.show_processes(presence, lambda: unbilled.counted or presence.unbilled)
+    metrics.show_proof(lambda: proof.told or presence.proof)
 
     def api_processes() -> int:
         return presence.api_processes or settings.workers
@@ -104,6 +107,7 @@ def build_state(
         contents=ContentsKeeper(db, secret, metrics),
         metrics=metrics,
         unbilled=unbilled,
+        proof=proof,
         outages=outages,
         presence=presence,
         long_texts=LongTexts(),

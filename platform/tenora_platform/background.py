@@ -48,11 +48,13 @@ def _mark(state: AppState) -> str:
 def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
     from tenora_platform.budgets.true_up import TrueUp
+    from tenora_platform.canary.rounds import Canary
     from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.invoices.worker import InvoiceWorker
     from tenora_platform.ledger.expiry import CreditKeeper
     from tenora_platform.ledger.poster import Poster
     from tenora_platform.receipts import sweeper as receipts_sweeper
+    from tenora_platform.reconciliation.service import Reconciler
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
@@ -83,6 +85,8 @@ def worker_work(state: AppState) -> Work:
         "invoices": InvoiceWorker(state).run,
         "webhooks": WebhookWorker.of(state).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
+        "reconciliation": Reconciler(state).run,
+        "canary": Canary(state).run,
     }
 
 

@@ -80,6 +80,10 @@ class Settings(BaseSettings):
     """Seconds for which limits are checked without Redis, by each process alone; 0 is never."""
     metrics_tenants: int = Field(default=100, ge=0)
     """Tenants with metrics of their own, the first that come; all others are one called other."""
+    canary_every_s: float = Field(default=0, ge=0)
+    """Seconds between the rounds of a canary tenant that checks answers and bills; 0 is none."""
+    canary_url: str | None = None
+    """Where the canary asks; host and port of this installation's API when absent."""
     auth_cache_s: int = Field(default=10, ge=0)
     """Seconds for which a key may be believed without asking the database; 0 is never."""
 
@@ -166,6 +170,13 @@ class Settings(BaseSettings):
     """Hard partitions of the arena by tenant: no tenant can evict what another has cached."""
     seed: int = 0
     """For requests that name no seed."""
+
+    @property
+    def canary_base_url(self) -> str:
+        if self.canary_url is not None:
+            return self.canary_url.rstrip("/").removesuffix("/v1")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def object_store_url(self) -> str:

@@ -26,6 +26,7 @@ from tenora_platform.operations.metrics import Metrics
 from tenora_platform.processes.presence import Presence
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
+from tenora_platform.reconciliation.told import Proof
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
@@ -62,6 +63,7 @@ class AppState:
     contents: ContentsKeeper
     metrics: Metrics
     unbilled: Unbilled
+    proof: Proof
     long_texts: LongTexts
     flights: Flights
     copies: UsageCopies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -9,12 +10,14 @@ import typer
 from tenora_platform.cli.client import (
     DEFAULT_URL,
     AdminKey,
+    ApiClient,
     AsJson,
     TenantKey,
     Url,
     connected,
     show,
 )
+from tenora_platform.cli.errors import CliError
 
 usage = typer.Typer(no_args_is_help=True)
 
@@ -57,24 +60,89 @@ def show_costs(
         _show_buckets(api.call("GET", "/v1/costs", params=query), as_json=as_json)
 
 
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's (id).")]
+First = Annotated[str | None, typer.Option("--from", help="First day, UTC, such as 2026-11-01.")]
+Last = Annotated[str | None, typer.Option("--to", help="Last day.")]
+Recent = Annotated[
+    bool, typer.Option("--recent", help="Only days that are not over or have moved, as each hour.")
+]
+WaitS = Annotated[float, typer.Option(help="Seconds for a worker to do it.")]
+
+
 @usage.command("reconcile")
-def reconcile(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
-    """What was used and is not billed, with the reasons (needs the admin key). Exit code 1 if
-    there is any."""
+def reconcile(
+    tenant: Tenant = None,
+    first: First = None,
+    last: Last = None,
+    recent: Recent = False,
+    wait_s: WaitS = 600.0,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare every layer of the books: events with their prices, sums, ledger, engine, invoices;
+    and show what was used and is not billed (needs the admin key). Exit code 1, and each difference
+    named, if there is any."""
+    body = {"mode": "recent" if recent else "full", "tenant": tenant, "first": first, "last": last}
+    given = {name: value for name, value in body.items() if value is not None}
     with connected(url, key, what="the admin key") as api:
-        found = api.call("GET", "/admin/v1/reconciliation")
-    rows = [
+        run = api.call("POST", "/admin/v1/reconciliation/runs", json=given)
+        run = _finished(api, run, time.monotonic() + wait_s)
+        found = {**api.call("GET", "/admin/v1/reconciliation"), "run": run}
+    columns = {"event": "event_id", "kind": "kind", "reason": "reason"}
+    show(found, columns, as_json=as_json, rows=_named(found, tenant))
+    if not as_json:
+        typer.echo(_summary(run), err=True)
+    if not found["settled"] or not run["agrees"]:
+        raise typer.Exit(1)
+
+
+def _finished(api: ApiClient, run: dict[str, Any], until_s: float) -> dict[str, Any]:
+    """The run once it is done. Raises CliError."""
+    while run["state"] in ("waiting", "running"):
+        if time.monotonic() > until_s:
+            raise CliError(
+                f"The run {run['id']} is still {run['state']}.",
+                "Is a worker running? /readyz says so. Its result will be kept: --wait-s waits "
+                "longer.",
+            )
+        time.sleep(0.2)
+        run = api.call("GET", f"/admin/v1/reconciliation/runs/{run['id']}")
+    if run["state"] == "failed":
+        raise CliError(f"The books could not be compared: {run['error']}")
+    return run
+
+
+def _named(found: dict[str, Any], tenant: str | None) -> list[dict[str, Any]]:
+    """Of either kind, as rows of one table."""
+    unbilled = [
         {"kind": kind, **each}
         for kind, field in (
             ("no price", "newest_unrated_events"),
             ("set aside", "newest_dead_letters"),
         )
         for each in found[field]
+        if tenant in (None, each.get("tenant_id"))
     ]
-    columns = {"event": "event_id", "kind": "kind", "reason": "reason"}
-    show(found, columns, as_json=as_json, rows=rows)
-    if not found["settled"]:
-        raise typer.Exit(1)
+    return unbilled + [
+        {
+            "event_id": each["subject"],
+            "kind": each["kind"],
+            "reason": f"expected {each['expected'] or 'nothing'}, found "
+            f"{each['found'] or 'nothing'}. {each['advice']}",
+        }
+        for each in found["run"]["named"]
+    ]
+
+
+def _summary(run: dict[str, Any]) -> str:
+    looked, kinds = run["looked"], run["differences"]
+    found = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none"
+    return (
+        f"{looked['events'] + looked['archived_events']} events, {looked['hour_rows']} hourly and "
+        f"{looked['day_rows']} daily sums, {looked['ledger_amounts']} amounts of the ledger, "
+        f"{looked['invoices']} invoices. Differences: {found}."
+    )
 
 
 def _query(*values: str | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from tenora_platform.events import repository as events
 from tenora_platform.ids import new_id
 from tenora_platform.invoices import repository
 from tenora_platform.invoices.currency import plain, shown
+from tenora_platform.invoices.digest import digest_of
 from tenora_platform.invoices.lines import Bill, Tax, Terms, make_bill
 from tenora_platform.invoices.period import end_of, midnight, name_of
 from tenora_platform.invoices.postings import Entries, of_invoice
@@ -157,7 +158,7 @@ class Maker:
             action="invoice.finalise",
             target=row.id,
             tenant_id=row.tenant_id,
-            after=told,
+            after=told | {"digest": await digest_of(session, row)},
         )
 
 

@@ -23,6 +23,7 @@ from tenora_platform.invoices.currency import (
     rounded,
     shown,
 )
+from tenora_platform.invoices.digest import digest_of
 from tenora_platform.invoices.making import post, summary, take_number
 from tenora_platform.invoices.postings import of_credit_note, of_payment
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoicePaymentRow, InvoiceRow
@@ -62,11 +63,12 @@ class InvoiceService:
             posted = await self.session.get_one(LedgerTransactionRow, row.ledger_transaction_id)
             await self.ledger.reverse(self.session, posted, note=f"{row.number} is void")
         row.status, row.reason, row.voided_at = "void", reason, datetime.now(UTC)
-        told = summary(row) | {"reason": reason}
+        told: dict[str, str | None] = summary(row) | {"reason": reason}
         await events.add(
             self.session, tenant_id=row.tenant_id, type="invoice.void", once=row.id, data=told
         )
-        await self._note("invoice.void", row, before=before, after=told)
+        at: dict[str, str | None] = {"voided_at": row.voided_at.isoformat()}
+        await self._note("invoice.void", row, before=before, after=told | at)
         return row
 
     async def credit(
@@ -145,6 +147,7 @@ class InvoiceService:
             "payment": payment.id,
             "reference": reference,
             "amount": shown(amount, row.currency),
+            "paid_at": payment.paid_at.astimezone(UTC).isoformat(),
         }
         await self._note("invoice.pay", row, after=told)
         return payment
@@ -232,7 +235,8 @@ class InvoiceService:
         await events.add(
             self.session, tenant_id=note.tenant_id, type="invoice.credited", once=note.id, data=told
         )
-        await self._note("invoice.credit", note, after=told)
+        digest = await digest_of(self.session, note)
+        await self._note("invoice.credit", note, after=told | {"digest": digest})
 
     async def _note(
         self,

@@ -13,6 +13,7 @@ from tenora_engine.events import EngineStats
 from tenora_platform.operations.engine_metrics import EngineCollector
 from tenora_platform.operations.process_metrics import ProcessCollector
 from tenora_platform.processes.presence import Presence
+from tenora_platform.reconciliation.told import Told
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -113,6 +114,10 @@ class Metrics:
         """And what their workers have counted: events without a price, dead letters."""
         self._processes.presence = presence
         self._processes.unbilled = unbilled
+
+    def show_proof(self, told: Callable[[], Told | None]) -> None:
+        """And what they found when they compared the books."""
+        self._processes.proof = told
 
     def record_engine(self, stats: EngineStats | None, *, refuses: bool = False) -> None:
         """Take over the engine's own numbers; None says that it does not serve."""

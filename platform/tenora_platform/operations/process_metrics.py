@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tenora_platform.processes.presence import Presence
+from tenora_platform.reconciliation.told import Told
 
 
 class ProcessCollector(Collector):
@@ -20,6 +21,7 @@ class ProcessCollector(Collector):
     def __init__(self) -> None:
         self.presence: Presence | None = None
         self.unbilled: Callable[[], tuple[int, int] | None] = lambda: None
+        self.proof: Callable[[], Told | None] = lambda: None
 
     def collect(self) -> Iterator[Metric]:
         others = [] if self.presence is None else self.presence.others or []
@@ -43,3 +45,21 @@ class ProcessCollector(Collector):
             ("dead_letters", "Usage records that could not become events", letters),
         ):
             yield GaugeMetricFamily(f"tenora_usage_{name}", text, value)
+        yield from _proof(self.proof())
+
+
+def _proof(told: Told | None) -> Iterator[Metric]:
+    """Without samples until there was a run, or a round."""
+    run = told if told is not None and told.reconciled_s is not None else None
+    for name, text, value in (
+        ("differences", "Differences that the last reconciliation found", run and run.differences),
+        ("timestamp_seconds", "When it ended", run and run.reconciled_s),
+        ("seconds", "How long it took", run and run.took_s),
+    ):
+        yield GaugeMetricFamily(f"tenora_reconciliation_{name}", text, value)
+    ok = GaugeMetricFamily("tenora_canary_ok", "1 if the canary's check held", labels=["check"])
+    for check, held in sorted(told.canary.items() if told is not None else ()):
+        ok.add_metric([check], held)
+    yield ok
+    last_s = None if told is None else told.canary_s
+    yield GaugeMetricFamily("tenora_canary_timestamp_seconds", "When its round ended", last_s)

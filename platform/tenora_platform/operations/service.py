@@ -26,6 +26,7 @@ from tenora_platform.operations.schemas import (
     TenantService,
 )
 from tenora_platform.processes.presence import Process
+from tenora_platform.reconciliation.told import proof_warnings
 from tenora_platform.state import AppState
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.leftovers import unbilled_warnings
@@ -82,6 +83,7 @@ def warnings_of(state: AppState) -> list[str]:
     """What does not keep requests from being served, of any process, and wants looking at."""
     presence = state.presence
     warnings = unbilled_warnings(*(state.unbilled.counted or presence.unbilled or (0, 0)))
+    warnings += proof_warnings(state.proof.told or presence.proof)
     if presence.workers_missing:
         warnings.append(
             "No worker is running: uploads are not checked, and usage waits to be stored."

@@ -19,6 +19,8 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tenora_platform.reconciliation.told import Told
+
 SAID_S = 1.0
 KEPT_S = 5.0
 """Who has said nothing for so long is not there any more."""
@@ -54,7 +56,8 @@ return there
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """What a process says of itself. `outages`: work that fails, and why. `restarts`, of a
     supervisor: its parts by name, how often each died and was started again. `unbilled`, of a
-    worker: usage events without a price and dead letters in the whole database."""
+    worker: usage events without a price and dead letters in the whole database; `proof`, what the
+    books' last reconciliation and the canary found."""
 
     id: str
     role: Role
@@ -66,6 +69,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     outages: dict[str, str] = {}
     restarts: dict[str, int] = {}
     unbilled: tuple[int, int] | None = None
+    proof: Told | None = None
 
 
 def this_process(role: Role, name: str | None = None, pid: int | None = None) -> Process:
@@ -84,13 +88,14 @@ def this_process(role: Role, name: str | None = None, pid: int | None = None) ->
 class Presence:
     """`said` gives the records of which this process speaks, anew each second. `others` is who was
     there when it last asked, itself included; None before. What was known last stays known:
-    `unbilled` as a worker said it, `api_processes` as they were counted (0: never)."""
+    `unbilled` and `proof` as a worker said it, `api_processes` as they were counted (0: never)."""
 
     def __init__(self, redis: Redis, said: Callable[[], Sequence[Process]]) -> None:
         self._redis = redis
         self._said = said
         self.others: list[Process] | None = None
         self.unbilled: tuple[int, int] | None = None
+        self.proof: Told | None = None
         self.api_processes = 0
         self._worker_seen_s = time.monotonic()
 
@@ -130,6 +135,8 @@ class Presence:
                 self._worker_seen_s = time.monotonic()
             if each.unbilled is not None:
                 self.unbilled = each.unbilled
+            if each.proof is not None:
+                self.proof = each.proof
 
     async def _run(self, process_id: str, record: bytes) -> list[bytes]:
         kept_ms = str(int(KEPT_S * 1000))

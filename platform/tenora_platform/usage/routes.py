@@ -10,6 +10,8 @@ from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.budgets.true_up import last_corrections
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.reconciliation.repository import last_done, last_round
+from tenora_platform.reconciliation.schemas import CanaryRound, Run
 from tenora_platform.state import AdminSession, State
 from tenora_platform.times import QueryTime
 from tenora_platform.usage.leftovers import reconciliation
@@ -111,9 +113,15 @@ async def get_all_usage(session: AdminSession, query: AdminQuery) -> UsagePage:
 @router.get("/admin/v1/reconciliation", dependencies=[Depends(require_role(*MONEY_READERS))])
 async def get_reconciliation(session: AdminSession, state: State) -> Reconciliation:
     """What was used and is not billed: events without a price, records that were set aside. Both
-    are tried again from time to time. And where budgets had counted otherwise than the books."""
+    are tried again from time to time. Where budgets had counted otherwise than the books; whether
+    the layers of the books agreed when a worker last compared them (each hour what has moved, each
+    day all of it); and what the canary found."""
     found = await reconciliation(session)
     found.budget_corrections = await last_corrections(state.redis)
+    run, round_ = await last_done(session), await last_round(session)
+    found.last_run = Run.of(run) if run is not None else None
+    found.agrees = found.last_run.agrees if found.last_run is not None else None
+    found.canary = CanaryRound.of(round_) if round_ is not None else None
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from tenora_platform.billing.price_lists import Meter
+from tenora_platform.reconciliation.schemas import CanaryRound, Run
 
 Bucket = Literal["1h", "1d", "1mo"]
 
@@ -107,7 +108,8 @@ class BudgetCorrection(BaseModel):
 
 class Reconciliation(BaseModel):
     """What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
-    it the budgets that had been counted wrong, of a day."""
+    it the budgets that had been counted wrong, of a day; whether the layers of the books agreed
+    when they were last compared as a whole, and what was found; and the canary's last round."""
 
     object: Literal["reconciliation"] = "reconciliation"
     settled: bool
@@ -116,6 +118,9 @@ class Reconciliation(BaseModel):
     newest_unrated_events: list[UnratedEvent]
     newest_dead_letters: list[DeadLetter]
     budget_corrections: list[BudgetCorrection] = []
+    agrees: bool | None = None
+    last_run: Run | None = None
+    canary: CanaryRound | None = None
 
 
 class CostPage(BaseModel):

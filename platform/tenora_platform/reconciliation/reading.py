@@ -1,0 +1,378 @@
+"""Reads the layers from PostgreSQL in one snapshot: what is compared stood there at one moment.
+Rows of events come through a server-side cursor, in binary. It compares nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+
+from tenora_platform.invoices.currency import shown as in_currency
+from tenora_platform.invoices.digest import DIGESTS
+from tenora_platform.reconciliation.bills import FINAL, PAID, VOID, BillRow, Taken
+from tenora_platform.reconciliation.books import Counted, Place, Tally
+from tenora_platform.reconciliation.events import Volume
+from tenora_platform.reconciliation.letters import Letter
+from tenora_platform.reconciliation.lists import CREATED, WITHDRAWN, ListRow, Price
+from tenora_platform.reconciliation.series import Held, Series
+from tenora_platform.reconciliation.sums import SumRow
+from tenora_platform.reconciliation.tariff import Tariff, picos, tariffs
+from tenora_platform.usage.seal import EVENT_COLUMNS, OCCUPANCY_COLUMNS, Seals
+
+_AT_ONCE = 5000
+_DAY = timedelta(days=1)
+Link = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A tenant's days, from `first` to `last`."""
+
+    tenant_no: int
+    tenant_id: str
+    first: date
+    last: date
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is looked at: of one tenant or of all, from a day to another or ever. `windows`: these
+    alone."""
+
+    tenant_no: int | None = None
+    tenant_id: str | None = None
+    first: date | None = None
+    last: date | None = None
+    windows: Sequence[Window] | None = None
+
+    @property
+    def everything(self) -> bool:
+        every = (self.tenant_no, self.first, self.last, self.windows)
+        return all(each is None for each in every)
+
+    def of(
+        self, table: LiteralString, tenant: LiteralString, time: LiteralString
+    ) -> tuple[LiteralString, list[Any]]:
+        """FROM `table`, called t, what lies within, by its columns of the tenant (number or id) and
+        of a time or day."""
+        by_id = tenant != "tenant_no"
+        if self.windows is not None:
+            kind: LiteralString = "text" if by_id else "integer"
+            begins = [begin_of(each.first) for each in self.windows]
+            ends = [begin_of(each.last + _DAY) for each in self.windows]
+            owners = [each.tenant_id if by_id else each.tenant_no for each in self.windows]
+            joined = (
+                f" FROM {table} AS t JOIN unnest(%s::{kind}[], %s::timestamptz[],"
+                f" %s::timestamptz[]) AS w (w_owner, w_begin, w_end) ON t.{tenant} = w.w_owner"
+                f" AND t.{time} >= w.w_begin AND t.{time} < w.w_end"
+            )
+            return joined, [owners, begins, ends]
+        found: LiteralString = f" FROM {table} AS t WHERE true"
+        values: list[Any] = []
+        if self.tenant_no is not None:
+            found += f" AND t.{tenant} = %s"
+            values.append(self.tenant_id if by_id else self.tenant_no)
+        if self.first is not None:
+            found += f" AND t.{time} >= %s"
+            values.append(begin_of(self.first))
+        if self.last is not None:
+            found += f" AND t.{time} < %s"
+            values.append(begin_of(self.last + _DAY))
+        return found, values
+
+
+def begin_of(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Who and what events refer to by number."""
+
+    tenants: dict[int, str]  # by number
+    series: dict[int, Series]
+    wrong_series: list[tuple[str, int]]  # tenant and id of those that are not what their key says
+    tariffs: dict[int, Tariff]
+    held: list[Held]
+
+
+class Snapshot:
+    """One read-only transaction. `link` must have autocommit off."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        link.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        link.read_only = True
+        self.at: datetime = self.one("SELECT now()")
+
+    def one(self, query: LiteralString, values: Sequence[Any] = ()) -> Any:
+        row = self._link.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def all(self, query: LiteralString, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._link.execute(query, values).fetchall()
+
+    def stream(self, query: LiteralString, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        """Rows as the server finds them, some thousands at a time."""
+        with self._link.cursor("rows", binary=True) as cursor:
+            cursor.itersize = _AT_ONCE
+            cursor.execute(query, values)
+            yield from cursor
+
+    def lists(self, seals: Seals) -> Lists:
+        tenants = dict(self.all("SELECT no, id FROM tenants"))
+        numbers = {tenant_id: no for no, tenant_id in tenants.items()}
+        series: dict[int, Series] = {}
+        wrong: list[tuple[str, int]] = []
+        columns: LiteralString = ", ".join(SERIES_COLUMNS)
+        for series_id, key, *values in self.stream(
+            f"SELECT id, key, {columns} FROM usage_series", ()
+        ):
+            row = dict(zip(SERIES_COLUMNS, values, strict=True))
+            if seals.series(values) != bytes(key):
+                wrong.append((row["tenant_id"], series_id))
+            series[series_id] = Series(
+                id=series_id,
+                tenant_id=row["tenant_id"],
+                tenant_no=numbers[row["tenant_id"]],
+                kind=row["kind"],
+                service_class=row["class"],
+                model=row["model"],
+                scope=(row["adapter_id"], row["tenant_id"], row["plan"], row["model"]),
+            )
+        held, known = self._price_lists()
+        for each in series.values():
+            each.hold(held)
+        return Lists(tenants, series, wrong, known, held)
+
+    def _price_lists(self) -> tuple[list[Held], dict[int, Tariff]]:
+        rows = self.all(
+            "SELECT no, id, currency, adapter_id, tenant_id, plan, model, effective_from,"
+            " effective_to, withdrawn_at FROM price_versions"
+        )
+        held = [
+            Held(row[0], (row[3], row[4], row[5], row[6]), row[7], row[8])
+            for row in rows
+            if row[9] is None
+        ]
+        prices = self.all(
+            "SELECT v.no, p.meter, p.class, p.from_quantity, p.per_million"
+            " FROM prices p JOIN price_versions v ON v.id = p.price_version_id"
+        )
+        return held, dict(tariffs([row[:3] for row in rows], prices))
+
+    def price_rows(self) -> tuple[list[ListRow], dict[str, list[Price]]]:
+        rows = self.all(
+            "SELECT id, model, plan, tenant_id, adapter_id, currency, minimum, included,"
+            " effective_from, effective_to, withdrawn_at IS NOT NULL FROM price_versions"
+        )
+        prices: dict[str, list[Price]] = {}
+        for list_id, *price in self.all(
+            "SELECT price_version_id, meter, class, from_quantity, per_million FROM prices"
+        ):
+            prices.setdefault(list_id, []).append(tuple(price))
+        return [ListRow(row[0], row[1:5], *row[5:]) for row in rows], prices
+
+    def price_entries(self) -> list[tuple[str, str, str]]:
+        """Of the audit log, oldest first: action, target, details."""
+        return self.all(
+            "SELECT action, target, details FROM audit_logs WHERE action = ANY(%s)"
+            " ORDER BY chain, seq",
+            [[CREATED, WITHDRAWN]],
+        )
+
+    def events(self, bounds: Bounds) -> Iterator[Sequence[Any]]:
+        """EVENT_COLUMNS and the seal."""
+        source, values = bounds.of("usage_events", "tenant_no", "event_time")
+        return self.stream(f"SELECT {_EVENT}{source}", values)
+
+    def occupancy_events(self, bounds: Bounds) -> Iterator[Sequence[Any]]:
+        """OCCUPANCY_COLUMNS and the seal."""
+        source, values = bounds.of("occupancy_events", "tenant_no", "ends")
+        return self.stream(f"SELECT {_OCCUPANCY}{source}", values)
+
+    def hours(self, bounds: Bounds) -> Iterator[SumRow]:
+        source, values = bounds.of("usage_hours", "tenant_id", "hour")
+        micros: LiteralString = "(extract(epoch FROM t.hour) * 1000000)::bigint"
+        return self.stream(f"SELECT tenant_id, {micros}, {_SUM}{source}", values)
+
+    def days(self, bounds: Bounds) -> Iterator[SumRow]:
+        source, values = bounds.of("usage_days", "tenant_id", "day")
+        micros: LiteralString = "(t.day - date '1970-01-01')::bigint * 86400000000"
+        return self.stream(f"SELECT tenant_id, {micros}, {_SUM}{source}", values)
+
+    def volumes(self) -> dict[Volume, int]:
+        rows = self.all(
+            "SELECT tenant_id, month, price_version_no, model, class, meter, quantity"
+            " FROM usage_volumes"
+        )
+        return {Volume(*row[:6]): row[6] for row in rows}
+
+    def unrated(self, bounds: Bounds) -> list[tuple[str, tuple[UUID, int], str | None, bool]]:
+        """The marks of events that wait: whose, of which event (occupancy: sequence -1), whose that
+        is (None: there is none) and whether it has no price."""
+        rows = self.all(
+            "SELECT u.tenant_id, coalesce(u.occupancy_id, u.request), coalesce(u.sequence, -1),"
+            " t.id, coalesce(e.price_version_no, o.price_version_no) IS NULL FROM unrated_events u"
+            " LEFT JOIN usage_events e ON e.request = u.request AND e.sequence = u.sequence"
+            " LEFT JOIN occupancy_events o ON o.id = u.occupancy_id"
+            " LEFT JOIN tenants t ON t.no = coalesce(e.tenant_no, o.tenant_no)"
+            " WHERE %s::text IS NULL OR u.tenant_id = %s",
+            [bounds.tenant_id, bounds.tenant_id],
+        )
+        return [(row[0], (row[1], row[2]), row[3], row[4]) for row in rows]
+
+    def used(self, bounds: Bounds) -> dict[Place, int]:
+        """Picos by tenant, day, currency and meter, as the days' sums have them."""
+        source, values = bounds.of(_PRICED_DAYS, "tenant_id", "day")
+        rows = self.all(
+            f"SELECT t.tenant_id, t.day, t.currency, t.meter, sum(t.amount){source}"
+            " GROUP BY 1, 2, 3, 4",
+            values,
+        )
+        return {tuple(row[:4]): picos(row[4]) for row in rows if row[4]}
+
+    def posted(self, bounds: Bounds) -> dict[Place, int]:
+        """The same as the ledger has it."""
+        source, values = bounds.of(_POSTED, "tenant_id", "day")
+        rows = self.all(
+            f"SELECT t.tenant_id, t.day, t.currency, t.meter, -sum(t.amount){source}"
+            " GROUP BY 1, 2, 3, 4",
+            values,
+        )
+        return {tuple(row[:4]): picos(row[4]) for row in rows if row[4]}
+
+    def due(self) -> dict[tuple[str, date], datetime]:
+        rows = self.all("SELECT tenant_id, day, since FROM ledger_due")
+        return {(tenant_id, day): since for tenant_id, day, since in rows}
+
+    def letters(self) -> list[Letter]:
+        rows = self.all(
+            "SELECT l.event_id, l.request, l.sequence, l.record, l.raw, NOT EXISTS"
+            " (SELECT FROM usage_events e WHERE e.request = l.request AND e.sequence = l.sequence)"
+            " FROM usage_dead_letters l"
+        )
+        return [
+            Letter(row[0], row[1], row[2], row[3], row[4] and bytes(row[4]), row[5]) for row in rows
+        ]
+
+    def tallies(self, bounds: Bounds) -> list[Tally]:
+        source, values = bounds.of(_TALLIES, "tenant_id", "day")
+        rows = self.all(
+            "SELECT engine, tenant_id, day, sequences, prompt_tokens, cached_tokens, output_tokens,"
+            f" cold_loads, whole_since, last_heard_at{source}",
+            values,
+        )
+        return [Tally(row[0], row[1], row[2], row[3:8], row[8], row[9]) for row in rows]
+
+    def bills(self, *, digests: bool) -> list[BillRow]:
+        """Those with a number."""
+        told = f"LEFT JOIN ({DIGESTS}) d USING (id)" if digests else ""
+        rows = self.all(
+            "SELECT i.id, i.tenant_id, i.kind, i.status, i.period, i.number, i.total::text,"
+            " coalesce((SELECT sum(l.amount) FROM invoice_lines l WHERE l.invoice_id = i.id),"
+            " 0)::numeric(38, 12)::text, i.reason, i.voided_at, (SELECT sum(e.amount)::text"
+            " FROM ledger_entries e JOIN ledger_accounts a ON a.id = e.account_id"
+            " JOIN ledger_transactions t ON t.id = e.transaction_id"
+            " WHERE t.id = i.ledger_transaction_id AND t.kind = i.kind AND t.reference = i.id"
+            f" AND a.name = 'receivable'), {'d.digest' if digests else 'NULL'}"
+            f" FROM invoices i {told} WHERE i.status <> 'draft'"
+        )
+        return [replace(BillRow(*row), voided_at=row[9] and row[9].isoformat()) for row in rows]
+
+    def payments(self) -> dict[str, dict[str, Any]]:
+        rows = self.all(
+            "SELECT p.id, p.tenant_id, p.invoice_id, p.reference, p.paid_at, p.amount, i.currency,"
+            " (SELECT sum(e.amount) FROM ledger_entries e JOIN ledger_accounts a"
+            " ON a.id = e.account_id JOIN ledger_transactions t ON t.id = e.transaction_id"
+            " WHERE t.tenant_id = p.tenant_id AND t.kind = 'payment' AND t.reference = p.id"
+            " AND a.name = 'cash') FROM invoice_payments p LEFT JOIN invoices i"
+            " ON i.id = p.invoice_id"
+        )
+        return {
+            row[0]: {
+                "tenant_id": row[1],
+                "invoice_id": row[2],
+                "reference": row[3],
+                "paid_at": row[4].isoformat(),
+                "amount": in_currency(row[5], row[6] or ""),
+                "posted": in_currency(row[7] or Decimal(0), row[6] or ""),
+            }
+            for row in rows
+        }
+
+    def bill_entries(self) -> list[tuple[str, str, str, str]]:
+        """Of the audit log, oldest first: tenant, action, target, details."""
+        return self.all(
+            "SELECT tenant_id, action, target, details FROM audit_logs WHERE action = ANY(%s)"
+            " ORDER BY chain, seq",
+            [[*FINAL, VOID, PAID]],
+        )
+
+    def taken_too_much(self) -> list[Taken]:
+        """Of which sums final invoices have had more than there is."""
+        return self.all(
+            "SELECT u.tenant_id, u.day, u.series_id, u.meter, u.price_version_no,"
+            " (sum(u.quantity) - coalesce(max(d.quantity), 0))::bigint,"
+            " (sum(u.amount) - coalesce(max(d.amount), 0))::text"
+            " FROM invoice_usage u JOIN invoices i ON i.id = u.invoice_id AND i.status = 'final'"
+            " LEFT JOIN usage_days d ON d.tenant_id = u.tenant_id AND d.day = u.day"
+            " AND d.series_id = u.series_id AND d.meter = u.meter"
+            " AND d.price_version_no = u.price_version_no"
+            " GROUP BY 1, 2, 3, 4, 5 HAVING sum(u.quantity) > coalesce(max(d.quantity), 0)"
+            " OR sum(u.amount) > coalesce(max(d.amount), 0)"
+        )
+
+    def stored(self, bounds: Bounds) -> dict[tuple[str, date], Counted]:
+        """What the days' sums have of sequences, as the engine counts them."""
+        source, values = bounds.of("usage_days", "tenant_id", "day")
+        sums: LiteralString = ", ".join(
+            f"coalesce(sum(t.quantity) FILTER (WHERE t.meter IN ({meters})), 0)::bigint"
+            for meters in _AS_COUNTED
+        )
+        rows = self.all(f"SELECT t.tenant_id, t.day, {sums}{source} GROUP BY 1, 2", values)
+        return {(row[0], row[1]): (row[2], row[3], row[4], row[5], row[6]) for row in rows}
+
+
+SERIES_COLUMNS: tuple[LiteralString, ...] = (
+    "tenant_id",
+    "kind",
+    "model",
+    "class",
+    "asked_model",
+    "alias",
+    "adapter_id",
+    "adapter_version_id",
+    "adapter_digest",
+    "api_key_id",
+    "plan",
+    "asked_class",
+)
+"""In the order in which a series' key takes them."""
+
+_EVENT: LiteralString = ", ".join((*EVENT_COLUMNS, "seal"))
+_OCCUPANCY: LiteralString = ", ".join((*OCCUPANCY_COLUMNS, "seal"))
+_SUM: LiteralString = "series_id, meter, price_version_no, quantity, amount"
+_PRICED_DAYS: LiteralString = (
+    "(SELECT d.*, v.currency FROM usage_days d"
+    " JOIN price_versions v ON v.no = d.price_version_no WHERE d.amount <> 0)"
+)
+_POSTED: LiteralString = (
+    "(SELECT x.tenant_id, x.day, x.currency, substr(a.name, 9) AS meter, e.amount"
+    " FROM ledger_transactions x JOIN ledger_entries e ON e.transaction_id = x.id"
+    " JOIN ledger_accounts a ON a.id = e.account_id"
+    " WHERE x.kind = 'usage' AND a.name LIKE 'revenue:%%')"
+)
+_TALLIES: LiteralString = "(SELECT * FROM engine_totals LEFT JOIN engine_outboxes USING (engine))"
+_AS_COUNTED: tuple[LiteralString, ...] = (
+    "'sequences'",
+    "'uncached_prefill', 'cached_prefill'",
+    "'cached_prefill'",
+    "'output'",
+    "'cold_load'",
+)

@@ -1,0 +1,140 @@
+"""Reconciliations over HTTP."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field
+
+from tenora_platform.canary.tables import CanaryRoundRow
+from tenora_platform.reconciliation.differences import ADVICE, Kind
+from tenora_platform.reconciliation.tables import ReconciliationRow
+from tenora_platform.reconciliation.task import Mode
+from tenora_platform.schemas import Body, IdItem, ListPage
+from tenora_platform.times import EARLIEST, LATEST
+
+Day = Annotated[date, Field(ge=EARLIEST.date(), lt=LATEST.date())]
+
+
+class RunCreate(Body):
+    """What to look at. `full` (the default) is every event; `recent` the days that are not over and
+    those whose sums have moved since they were found right. Days are UTC and inclusive."""
+
+    mode: Mode = "full"
+    tenant: Annotated[str, Field(max_length=100)] | None = None
+    first: Day | None = None
+    last: Day | None = None
+
+
+class Difference(BaseModel):
+    """`subject` is the event or row; `expected` what the layer before says, `found` what stands
+    there; `advice` what to do."""
+
+    kind: str
+    tenant_id: str | None
+    day: date | None
+    subject: str
+    expected: str
+    found: str
+    advice: str
+
+
+class Looked(BaseModel):
+    """How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
+    stood as they were when they were found right."""
+
+    events: int = 0
+    archived_events: int = 0
+    occupancy_events: int = 0
+    hour_rows: int = 0
+    day_rows: int = 0
+    ledger_amounts: int = 0
+    invoices: int = 0
+    engine_days: int = 0
+    days: int = 0
+    days_kept: int = 0
+
+
+class Waiting(BaseModel):
+    """On its way from one layer to the next, and no difference yet."""
+
+    unrated_events: int = 0
+    dead_letters: int = 0
+    ledger_days: int = 0
+    engine_sequences: int = 0
+
+
+class Run(IdItem):
+    """One run. `agrees` is null until it is done; `differences` counts each kind, `named` are the
+    first of them, at most 200 of a kind."""
+
+    object: Literal["reconciliation.run"] = "reconciliation.run"
+    state: Literal["waiting", "running", "done", "failed"]
+    mode: Mode
+    tenant_id: str | None
+    first: date | None
+    last: date | None
+    asked_by: str
+    asked_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    agrees: bool | None
+    looked: Looked | None
+    waiting: Waiting | None
+    differences: dict[str, int]
+    named: list[Difference]
+
+    @classmethod
+    def of(cls, row: ReconciliationRow) -> Self:
+        result: dict[str, Any] = row.result or {}
+        return cls.model_validate(
+            {
+                "id": row.id,
+                "state": row.state,
+                "mode": row.mode,
+                "tenant_id": row.only_tenant,
+                "first": row.first_day,
+                "last": row.last_day,
+                "asked_by": row.asked_by,
+                "asked_at": row.asked_at,
+                "started_at": row.started_at,
+                "finished_at": row.finished_at,
+                "error": row.error,
+                "agrees": None if row.difference_count is None else not row.difference_count,
+                "looked": result.get("looked"),
+                "waiting": result.get("waiting"),
+                "differences": result.get("differences", {}),
+                "named": [_named(each) for each in result.get("named", ())],
+            }
+        )
+
+
+def _named(each: dict[str, Any]) -> dict[str, Any]:
+    known = each["kind"] in Kind.__members__.values()
+    return {**each, "advice": ADVICE[Kind(each["kind"])] if known else ""}
+
+
+class RunPage(ListPage[Run]):
+    pass
+
+
+class CanaryCheck(BaseModel):
+    """One check of the canary's; `problem` is null where it held."""
+
+    name: str
+    problem: str | None
+    seconds: float
+
+
+class CanaryRound(BaseModel):
+    """Its last round."""
+
+    at: datetime
+    ok: bool
+    checks: list[CanaryCheck]
+
+    @classmethod
+    def of(cls, row: CanaryRoundRow) -> Self:
+        return cls.model_validate({"at": row.at, "ok": row.ok, "checks": row.checks})

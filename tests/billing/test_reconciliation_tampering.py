@@ -1,0 +1,196 @@
+"""Whoever changes one value of the books by hand, takes a row out or puts one in, as a superuser
+whom no trigger stops, is found by the reconciliation or by `tenora audit verify`: each table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from api_harness import Api
+from books import Table, by_hand, record, store
+from platform_fixtures import plain_url
+from tenora_platform.bootstrap import database_urls
+from tenora_platform.installation import DEFAULT
+from tenora_platform.ledger.poster import Poster
+from tenora_platform.reconciliation.proof import prove
+from tenora_platform.reconciliation.task import Result, Task
+
+CHANGES: dict[str, LiteralString] = {
+    "integer": "coalesce({0}, 0) + 1",
+    "bigint": "coalesce({0}, 0) + 1",
+    "smallint": "coalesce({0}, 0) + 1",
+    "numeric": "coalesce({0}, 0) + 0.000001",
+    "real": "coalesce({0}, 0) + 1",
+    "text": "coalesce({0}, '') || 'x'",
+    "uuid": "gen_random_uuid()",
+    "date": "{0} + 1",
+    "timestamp with time zone": "coalesce({0}, now()) + interval '1 second'",
+    "bytea": "coalesce({0}, '') || 'x'::bytea",
+    "jsonb": "'{{\"changed\": true}}'",
+    "bigint[]": "ARRAY[1, 2, 3, 4]",
+    "boolean": "NOT {0}",
+}
+"""To another value, by PostgreSQL's name of the type."""
+
+TABLES: dict[LiteralString, set[str]] = {
+    "usage_events": set(),
+    "occupancy_events": set(),
+    "usage_hours": set(),
+    "usage_days": set(),
+    "usage_series": {"created_at"},
+    "usage_volumes": set(),
+    "unrated_events": {"no", "reason", "since"},
+    "usage_dead_letters": {"reason", "received_at"},
+    "price_versions": {"created_at"},
+    "prices": set(),
+    "ledger_accounts": {"created_at"},
+    "ledger_transactions": set(),
+    "ledger_entries": set(),
+    "ledger_balances": set(),
+}
+"""With what says nothing of money: when a row was made, and words for people."""
+
+NOT_COPIED = {
+    # What a second row of it would say is what the first one says.
+    "usage_dead_letters",
+}
+TIERED = {
+    "plan": "tiered",
+    "effective_from": "2020-02-01T00:00:00Z",
+    "per_million": {
+        "uncached_prefill": [{"price": "2"}, {"from": 150, "price": "1"}],
+        "cached_prefill": "0.5",
+        "output": "3",
+    },
+}
+
+
+class Books:
+    """Those of one application, and how they are looked through."""
+
+    def __init__(self, api: Api, link: psycopg.Connection[tuple[object, ...]], url: str) -> None:
+        self._api = api
+        self._task = Task(
+            database_url=url,
+            secret=api.state.secret.root,
+            object_store=api.state.settings.object_store_url,
+        )
+        self.link = link
+
+    def proved(self) -> Result:
+        return prove(self._task)
+
+    async def found(self) -> list[str]:
+        """What either of the two names."""
+        result = await asyncio.to_thread(self.proved)
+        named = [f"{each.kind} {each.subject}" for each in result.named]
+        if not named:
+            path = "/admin/v1/audit_logs/verification"
+            named = (await self._api.admin("GET", path)).json()["problems"]
+        return named
+
+
+@pytest.fixture(scope="module")
+async def books(api: Api, database_url: str) -> AsyncIterator[Books]:
+    tenants = [await api.new_tenant(f"tampered-{plan}", plan) for plan in ("standard", "standard")]
+    await api.put_plan("tiered", {})
+    steps = await api.new_tenant("tampered-tiered", "tiered")
+    made = await api.admin("POST", "/admin/v1/prices", json=TIERED)
+    assert made.status_code == 201, made.text
+    noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+    before = (noon - timedelta(days=3)).timestamp()
+    for tenant in (*tenants, steps):
+        context = {"tenant_id": tenant.id, "model": "fake-base", "plan": "standard"}
+        if tenant is steps:
+            context["plan"] = "tiered"
+        records = [record(tenant.id, before + n * 1800, context=context) for n in range(5)]
+        await store(api, records)
+    early = datetime(2010, 1, 1, tzinfo=UTC).timestamp()
+    await store(api, [record(tenants[0].id, early), record(tenants[1].id, early)])
+    await store(
+        api, [record("tenant_nobody", before), record(tenants[0].id, before, tier="\ud800")]
+    )
+    await Poster(api.state.db, api.state.ledger).run_once()
+    urls = database_urls(database_url, api.state.secret, DEFAULT)
+    admin = urls.admin.set(drivername="postgresql").render_as_string(hide_password=False)
+    with by_hand(plain_url(database_url)) as link:
+        found = Books(api, link, admin)
+        assert await found.found() == [], "before anything is changed"
+        yield found
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest, books: Books) -> Iterator[Table]:
+    table = Table(books.link, request.param)
+    table.keep()
+    yield table
+    table.restore()
+
+
+async def test_a_changed_value_is_found(books: Books, table: Table) -> None:
+    missed = []
+    for column, kind in table.columns().items():
+        if column in TABLES[table.name]:
+            continue
+        for row in table.some_rows():
+            try:
+                table.change(row, column, CHANGES[kind])
+            except (errors.CheckViolation, errors.UniqueViolation, errors.NotNullViolation):
+                continue  # the database itself refuses it
+            if not await books.found():
+                missed.append(f"{column} ({kind}) of row {row}")
+            table.restore()
+    assert not missed
+
+
+async def test_a_deleted_row_is_found(books: Books, table: Table) -> None:
+    missed = []
+    for row in table.some_rows():
+        table.delete(row)
+        if not await books.found():
+            missed.append(row)
+        table.restore()
+    assert not missed, f"rows {missed} of {table.name}"
+
+
+async def test_an_added_row_is_found(books: Books, table: Table) -> None:
+    if table.name in NOT_COPIED:
+        pytest.skip("says nothing that the first one does not say")
+    table.copy(table.some_rows()[0])
+    assert await books.found(), f"a second row of {table.name}"
+
+
+async def test_a_changed_event_is_named(books: Books) -> None:
+    table = Table(books.link, "usage_events")
+    table.keep()
+    try:
+        table.change(table.some_rows()[0], "output_tokens", CHANGES["integer"])
+        row = books.link.execute(
+            "SELECT kind FROM usage_series WHERE kind = 'chatcmpl' LIMIT 1"
+        ).fetchone()
+        assert row is not None
+        (first, *_) = books.proved().named
+        assert first.kind == "event_changed"
+        assert first.subject.startswith("chatcmpl_")
+        assert first.subject.endswith(":0")
+        assert first.tenant_id is not None
+        assert first.day is not None
+    finally:
+        table.restore()
+
+
+def test_every_table_of_the_books_is_tried(books: Books) -> None:
+    """A new one has to be added here, or said to hold no money."""
+    found = books.link.execute(
+        sql.SQL(
+            "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            " AND relkind IN ('r', 'p') AND NOT relispartition AND relname ~ {}"
+        ).format(sql.Literal("^(usage|occupancy|unrated|price|ledger|invoice|rated)"))
+    )
+    assert {str(name) for (name,) in found} - TABLES.keys() == {"ledger_due"}
