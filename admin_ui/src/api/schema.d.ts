@@ -529,9 +529,56 @@ export interface paths {
         /**
          * Get Reconciliation
          * @description What was used and is not billed: events without a price, records that were set aside. Both
-         *     are tried again from time to time. And where budgets had counted otherwise than the books.
+         *     are tried again from time to time. Where budgets had counted otherwise than the books; whether
+         *     the layers of the books agreed when a worker last compared them (each hour what has moved, each
+         *     day all of it); and what the canary found.
          */
         get: operations["usage_get_reconciliation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/reconciliation/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Runs
+         * @description Newest first; those that ran by themselves are asked for by `schedule`.
+         */
+        get: operations["usage_list_runs"];
+        put?: never;
+        /**
+         * Ask For Run
+         * @description Have the books compared, layer by layer: events with their seals and prices, sums, ledger,
+         *     engine and invoices. A worker does it; ask for the run until its state is `done` or `failed`.
+         */
+        post: operations["usage_ask_for_run"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/reconciliation/runs/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Run
+         * @description One run, with the differences that it found.
+         */
+        get: operations["usage_get_run"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2613,6 +2660,33 @@ export interface components {
              */
             state: "ok" | "soft" | "hard";
         };
+        /**
+         * CanaryCheck
+         * @description One check of the canary's; `problem` is null where it held.
+         */
+        CanaryCheck: {
+            /** Name */
+            name: string;
+            /** Problem */
+            problem: string | null;
+            /** Seconds */
+            seconds: number;
+        };
+        /**
+         * CanaryRound
+         * @description Its last round.
+         */
+        CanaryRound: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Checks */
+            checks: components["schemas"]["CanaryCheck"][];
+            /** Ok */
+            ok: boolean;
+        };
         /** ChatChoice */
         ChatChoice: {
             /**
@@ -3259,6 +3333,27 @@ export interface components {
             id: string;
             /** Object */
             object: string;
+        };
+        /**
+         * Difference
+         * @description `subject` is the event or row; `expected` what the layer before says, `found` what stands
+         *     there; `advice` what to do.
+         */
+        Difference: {
+            /** Advice */
+            advice: string;
+            /** Day */
+            day: string | null;
+            /** Expected */
+            expected: string;
+            /** Found */
+            found: string;
+            /** Kind */
+            kind: string;
+            /** Subject */
+            subject: string;
+            /** Tenant Id */
+            tenant_id: string | null;
         };
         /**
          * EndpointChange
@@ -3999,6 +4094,63 @@ export interface components {
              * @constant
              */
             object: "list";
+        };
+        /**
+         * Looked
+         * @description How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
+         *     stood as they were when they were found right.
+         */
+        Looked: {
+            /**
+             * Archived Events
+             * @default 0
+             */
+            archived_events: number;
+            /**
+             * Day Rows
+             * @default 0
+             */
+            day_rows: number;
+            /**
+             * Days
+             * @default 0
+             */
+            days: number;
+            /**
+             * Days Kept
+             * @default 0
+             */
+            days_kept: number;
+            /**
+             * Engine Days
+             * @default 0
+             */
+            engine_days: number;
+            /**
+             * Events
+             * @default 0
+             */
+            events: number;
+            /**
+             * Hour Rows
+             * @default 0
+             */
+            hour_rows: number;
+            /**
+             * Invoices
+             * @default 0
+             */
+            invoices: number;
+            /**
+             * Ledger Amounts
+             * @default 0
+             */
+            ledger_amounts: number;
+            /**
+             * Occupancy Events
+             * @default 0
+             */
+            occupancy_events: number;
         };
         /**
          * Me
@@ -5038,16 +5190,21 @@ export interface components {
         /**
          * Reconciliation
          * @description What is kept and not billed, in all and the newest of it. `settled`: there is none. Beside
-         *     it the budgets that had been counted wrong, of a day.
+         *     it the budgets that had been counted wrong, of a day; whether the layers of the books agreed
+         *     when they were last compared as a whole, and what was found; and the canary's last round.
          */
         Reconciliation: {
+            /** Agrees */
+            agrees?: boolean | null;
             /**
              * Budget Corrections
              * @default []
              */
             budget_corrections: components["schemas"]["BudgetCorrection"][];
+            canary?: components["schemas"]["CanaryRound"] | null;
             /** Dead Letters */
             dead_letters: number;
+            last_run?: components["schemas"]["Run"] | null;
             /** Newest Dead Letters */
             newest_dead_letters: components["schemas"]["DeadLetter"][];
             /** Newest Unrated Events */
@@ -5219,6 +5376,60 @@ export interface components {
             overlap_s: number;
         };
         /**
+         * Run
+         * @description One run. `agrees` is null until it is done; `differences` counts each kind, `named` are the
+         *     first of them, at most 200 of a kind.
+         */
+        Run: {
+            /** Agrees */
+            agrees: boolean | null;
+            /**
+             * Asked At
+             * Format: date-time
+             */
+            asked_at: string;
+            /** Asked By */
+            asked_by: string;
+            /** Differences */
+            differences: {
+                [key: string]: number;
+            };
+            /** Error */
+            error: string | null;
+            /** Finished At */
+            finished_at: string | null;
+            /** First */
+            first: string | null;
+            /** Id */
+            id: string;
+            /** Last */
+            last: string | null;
+            looked: components["schemas"]["Looked"] | null;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "recent" | "full";
+            /** Named */
+            named: components["schemas"]["Difference"][];
+            /**
+             * Object
+             * @default reconciliation.run
+             * @constant
+             */
+            object: "reconciliation.run";
+            /** Started At */
+            started_at: string | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "waiting" | "running" | "done" | "failed";
+            /** Tenant Id */
+            tenant_id: string | null;
+            waiting: components["schemas"]["Waiting"] | null;
+        };
+        /**
          * RunBody
          * @description `period` is a month, "2026-11"; without it the last one that is over. `draft` true: drafts,
          *     which may be made anew; false: final ones now; not said: final once the days of grace are over,
@@ -5237,12 +5448,51 @@ export interface components {
             /** Tenant */
             tenant?: string | null;
         };
+        /**
+         * RunCreate
+         * @description What to look at. `full` (the default) is every event; `recent` the days that are not over and
+         *     those whose sums have moved since they were found right. Days are UTC and inclusive.
+         */
+        RunCreate: {
+            /** First */
+            first?: string | null;
+            /** Last */
+            last?: string | null;
+            /**
+             * Mode
+             * @default full
+             * @enum {string}
+             */
+            mode: "recent" | "full";
+            /** Tenant */
+            tenant?: string | null;
+        };
         /** RunFailure */
         RunFailure: {
             /** Reason */
             reason: string;
             /** Tenant */
             tenant: string;
+        };
+        /** RunPage */
+        RunPage: {
+            /** Data */
+            data: components["schemas"]["Run"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
         };
         /**
          * SettingsBody
@@ -5830,6 +6080,32 @@ export interface components {
         VoidBody: {
             /** Reason */
             reason: string;
+        };
+        /**
+         * Waiting
+         * @description On its way from one layer to the next, and no difference yet.
+         */
+        Waiting: {
+            /**
+             * Dead Letters
+             * @default 0
+             */
+            dead_letters: number;
+            /**
+             * Engine Sequences
+             * @default 0
+             */
+            engine_sequences: number;
+            /**
+             * Ledger Days
+             * @default 0
+             */
+            ledger_days: number;
+            /**
+             * Unrated Events
+             * @default 0
+             */
+            unrated_events: number;
         };
         /**
          * WebhookDelivery
@@ -6895,6 +7171,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Reconciliation"];
+                };
+            };
+        };
+    };
+    usage_list_runs: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunPage"];
+                };
+            };
+        };
+    };
+    usage_ask_for_run: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Run"];
+                };
+            };
+        };
+    };
+    usage_get_run: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Run"];
                 };
             };
         };
