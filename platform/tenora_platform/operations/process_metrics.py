@@ -48,14 +48,19 @@ class ProcessCollector(Collector):
         yield from _proof(self.proof())
 
 
+_RUN = (
+    ("differences", "Differences that the last reconciliation found"),
+    ("timestamp_seconds", "When it ended"),
+    ("seconds", "How long it took"),
+)
+
+
 def _proof(told: Told | None) -> Iterator[Metric]:
     """Without samples until there was a run, or a round."""
-    run = told if told is not None and told.reconciled_s is not None else None
-    for name, text, value in (
-        ("differences", "Differences that the last reconciliation found", run and run.differences),
-        ("timestamp_seconds", "When it ended", run and run.reconciled_s),
-        ("seconds", "How long it took", run and run.took_s),
-    ):
+    values: tuple[float | None, ...] = (None, None, None)
+    if told is not None and told.reconciled_s is not None:
+        values = (told.differences, told.reconciled_s, told.took_s)
+    for (name, text), value in zip(_RUN, values, strict=True):
         yield GaugeMetricFamily(f"tenora_reconciliation_{name}", text, value)
     ok = GaugeMetricFamily("tenora_canary_ok", "1 if the canary's check held", labels=["check"])
     for check, held in sorted(told.canary.items() if told is not None else ()):
