@@ -95,10 +95,16 @@ async def test_copies_wait_until_they_are_old(api: Api, tenant: TestTenant) -> N
 async def test_a_poisoned_copy_stops_no_other_and_is_shown(
     api: Api, tenant: TestTenant, reader: CopyReader
 ) -> None:
-    """Bytes that are no records, and a record that no event can be made of."""
+    """Bytes that are no records, records that no event can be made of, and what the database itself
+    refuses."""
     good = usage_record(f"{new_id('chatcmpl')}:0", tenant.id, finished_s=time.time())
     strange = msgspec.structs.replace(good, event_id="strange:0", context={})
-    for copy in (b"\xc1", msgspec.msgpack.encode([strange]), msgspec.msgpack.encode([good])):
+    refused = [
+        msgspec.structs.replace(strange, event_id="nul:0", tenant="a\0b"),
+        msgspec.structs.replace(strange, event_id="vast:0", output_tokens=2**64 - 1),
+    ]
+    copies_of = [msgspec.msgpack.encode([each]) for each in (strange, *refused, good)]
+    for copy in (b"\xc1", *copies_of):
         await api.state.redis.xadd(STREAM, {"u": copy})
     await api.state.redis.xadd(STREAM, {"of": "another version"})
     await reader.run_once()
@@ -107,6 +113,7 @@ async def test_a_poisoned_copy_stops_no_other_and_is_shown(
     reasons = await dead_letters(api)
     assert sum("a copy that cannot be read" in reason for reason in reasons) == 2
     assert sum("it names no tenant" in reason for reason in reasons) == 1
+    assert sum("it could not be stored" in reason for reason in reasons) == 2
     shown = (await api.admin("GET", "/admin/v1/reconciliation")).json()
     assert shown["dead_letters"] >= 3
 

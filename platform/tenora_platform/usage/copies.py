@@ -22,7 +22,7 @@ from tenora_platform.db import Database, plain_reason
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage import repository
 from tenora_platform.usage.engine_totals import add_recovered
-from tenora_platform.usage.sink import UsageSink
+from tenora_platform.usage.sink import OWN_FAULT, UsageSink
 
 STREAM = "tenora:usage:copies"  # field "u": the records of one request, msgpack
 STREAM_MAX = 100_000
@@ -126,13 +126,26 @@ class CopyReader:
         until = f"{round((seconds - self._age_s) * 1000) + micros // 1000}"
         missing = 0
         while entries := await self._read(until):
-            missing += await self._settle(entries)
+            missing += await self._settle_all(entries)
             await self._redis.xdel(STREAM, *(entry.id for entry in entries))
         return missing
 
     async def _read(self, until: str) -> list[_Entry]:
         found: Any = await self._redis.xrange(STREAM, max=until, count=_AT_ONCE)
         return [_Entry(entry_id, fields.get(b"u", b"")) for entry_id, fields in found]
+
+    async def _settle_all(self, entries: Sequence[_Entry]) -> int:
+        try:
+            return await self._settle(entries)
+        except OWN_FAULT:
+            # Something in one of them. One by one, so that it stops nothing else.
+            missing = 0
+            for entry in entries:
+                try:
+                    missing += await self._settle([entry])
+                except OWN_FAULT as error:
+                    await self._bury(entry, f"it could not be stored: {plain_reason(error)}")
+            return missing
 
     async def _settle(self, entries: Sequence[_Entry]) -> int:
         records: list[UsageRecord] = []

@@ -28,7 +28,7 @@ Told = Callable[[Sequence[Charge]], Awaitable[None]]
 RETRY_S = 1.0
 # What can only be about the record at hand. Everything else (a server that is away, a schema that
 # is being migrated) is waited for.
-_OWN_FAULT = (
+OWN_FAULT = (
     DataError,
     IntegrityError,
     msgspec.MsgspecError,
@@ -102,7 +102,7 @@ class UsageSink:
         Records that are there already change nothing."""
         try:
             await self._store(records)
-        except _OWN_FAULT:
+        except OWN_FAULT:
             # Something the checks did not foresee. One by one, so that it stops nothing else.
             for record in records:
                 await self._store_alone(record)
@@ -113,13 +113,13 @@ class UsageSink:
             booked = await self._books.store([record])
             await self._tell(booked.charges)
             return not booked.bad
-        except _OWN_FAULT:
+        except OWN_FAULT:
             return False
 
     async def _store_alone(self, record: UsageRecord) -> None:
         try:
             await self._store([record])
-        except _OWN_FAULT as error:
+        except OWN_FAULT as error:
             await self._set_aside([(record, f"it could not be stored: {plain_reason(error)}")])
 
     async def _store(self, records: Sequence[UsageRecord]) -> None:
