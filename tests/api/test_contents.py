@@ -19,6 +19,7 @@ from tenora_platform.installation import DEFAULT
 from tenora_platform.receipts.contents import Seal
 from tenora_platform.receipts.sweeper import sweep
 from tenora_platform.secret import ServerSecret
+from tenora_platform.usage.sink import UsageSink
 
 SECRET_TEXT = "the recipe is cinnamon"
 ANSWER = "I shall tell nobody"
@@ -238,7 +239,10 @@ async def test_one_can_be_deleted(api: Api) -> None:
     tenant = await keeping(api)
     request_id = await ask(api, tenant)
     assert await contents(api, tenant, request_id) is not None
-    path = f"/v1/requests/{request_id}/contents"
+    await UsageSink(api.engine, api.state.db).store(api.engine.outbox)
+    name = request_id.replace("chatcmpl", "req")  # the x-request-id
+    assert (await contents(api, tenant, name) or {})["id"] == request_id
+    path = f"/v1/requests/{name}/contents"
     assert (await api.call(tenant.key, "DELETE", path)).json()["deleted"] is True
     assert await contents(api, tenant, request_id) is None
     assert (await api.call(tenant.key, "DELETE", path)).status_code == 404

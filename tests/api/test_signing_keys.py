@@ -4,6 +4,7 @@ kept under the server secret."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from api_harness import Api
+from api_harness import ADMIN_KEY, Api
 from platform_fixtures import MakeApi, plain_url
 from shell import Listening, run
 from tenora_platform.errors import UnavailableError
@@ -100,6 +101,35 @@ async def test_a_revoked_key_is_gone(api: Api) -> None:
     assert "signing_key.rotate" in actions
 
 
+def test_the_command_asks_the_server_for_its_keys(listening: Listening, tmp_path: Path) -> None:
+    keys = httpx.get(listening.url + KEYS).json()
+    file = tmp_path / "receipt.json"
+    file.write_text(json.dumps({"object": "receipt", "version": 1}))
+    code, said = run("receipt", "verify", str(file), TENORA_URL=listening.url)
+    assert (code, "no signature" in said) == (4, True)
+    assert len(keys["keys"]) >= 1
+    path = f"{listening.url}/admin/v1/tenants"
+    admin = {"authorization": f"Bearer {ADMIN_KEY}"}
+    made = httpx.post(path, headers=admin, json={"name": "x", "plan": "standard"}).json()
+    tenant = httpx.post(f"{path}/{made['id']}/api_keys", headers=admin, json={}).json()
+    server = {"TENORA_URL": listening.url, "TENORA_API_KEY": tenant["key"]}
+    body = {"model": "fake-base", "messages": [{"role": "user", "content": "x"}]}
+    asked = httpx.post(
+        f"{listening.url}/v1/chat/completions",
+        headers={"authorization": f"Bearer {tenant['key']}"},
+        json=body,
+    )
+    deadline = time.monotonic() + 30
+    while (told := run("receipt", "get", asked.json()["id"], "--out", str(file), **server))[0]:
+        assert time.monotonic() < deadline, told
+        time.sleep(0.1)
+    code, said = run("receipt", "verify", str(file), **server)
+    assert (code, asked.json()["id"] in said) == (0, True), said
+    code, said = run("receipt", "get", "no-such", **server)
+    assert code == 1
+    assert "There is no request" in said
+
+
 async def test_another_secret_cannot_sign(api: Api, make_api: MakeApi, owner: Connection) -> None:
     """What is in the database is of no use without the server secret; a rotation mends it."""
     signer = await api.state.signing_keys.signer()
@@ -117,12 +147,3 @@ async def test_another_secret_cannot_sign(api: Api, make_api: MakeApi, owner: Co
     assert (await stranger.signer()).kid == row.kid
     api.state.signing_keys.forget()
     assert set(await published(api)) == {*known, row.kid}
-
-
-def test_the_command_asks_the_server_for_its_keys(listening: Listening, tmp_path: Path) -> None:
-    keys = httpx.get(listening.url + KEYS).json()
-    file = tmp_path / "receipt.json"
-    file.write_text(json.dumps({"object": "receipt", "version": 1}))
-    code, said = run("receipt", "verify", str(file), TENORA_URL=listening.url)
-    assert (code, "no signature" in said) == (4, True)
-    assert len(keys["keys"]) >= 1

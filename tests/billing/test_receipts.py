@@ -301,26 +301,27 @@ async def test_the_operator_sees_any(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "column"),
+    ("table", "change"),
     [
-        ("output_tokens = 6", "tokens"),
-        ("amount = amount + 0.000001", "amount"),
-        ("finish_reason = 'length'", "reason"),
+        ("usage_events", "output_tokens = 6"),
+        ("usage_events", "amount = amount + 0.000001"),
+        ("usage_events", "finish_reason = 'length'"),
+        ("usage_series", "asked_model = 'another'"),
     ],
 )
 async def test_what_was_changed_by_hand_is_not_signed(
-    api: Api, owner: psycopg.Connection[tuple[Any, ...]], change: str, column: str
+    api: Api, owner: psycopg.Connection[tuple[Any, ...]], table: str, change: str
 ) -> None:
     tenant = await api.new_tenant()
     request_id = await book(api, tenant)
     owner.execute("set session_replication_role = replica")  # no trigger sees it
-    number = "(select no from tenants where id = %s)"
-    owner.execute("alter table usage_events no force row level security")
-    changed = owner.execute(
-        f"update usage_events set {change} where tenant_no = {number}", [tenant.id]
-    )
-    owner.execute("alter table usage_events force row level security")
-    assert changed.rowcount == 1, column
+    of = "tenant_id = %s"
+    if table == "usage_events":
+        of = "tenant_no = (select no from tenants where id = %s)"
+    owner.execute(f"alter table {table} no force row level security")
+    changed = owner.execute(f"update {table} set {change} where {of}", [tenant.id])
+    owner.execute(f"alter table {table} force row level security")
+    assert changed.rowcount == 1
     answer = await api.call(tenant.key, "GET", f"/v1/requests/{request_id}")
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "books_disagree"

@@ -1,5 +1,5 @@
-"""`tenora receipt`: whether a receipt is as it was signed, without asking the server that signed
-it for anything but its keys."""
+"""`tenora receipt`: one from the server; and whether one is as it was signed, without asking the
+server for anything but its keys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from tenora_platform.cli.client import DEFAULT_URL, AsJson, Url, server_url
+from tenora_platform.cli.client import (
+    DEFAULT_URL,
+    AsJson,
+    TenantKey,
+    Url,
+    connected,
+    refusal,
+    server_url,
+)
 from tenora_platform.cli.errors import show_error
 from tenora_platform.receipts.document import (
     BYTES_MAX,
@@ -37,9 +46,22 @@ _HINTS = {
 }
 
 
-@receipt.callback()
-def group() -> None:
-    """Said, so that a single command keeps its name."""
+@receipt.command("get")
+def get_receipt(
+    request_id: Annotated[str, typer.Argument(help="The answer's id, or its x-request-id.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; the terminal if absent.")] = None,
+    url: Url = DEFAULT_URL,
+    key: TenantKey = None,
+) -> None:
+    """The signed receipt of one request, as the server says it."""
+    with connected(url, key, what="the tenant's API key") as api:
+        answer = api.http.get(f"/v1/requests/{quote(request_id, safe='')}")
+    if answer.is_error:
+        raise refusal(answer)
+    if out is None:
+        typer.echo(answer.text)
+    else:
+        out.write_bytes(answer.content)
 
 
 @receipt.command("verify")

@@ -6,11 +6,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import CurrentTenant, TenantContext, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
 from tenora_platform.receipts import contents_repository as repository
+from tenora_platform.receipts.repository import find
 from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import State, TenantSession
@@ -60,9 +62,9 @@ async def change_settings(
 async def get_contents(
     request_id: str, session: TenantSession, state: State, tenant: KeysTenant
 ) -> Contents:
-    """Prompts and answers of one request, by the answer's id, if they were kept. Needs the scope
-    `keys`."""
-    row = await repository.kept(session, request_id)
+    """Prompts and answers of one request, by the answer's id or the x-request-id, if they were
+    kept. Needs the scope `keys`."""
+    row = await repository.kept(session, await _answers_id(session, request_id, tenant))
     if row is None:
         raise _none_kept(request_id)
     found = state.contents.seal.open(tenant.tenant_id, row.request_id, row.sealed)
@@ -81,16 +83,24 @@ async def delete_contents(
     request_id: str, session: TenantSession, state: State, tenant: KeysTenant
 ) -> Deleted:
     """Forget what was kept of one request, now."""
-    if not await repository.forget(session, request_id):
+    answers_id = await _answers_id(session, request_id, tenant)
+    if not await repository.forget(session, answers_id):
         raise _none_kept(request_id)
     await state.audit.append(
         session,
         actor=f"api_key:{tenant.key_id}",
         action="contents.delete",
-        target=request_id,
+        target=answers_id,
         tenant_id=tenant.tenant_id,
     )
-    return Deleted(id=request_id, object="request.contents")
+    return Deleted(id=answers_id, object="request.contents")
+
+
+async def _answers_id(session: AsyncSession, name: str, tenant: TenantContext) -> str:
+    """Contents may be there before the request is in the books: a name that is not known there may
+    be the answer's id."""
+    found = await find(session, name, tenant.tenant_id)
+    return name if found is None else found.id
 
 
 def _none_kept(request_id: str) -> NotFoundError:

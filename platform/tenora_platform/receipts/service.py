@@ -23,6 +23,7 @@ from tenora_platform.receipts.schemas import RequestItem, RequestPage
 from tenora_platform.receipts.search import Filters, search
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.secret import ServerSecret
+from tenora_platform.usage import series
 from tenora_platform.usage.ids import request_of, x_request_id_of
 from tenora_platform.usage.seal import Seals
 from tenora_platform.usage.service import money
@@ -58,9 +59,7 @@ class Receipts:
             waiting={sequence: row.reason for sequence, row in waiting.items()},
         )
         try:
-            for event in request.events:
-                if not self._seals.holds(event.row):
-                    raise BooksDisagreeError(f"sequence {event.row.sequence}: its seal is broken")
+            self._check_seals(request)
             said = content(request, facts)
         except BooksDisagreeError as error:
             _log.error("no receipt: the books disagree", request=request.id, reason=str(error))
@@ -71,6 +70,12 @@ class Receipts:
             ) from error
         signer = await self._keys.signer()
         return sign(said, signer.kid, signer.key)
+
+    def _check_seals(self, request: Request) -> None:
+        """Raises BooksDisagreeError."""
+        for row, of in request.events:
+            if not self._seals.holds(row) or not series.holds(self._seals, of):
+                raise BooksDisagreeError(f"sequence {row.sequence}: its seal is broken")
 
 
 async def request_page(
@@ -94,18 +99,18 @@ async def request_page(
 
 
 def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> RequestItem:
-    row, series = request.events[0]
+    row, of = request.events[0]
     rows = [event.row for event in request.events]
-    adapter = names.get(series.adapter_version_id or "")
+    adapter = names.get(of.adapter_version_id or "")
     return RequestItem(
         id=request.id,
         x_request_id=x_request_id_of(row.request, row.x_request_id),
-        tenant_id=series.tenant_id,
-        api_key_id=series.api_key_id,
-        model=series.asked_model or series.model,
+        tenant_id=of.tenant_id,
+        api_key_id=of.api_key_id,
+        model=of.asked_model or of.model,
         adapter=f"{adapter.name}@{adapter.version}" if adapter else None,
-        adapter_digest=series.adapter_digest,
-        class_=series.class_,
+        adapter_digest=of.adapter_digest,
+        class_=of.class_,
         status=status_of(request),
         arrived_at=min(each.arrival_time for each in rows),
         finished_at=max(each.event_time for each in rows),

@@ -73,6 +73,11 @@ class SeriesBook:
         return found
 
 
+def holds(seals: Seals, row: UsageSeriesRow) -> bool:
+    """Whether a series says what it said when it was made."""
+    return seals.series(_values(row)) == row.key
+
+
 async def place(
     session: AsyncSession, seals: Seals, wanted: Sequence[Series]
 ) -> dict[Series, Place]:
