@@ -1672,8 +1672,8 @@ export interface paths {
         };
         /**
          * Get Contents
-         * @description Prompts and answers of one request, by the answer's id, if they were kept. Needs the scope
-         *     `keys`.
+         * @description Prompts and answers of one request, by the answer's id or the x-request-id, if they were
+         *     kept. Needs the scope `keys`.
          */
         get: operations["receipts_get_contents"];
         put?: never;
