@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 
-from sqlalchemy import ARRAY, Text, any_, func, insert, literal, select, tuple_
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import ARRAY, Text, any_, func, insert, literal, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.ledger.chain import Line
@@ -30,27 +29,89 @@ class Filter:
     end: date | None = None
 
 
-async def last_of(session: AsyncSession, tenant_id: str) -> LedgerTransactionRow | None:
-    query = (
-        select(LedgerTransactionRow)
-        .where(LedgerTransactionRow.tenant_id == tenant_id)
-        .order_by(LedgerTransactionRow.seq.desc())
-        .limit(1)
-    )
-    found: LedgerTransactionRow | None = await session.scalar(query)
-    return found
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a posting comes: after which transaction (0 and "": none), unless it is there
+    (`found`); and its accounts by name, as far as there are any."""
+
+    seq: int
+    hash: str
+    found: str | None
+    accounts: dict[str, int]
 
 
-async def find(
-    session: AsyncSession, tenant_id: str, kind: str, reference: str
-) -> LedgerTransactionRow | None:
-    query = select(LedgerTransactionRow).where(
-        LedgerTransactionRow.tenant_id == tenant_id,
-        LedgerTransactionRow.kind == kind,
-        LedgerTransactionRow.reference == reference,
+_PLACE = text(
+    """
+    SELECT last.seq, last.hash,
+           (SELECT id FROM ledger_transactions
+             WHERE tenant_id = :tenant AND kind = :kind AND reference = :reference),
+           (SELECT jsonb_object_agg(name, id) FROM ledger_accounts
+             WHERE tenant_id = :tenant AND currency = :currency
+               AND name = any(CAST(:names AS text[])))
+      FROM (SELECT) AS one LEFT JOIN LATERAL
+           (SELECT seq, hash FROM ledger_transactions
+             WHERE tenant_id = :tenant ORDER BY seq DESC LIMIT 1) AS last ON true
+    """
+)
+_ADD = text(
+    """
+    WITH txn AS (
+      INSERT INTO ledger_transactions (id, tenant_id, seq, kind, reference, currency, day, reverses,
+                                       note, created_at, prev_hash, hash)
+      VALUES (:id, :tenant_id, :seq, :kind, :reference, :currency, :day, :reverses, :note,
+              :created_at, :prev_hash, :hash)
+    ), moved AS (
+      INSERT INTO ledger_balances AS old (account_id, tenant_id, balance, entries)
+      SELECT account, :tenant_id, amount, 1
+        FROM unnest(CAST(:accounts AS integer[]), CAST(:amounts AS numeric[]))
+             AS e (account, amount)
+      ON CONFLICT (account_id) DO UPDATE
+      SET balance = old.balance + excluded.balance, entries = old.entries + 1
     )
-    found: LedgerTransactionRow | None = await session.scalar(query)
-    return found
+    INSERT INTO ledger_entries (transaction_id, line, tenant_id, account_id, amount)
+    SELECT :id, line, :tenant_id, account, amount
+      FROM unnest(CAST(:accounts AS integer[]), CAST(:amounts AS numeric[]))
+           WITH ORDINALITY AS e (account, amount, line)
+    """
+)
+_COLUMNS = tuple(column.key for column in LedgerTransactionRow.__table__.columns)
+
+
+async def place_of(session: AsyncSession, row: LedgerTransactionRow, names: Sequence[str]) -> Place:
+    """Of a posting to these accounts; asked under the tenant's lock."""
+    values = {
+        "tenant": row.tenant_id,
+        "kind": row.kind,
+        "reference": row.reference,
+        "currency": row.currency,
+        "names": list(names),
+    }
+    seq, hash_, found, accounts = (await session.execute(_PLACE, values)).one()
+    return Place(seq or 0, hash_ or "", found, accounts or {})
+
+
+async def add_accounts(
+    session: AsyncSession, tenant_id: str, currency: str, names: Sequence[str]
+) -> dict[str, int]:
+    """By name; none of them may be there."""
+    made = await session.execute(
+        insert(LedgerAccountRow)
+        .values([{"tenant_id": tenant_id, "name": each, "currency": currency} for each in names])
+        .returning(LedgerAccountRow.name, LedgerAccountRow.id)
+    )
+    return dict(made.all())
+
+
+async def add_transaction(
+    session: AsyncSession, row: LedgerTransactionRow, amounts: Sequence[tuple[int, Decimal]]
+) -> None:
+    """With its entries, (account, amount) in order, and the balances they move: one statement."""
+    values = {name: getattr(row, name) for name in _COLUMNS}
+    entries = {
+        "accounts": [account for account, _ in amounts],
+        "amounts": [amount for _, amount in amounts],
+    }
+    await session.execute(_ADD, values | entries)
 
 
 async def reversal_of(
@@ -61,64 +122,6 @@ async def reversal_of(
     )
     found: LedgerTransactionRow | None = await session.scalar(query)
     return found
-
-
-async def account_ids(
-    session: AsyncSession, tenant_id: str, currency: str, names: Iterable[str]
-) -> dict[str, int]:
-    """By name; those that are not there yet are made."""
-    wanted = sorted(set(names))
-    query = select(LedgerAccountRow.name, LedgerAccountRow.id).where(
-        LedgerAccountRow.tenant_id == tenant_id,
-        LedgerAccountRow.currency == currency,
-        LedgerAccountRow.name == any_(literal(wanted, ARRAY(Text))),
-    )
-    found: dict[str, int] = dict((await session.execute(query)).all())
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        made = await session.execute(
-            insert(LedgerAccountRow)
-            .values(
-                [{"tenant_id": tenant_id, "name": each, "currency": currency} for each in missing]
-            )
-            .returning(LedgerAccountRow.name, LedgerAccountRow.id)
-        )
-        found |= dict(made.all())
-    return found
-
-
-async def add_entries(
-    session: AsyncSession, row: LedgerTransactionRow, amounts: Sequence[tuple[int, Decimal]]
-) -> None:
-    """(account, amount) in order, and the balances moved by them."""
-    await session.execute(
-        insert(LedgerEntryRow),
-        [
-            {
-                "transaction_id": row.id,
-                "line": line,
-                "tenant_id": row.tenant_id,
-                "account_id": account,
-                "amount": amount,
-            }
-            for line, (account, amount) in enumerate(amounts, 1)
-        ],
-    )
-    moved = postgresql.insert(LedgerBalanceRow).values(
-        [
-            {"account_id": account, "tenant_id": row.tenant_id, "balance": amount, "entries": 1}
-            for account, amount in sorted(amounts)
-        ]
-    )
-    await session.execute(
-        moved.on_conflict_do_update(
-            index_elements=[LedgerBalanceRow.account_id],
-            set_={
-                "balance": LedgerBalanceRow.balance + moved.excluded.balance,
-                "entries": LedgerBalanceRow.entries + moved.excluded.entries,
-            },
-        )
-    )
 
 
 async def lines_of(

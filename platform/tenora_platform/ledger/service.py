@@ -75,6 +75,7 @@ class Ledger:
             reference=reference,
             currency=currency,
             day=day,
+            reverses=None,
             note=note,
             created_at=created_at or datetime.now(UTC),
         )
@@ -116,22 +117,19 @@ class Ledger:
         self, session: AsyncSession, row: LedgerTransactionRow, entries: Sequence[Entry]
     ) -> LedgerTransactionRow:
         await lock_money(session, row.tenant_id)
-        found = await repository.find(session, row.tenant_id, row.kind, row.reference)
-        if found is not None:
-            await _demand_same(session, found, row, entries)
-            return found
-        last = await repository.last_of(session, row.tenant_id)
+        names = [each.account for each in entries]
+        place = await repository.place_of(session, row, names)
+        if place.found is not None:
+            return await _same(session, place.found, row, entries)
         row.id = new_id("txn")
-        row.seq = last.seq + 1 if last else 1
-        row.prev_hash = last.hash if last else GENESIS
+        row.seq = place.seq + 1
+        row.prev_hash = place.hash or GENESIS
         row.hash = self.chain.hash_of(row, _lines(row.currency, entries))
-        session.add(row)
-        await session.flush()
-        accounts = await repository.account_ids(
-            session, row.tenant_id, row.currency, (each.account for each in entries)
-        )
+        accounts = place.accounts
+        if missing := [name for name in names if name not in accounts]:
+            accounts |= await repository.add_accounts(session, row.tenant_id, row.currency, missing)
         amounts = [(accounts[each.account], each.amount) for each in entries]
-        await repository.add_entries(session, row, amounts)
+        await repository.add_transaction(session, row, amounts)
         return row
 
 
@@ -164,12 +162,11 @@ def _fits(amount: Decimal) -> bool:
     )
 
 
-async def _demand_same(
-    session: AsyncSession,
-    found: LedgerTransactionRow,
-    row: LedgerTransactionRow,
-    entries: Sequence[Entry],
-) -> None:
+async def _same(
+    session: AsyncSession, found_id: str, row: LedgerTransactionRow, entries: Sequence[Entry]
+) -> LedgerTransactionRow:
+    """The posting that is there, which must be this one."""
+    found = await session.get_one(LedgerTransactionRow, found_id)
     lines = (await repository.lines_of(session, [found.id]))[found.id]
     there = {line.account: line.amount for line in lines}
     same = there == {each.account: each.amount for each in entries} and (
@@ -182,3 +179,4 @@ async def _demand_same(
             f"{row.kind} {row.reference!r} of {row.tenant_id} is posted as {found.id}, of "
             f"{found.day} in {found.currency}: {there}"
         )
+    return found
