@@ -155,10 +155,39 @@ def test_an_invoice_and_its_books() -> None:
         ("rounding", "USD"): Fraction("0.0045"),  # of 1.2345
     }
     assert found.run("2031-01", FEBRUARY) == []
-    found.pay(invoice, Fraction("11.90"))
-    found.void(invoice)
-    assert ("rounding", "USD") not in found.ledger.shown()
-    assert found.ledger.shown()["unbilled", "USD"] == Fraction("6.2345")
+    assert found.void(invoice)
+    assert found.ledger.shown() == {
+        ("unbilled", "USD"): Fraction("6.2345"),
+        ("revenue:output", "USD"): -Fraction("1.2345"),
+        ("revenue:cold_load", "USD"): -5,
+    }
+    (again,) = found.run("2031-01", FEBRUARY)
+    assert again.lines == invoice.lines
+
+
+def test_payments_and_credit_notes() -> None:
+    """11.90 are due: 2.50 of the 5.00 go back with 19% of it, 0.475, so 0.48; then the other half
+    with what is left of 0.95; then the 5.95 that are still open are paid."""
+    prices = flat(output="1234.5", cold_load="1000000")
+    found = books(PriceList("list", JANUARY, prices), tax_rate=Fraction("0.19"))
+    found.store([used("a:0", JANUARY, output=4051, cold_load=5)])  # 5.0009595 and 5
+    (invoice,) = found.run("2031-01", FEBRUARY)
+    assert invoice.due == Fraction("11.90")
+    half = Fraction("2.50")
+    assert found.note(invoice, 0, half)
+    assert invoice.noted_tax == Fraction("0.48")
+    assert not found.note(invoice, 0, half + Fraction("0.01"))
+    assert found.note(invoice, 0, half)
+    assert invoice.noted_tax == Fraction("0.95")
+    assert not found.pay(invoice, Fraction("5.96"))
+    assert found.pay(invoice, Fraction("5.95"))
+    assert not found.void(invoice)
+    assert found.ledger.shown() == {
+        ("cash", "USD"): Fraction("5.95"),
+        ("revenue:output", "USD"): -Fraction("5.0009595"),
+        ("tax", "USD"): -Fraction("0.95"),
+        ("rounding", "USD"): Fraction("0.0009595"),
+    }
 
 
 def test_residues_are_kept() -> None:
@@ -195,7 +224,7 @@ def test_credit_is_spent_by_expiry_and_lapses() -> None:
     found.grant(Grant("soon", Fraction(10), JANUARY, expires=JANUARY + 10 * day))
     found.store([used("a:0", JANUARY + 9 * day, output=4), used("b:0", FEBRUARY - day, output=9)])
     found.post_usage()
-    found.close_expired(JANUARY + 10 * day)
+    found.apply_credit(JANUARY + 10 * day, JANUARY + 10 * day)
     assert found.grants[1].lapsed == 6
     assert found.ledger.shown() == {
         ("unbilled", "USD"): 9,
@@ -220,5 +249,21 @@ def test_credit_is_spent_by_expiry_and_lapses() -> None:
 def test_bought_credit_that_lapses_is_income() -> None:
     found = books(PriceList("list", JANUARY, flat(output="1")))
     found.grant(Grant("g", Fraction(7), JANUARY, "bought", expires=FEBRUARY))
-    found.close_expired(FEBRUARY)
+    found.apply_credit(FEBRUARY, FEBRUARY)
     assert found.ledger.shown() == {("cash", "USD"): 7, ("credit:lapsed", "USD"): -7}
+
+
+def test_late_usage_is_paid_by_credit_of_its_time() -> None:
+    """Seven lapsed of ten; then five more that were used in its time become known. What was used
+    before the grant or when it had expired is not paid by it."""
+    day = timedelta(days=1)
+    found = books(PriceList("list", JANUARY, flat(output="1000000")))
+    found.grant(Grant("g", Fraction(10), JANUARY + day, expires=JANUARY + 10 * day))
+    found.store([used("a:0", JANUARY + day, output=3), used("b:0", JANUARY, output=100)])
+    found.apply_credit(FEBRUARY, FEBRUARY)
+    assert found.grants[0].lapsed == 7
+    found.store([used("c:0", JANUARY + 10 * day - TICK, output=5)])
+    found.store([used("d:0", JANUARY + 10 * day, output=5)])
+    found.apply_credit(FEBRUARY, FEBRUARY)
+    assert found.grants[0].lapsed == 2
+    assert found.ledger.shown()["promotion", "USD"] == 8

@@ -72,7 +72,16 @@ class Void(Step):
 @dataclass(frozen=True, kw_only=True)
 class Pay(Step):
     place: int
-    part: Fraction
+    part: Fraction  # of what is due
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveBack(Step):
+    """A credit note to a line of an invoice."""
+
+    place: int
+    line: int
+    part: Fraction  # of the line
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ def tiers(draw: st.DrawFn) -> Tiers:
 def price_lists(draw: st.DrawFn, name: str, begins: datetime, currency: str) -> PriceList:
     """Of one scope; sometimes it lacks a meter, so that what used it waits."""
     scope = draw(st.sampled_from(["model", "plan", "tenant", "adapter"]))
-    meters = [meter for meter in METERS if draw(st.integers(0, 30)) > 0]
+    meters = [meter for meter in METERS if draw(st.integers(0, 30)) < 30]
     found = {(meter, ""): draw(tiers()) for meter in meters}
     for class_ in draw(st.sets(st.sampled_from(CLASSES), max_size=1)):
         found |= {(meter, class_): draw(tiers()) for meter in meters if draw(st.booleans())}
@@ -145,6 +154,8 @@ def events(draw: st.DrawFn, name: str, now: datetime, edges: Sequence[datetime])
     )
     kinds = st.sampled_from([TOKENS, TOKENS, TOKENS, *((each,) for each in OCCUPANCY)])
     quantities = {meter: draw(counts) for meter in draw(kinds)}
+    if len(quantities) == 1:  # nobody books an occupancy of nothing
+        quantities = {meter: count + 1 for meter, count in quantities.items()}
     if "cold_load" in quantities:
         quantities["cold_load"] %= 2
     stored = "stored" in quantities
@@ -179,7 +190,7 @@ def histories(draw: st.DrawFn, first: str, most: int = 12) -> History:
         ),
     ]
     for number, now in enumerate(times):
-        kind = draw(st.sampled_from("uuuuuupgwvy"))
+        kind = draw(st.sampled_from("uuuuuuupgwvyn"))
         if kind == "p":
             begins = now + draw(st.timedeltas(timedelta(0), timedelta(days=30)))
             edges.append(begins)
@@ -191,9 +202,13 @@ def histories(draw: st.DrawFn, first: str, most: int = 12) -> History:
             steps.append(Work(now=now))
         elif kind == "v":
             steps.append(Void(now=now, place=draw(st.integers(0, 5))))
-        elif kind == "y":
-            part = Fraction(draw(st.integers(1, 4)), 4)
-            steps.append(Pay(now=now, place=draw(st.integers(0, 5)), part=part))
+        elif kind in "yn":
+            part, place = Fraction(draw(st.integers(1, 5)), 4), draw(st.integers(0, 5))
+            line = draw(st.integers(0, 5))
+            if kind == "y":
+                steps.append(Pay(now=now, place=place, part=part))
+            else:
+                steps.append(GiveBack(now=now, place=place, line=line, part=part))
         else:
             several = [f"e{number}x{each}" for each in range(draw(st.integers(1, 6)))]
             batch = [draw(events(name, now, sorted(edges))) for name in several]

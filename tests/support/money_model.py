@@ -14,6 +14,7 @@ from money_prices_model import Charge, Event, PriceModel, next_month
 MINOR_DIGITS = {"USD": 2, "EUR": 2, "JPY": 0, "KWD": 3}  # ISO 4217
 NEVER = datetime.max.replace(tzinfo=UTC)
 ZERO = Fraction(0)
+LAPSED = {"bought": "credit:lapsed", "granted": "promotion"}
 KINDS = ("usage", "adjustment", "included", "minimum", "credit", "tax")
 
 
@@ -68,12 +69,18 @@ class Invoice:
     lines: Sequence[Line]
     had: Sums
     void: bool = False
-    noted: Fraction = ZERO  # by credit notes
+    noted: dict[int, Fraction] = field(default_factory=lambda: defaultdict(Fraction))  # by line
+    noted_tax: Fraction = ZERO
     paid: Fraction = ZERO
 
     @property
     def total(self) -> Fraction:
         return sum((line.amount for line in self.lines), ZERO)
+
+    @property
+    def due(self) -> Fraction:
+        """What is neither paid nor given back by credit notes."""
+        return self.total - self.paid - sum(self.noted.values(), self.noted_tax)
 
     def exact(self, *kinds: str) -> Fraction:
         return sum((line.exact for line in self.lines if line.kind in kinds), ZERO)
@@ -122,8 +129,8 @@ class TenantBooks:
             self._rate(event)
 
     def rate_waiting(self) -> None:
-        """After a price came: in the order of their ids."""
-        for event in sorted(self.waiting.values(), key=lambda each: each.id):
+        """After a price came: in the order in which they came."""
+        for event in list(self.waiting.values()):
             del self.waiting[event.id]
             self._rate(event)
 
@@ -133,10 +140,6 @@ class TenantBooks:
             self.waiting[event.id] = event
         else:
             self.charges[event.id] = charge
-
-    def spent(self, start: datetime, end: datetime) -> Fraction:
-        found = (each.amount for each in self.charges.values() if start <= each.event.at < end)
-        return sum(found, ZERO)
 
     def priced(self) -> Iterator[tuple[Charge, str, int, Fraction]]:
         """(charge, meter, quantity, amount) of every meter that has moved."""
@@ -165,45 +168,39 @@ class TenantBooks:
         entries = {source: grant.amount, f"credit:{grant.kind}": -grant.amount}
         self.ledger.post(self.currency, entries)
 
-    def by_expiry(self) -> list[Grant]:
-        """In the order in which they are spent: Python's sort keeps the older first."""
-        return sorted(self.grants, key=lambda each: each.expires or NEVER)
-
     def paid_by_grants(self, until: datetime) -> list[tuple[Grant, Fraction]]:
-        """What each has paid of the usage until then: usage after the first grant was made, the
-        grant that expires first before the others, none after it has expired. What was said of one
-        that expired stays."""
-        since = min((grant.created for grant in self.grants), default=NEVER)
-        found, used = [], ZERO
-        for grant in self.by_expiry():
-            end = min(grant.expires or NEVER, until)
-            paid = min(max(self.spent(since, end) - used, ZERO), grant.amount)
-            if grant.lapsed is not None:
-                kept = grant.amount - grant.lapsed
-                paid = kept if grant.expires and grant.expires <= until else min(paid, kept)
-            used += paid
-            found.append((grant, paid))
-        return found
-
-    def apply_credit(self, until: datetime) -> None:
-        """What grants have paid of the usage until then is in the ledger."""
-        for grant, paid in self.paid_by_grants(until):
-            more = max(paid - grant.booked, ZERO)
-            grant.booked += more
-            entries = {f"credit:{grant.kind}": more, "unbilled": -more}
-            self.ledger.post(self.currency, entries)
-
-    def close_expired(self, now: datetime) -> None:
-        """What an expired grant has not paid lapses: bought credit is income then, what was given
-        had been no expense."""
-        for grant in self.by_expiry():
-            if grant.expires is None or grant.expires > now or grant.lapsed is not None:
+        """What each has paid of the usage until then, event after event in the order of their
+        times: of the grants that hold at that time the one that expires first, then the older."""
+        order = sorted(self.grants, key=lambda each: (each.expires or NEVER, each.created))
+        left = [grant.amount for grant in order]
+        for charge in sorted(self.charges.values(), key=lambda each: each.event.at):
+            at, owed = charge.event.at, charge.amount
+            if at >= until or charge.prices is None or charge.prices.currency != self.currency:
                 continue
-            self.apply_credit(grant.expires)
-            grant.lapsed = grant.amount - grant.booked
-            other = "credit:lapsed" if grant.kind == "bought" else "promotion"
-            entries = {f"credit:{grant.kind}": grant.lapsed, other: -grant.lapsed}
-            self.ledger.post(self.currency, entries)
+            for place, grant in enumerate(order):
+                if grant.created <= at < (grant.expires or NEVER):
+                    pays = min(owed, left[place])
+                    left[place] -= pays
+                    owed -= pays
+        return [(grant, grant.amount - rest) for grant, rest in zip(order, left, strict=True)]
+
+    def apply_credit(self, until: datetime, now: datetime) -> None:
+        """What grants have paid of the usage until then is in the ledger, and what one that has
+        expired by now has not paid lapses: bought credit is income then, what was given had been
+        no expense. What comes late may still be paid by it; nothing is taken back."""
+        paid_in_all = {grant.name: paid for grant, paid in self.paid_by_grants(now)}
+        for grant, paid in self.paid_by_grants(until):
+            expired = grant.expires is not None and grant.expires <= now
+            used = max(paid_in_all[grant.name] if expired else paid, grant.booked)
+            more, grant.booked = used - grant.booked, used
+            self._book(grant, "unbilled", more)
+            if expired:
+                lapsed = grant.amount - used
+                more, grant.lapsed = lapsed - (grant.lapsed or ZERO), lapsed
+                self._book(grant, LAPSED[grant.kind], more)
+
+    def _book(self, grant: Grant, other: str, amount: Fraction) -> None:
+        self.ledger.post(self.currency, {f"credit:{grant.kind}": amount, other: -amount})
 
     # Invoices
 
@@ -213,8 +210,7 @@ class TenantBooks:
     def run(self, month: str, now: datetime) -> list[Invoice]:
         """The month's invoices are final from now on; again changes nothing."""
         self.post_usage()
-        self.apply_credit(next_month(month))
-        self.close_expired(now)
+        self.apply_credit(next_month(month), now)
         made = []
         terms = self.prices.terms(self.tenant, self.plan, month)
         currencies = {each.prices.currency for each in self.charges.values() if each.prices}
@@ -269,16 +265,18 @@ class TenantBooks:
             missing = max(rounded(terms.minimum, currency) - so_far(), ZERO)
             add("minimum", missing, missing)
         if currency == self.currency:
-            add("credit", *self._credit(sum((line.exact for line in found), ZERO), so_far()))
+            exact = sum((line.exact for line in found), ZERO)
+            add("credit", *self._credit(month, exact, so_far()))
         tax = rounded(so_far() * self.tax_rate, currency)
         add("tax", tax, tax)
         return found
 
-    def _credit(self, exact: Fraction, amount: Fraction) -> tuple[Fraction, Fraction]:
-        """What credit has paid by the ledger and no invoice has shown, at most what is open. Where
-        it pays for all there is, not a cent is left by rounding."""
+    def _credit(self, month: str, exact: Fraction, amount: Fraction) -> tuple[Fraction, Fraction]:
+        """What credit has paid of the usage until the month's end and no invoice has shown, at most
+        what is open. Where it pays for all there is, not a cent is left by rounding."""
         shown = sum((-each.exact("credit") for each in self.valid(self.currency)), ZERO)
-        paid = sum((grant.booked for grant in self.grants), ZERO) - shown
+        paid = sum((paid for _, paid in self.paid_by_grants(next_month(month))), ZERO)
+        paid = max(paid - shown, ZERO)
         if paid >= exact:
             return -max(exact, ZERO), -max(amount, ZERO)
         return -paid, -min(rounded(paid, self.currency), max(amount, ZERO))
@@ -294,12 +292,38 @@ class TenantBooks:
             "rounding": invoice.exact(*KINDS) - invoice.total,
         }
 
-    def void(self, invoice: Invoice) -> None:
-        """As if it had not been; a new one may be made for its month."""
+    def void(self, invoice: Invoice) -> bool:
+        """As if it had not been; a new one may be made for its month. Not once somebody paid."""
+        if invoice.paid or invoice.noted:
+            return False
         invoice.void = True
         entries = {account: -amount for account, amount in self.entries(invoice).items()}
         self.ledger.post(invoice.currency, entries)
+        return True
 
-    def pay(self, invoice: Invoice, amount: Fraction) -> None:
+    def pay(self, invoice: Invoice, amount: Fraction) -> bool:
+        if amount > invoice.due:
+            return False
         invoice.paid += amount
         self.ledger.post(invoice.currency, {"cash": amount, "receivable": -amount})
+        return True
+
+    def note(self, invoice: Invoice, place: int, amount: Fraction) -> bool:
+        """Give back so much of one line, with the tax of all that is given back by now less the tax
+        that was given back before. No more than the line, than the invoice and than its tax."""
+        line = invoice.lines[place]
+        before = sum(invoice.noted.values(), ZERO)
+        tax = rounded((before + amount) * self.tax_rate, invoice.currency)
+        tax = min(tax, invoice.exact("tax")) - invoice.noted_tax
+        if (
+            line.kind not in ("usage", "adjustment", "minimum")
+            or amount > line.amount - invoice.noted.get(place, ZERO)
+            or before + amount + invoice.noted_tax + tax > invoice.total
+        ):
+            return False
+        invoice.noted[place] += amount
+        invoice.noted_tax += tax
+        revenue = f"revenue:{line.meter or line.kind}"
+        entries = {revenue: amount, "tax": tax, "receivable": -amount - tax}
+        self.ledger.post(invoice.currency, entries)
+        return True

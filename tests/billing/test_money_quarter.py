@@ -1,0 +1,250 @@
+"""A quarter of a tenant's money, whatever happens in it, against the plain model: costs, ledger,
+invoices and what is left of credit agree to the last digit. TENORA_MONEY_HISTORIES: how many."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from money_histories import (
+    Announce,
+    Give,
+    GiveBack,
+    History,
+    Pay,
+    Run,
+    Step,
+    Use,
+    Void,
+    Who,
+    Work,
+    begin_of,
+    histories,
+    months_from,
+    of,
+    scoped,
+)
+from money_model import Invoice, TenantBooks, rounded
+from money_platform import BEGINNING, MoneyPlatform, decimal
+from money_prices_model import PriceList, PriceModel, next_month
+from platform_fixtures import Servers
+from tenora_platform.audit.service import AuditLog
+from tenora_platform.bootstrap import database_urls
+from tenora_platform.db import Database
+from tenora_platform.installation import DEFAULT
+from tenora_platform.ledger.service import Ledger
+
+HISTORIES = int(os.environ.get("TENORA_MONEY_HISTORIES", "12"))
+TENANTS = 200 if HISTORIES >= 1000 else 16
+FIRST = "2031-01"
+GENERAL = PriceList(
+    "price_default",
+    datetime(2020, 1, 1, tzinfo=UTC),
+    {
+        **{(meter, ""): ((0, Fraction(0)),) for meter in ("cold_load", "stored")},
+        **{(f"{tier}_residency", ""): ((0, Fraction(0)),) for tier in ("device", "host")},
+        ("uncached_prefill", ""): ((0, Fraction("0.1")),),
+        ("cached_prefill", ""): ((0, Fraction("0.02")),),
+        ("output", ""): ((0, Fraction("0.4")),),
+    },
+)
+"""What a new installation has."""
+
+
+@pytest.fixture(scope="module")
+async def money(servers: Servers, database_url: str) -> AsyncIterator[MoneyPlatform]:
+    db = Database(database_urls(database_url, servers.secret, DEFAULT))
+    made = MoneyPlatform(db, Ledger(servers.secret), AuditLog(servers.secret))
+    (general,) = await made.rows("SELECT no FROM price_versions WHERE id = 'price_default'")
+    made.names[general.no] = GENERAL.name
+    yield made
+    await db.close()
+
+
+@dataclass
+class Played:
+    """A history, acted out on both sides at once."""
+
+    money: MoneyPlatform
+    history: History
+    who: Who
+    books: TenantBooks
+
+    @classmethod
+    async def begin(cls, money: MoneyPlatform, history: History) -> Played:
+        who = await money.new_tenant(history.tax_rate)
+        prices = PriceModel([GENERAL])
+        books = TenantBooks(
+            who.tenant, prices, who.plan, history.currency, tax_rate=history.tax_rate
+        )
+        return cls(money, history, who, books)
+
+    async def step(self, step: Step) -> None:
+        match step:
+            case Use():
+                events = [of(self.who, each) for each in step.events]
+                await self.money.store(events)
+                self.books.store(events)
+            case Announce():
+                await self.announce(scoped(self.who, step.prices))
+            case Work():
+                await self.money.work(self.who, step.now)
+                self.books.post_usage()
+                self.books.apply_credit(BEGINNING, step.now)
+            case Give():
+                await self.money.grant(self.who, step.grant, self.books.currency)
+                self.books.grant(replace(step.grant))  # for it keeps what lapsed
+            case Run():
+                await self.money.run(self.who, step.month, step.now)
+                self.books.run(step.month, step.now)
+                await self.check_invoices()
+            case _:
+                await self.act(step)
+
+    async def announce(self, prices: PriceList) -> None:
+        lists = self.books.prices.lists
+        if any((each.scope, each.begins) == (prices.scope, prices.begins) for each in lists):
+            assert await self.money.announce(prices) is False
+            return
+        earliest = self.books.prices.earliest(prices, list(self.books.charges.values()))
+        assert await self.money.announce(prices) == (earliest or True)
+        if earliest is None:
+            lists.append(prices)
+            self.books.rate_waiting()
+
+    async def act(self, step: Step) -> None:
+        """Void, payment or credit note to one of the invoices, if there is any that holds."""
+        shown = await self.money.invoices(self.who)
+        final = [
+            (row, invoice)
+            for row, invoice in zip(shown, self.books.invoices, strict=True)
+            if not invoice.void
+        ]
+        if not final:
+            return
+        assert isinstance(step, Void | Pay | GiveBack)
+        row, invoice = final[step.place % len(final)]
+        invoice_id = row["id"]
+        if isinstance(step, Void):
+            allowed = await self.money.act("void", invoice_id, "test")
+            assert allowed == self.books.void(invoice)
+        elif isinstance(step, Pay):
+            await self.pay(invoice_id, invoice, rounded(invoice.due * step.part, invoice.currency))
+        else:
+            place = step.line % len(invoice.lines)
+            line = invoice.lines[place]
+            amount = rounded(line.amount * step.part, invoice.currency)
+            if amount > 0:
+                no = row["lines"].index(_line(line)) + 1
+                allowed = await self.money.act("credit", invoice_id, {no: decimal(amount)}, "test")
+                assert allowed == self.books.note(invoice, place, amount)
+
+    async def pay(self, invoice_id: str, invoice: Invoice, amount: Fraction) -> None:
+        if amount > 0:
+            reference = f"{invoice_id}:{len(self.books.invoices)}:{invoice.paid}"
+            allowed = await self.money.act("pay", invoice_id, decimal(amount), reference, None)
+            assert allowed == self.books.pay(invoice, amount)
+
+    # What must agree
+
+    async def check_invoices(self) -> None:
+        shown = await self.money.invoices(self.who)
+        expected = [
+            {
+                "month": invoice.month,
+                "currency": invoice.currency,
+                "status": "void" if invoice.void else "final",
+                "total": invoice.total,
+                "lines": in_order(_line(line) for line in invoice.lines),
+            }
+            for invoice in self.books.invoices
+        ]
+        for row in shown:
+            del row["id"]
+            row["lines"] = in_order(row["lines"])
+        assert shown == expected
+
+    async def check(self) -> None:
+        last = self.history.steps[-1].now
+        await self.money.work(self.who, last)
+        self.books.post_usage()
+        self.books.apply_credit(BEGINNING, last)
+        await self.check_invoices()
+        assert await self.money.balances(self.who) == self.books.ledger.shown()
+        assert await self.money.problems(self.who) == []
+        lapsed = {grant.name: grant.lapsed for grant in self.books.grants}
+        assert await self.money.lapsed(self.who) == lapsed
+        await self.check_costs()
+
+    async def check_costs(self) -> None:
+        months = months_from(self.history.first)
+        begin, end = begin_of(months[0]), next_month(months[-1])
+        names = {id_: name for name, id_ in self.who.adapters.items()}
+        expected: dict[tuple[Any, ...], Fraction] = defaultdict(Fraction)
+        for charge, meter, _, amount in self.books.priced():
+            event, prices = charge.event, charge.prices
+            assert prices is not None
+            of = (names[event.adapter], event.key, prices.currency, meter)
+            expected[event.at.date(), *of] += amount
+        found = await self.money.costs(self.who, begin, end)
+        assert found == {key: amount for key, amount in expected.items() if amount}
+
+
+def _line(line: Any) -> tuple[Any, ...]:
+    key = (line.month, line.meter, line.class_, line.prices)
+    return (line.kind, line.exact, line.amount, line.quantity, *key)
+
+
+def in_order(lines: Any) -> list[tuple[Any, ...]]:
+    """Kinds in the order in which they stand; within one it is a matter of taste."""
+    kinds: dict[str, list[tuple[Any, ...]]] = {}
+    for line in lines:
+        kinds.setdefault(line[0], []).append(line)
+    return [line for of_kind in kinds.values() for line in sorted(of_kind, key=repr)]
+
+
+quarters = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+@settings(quarters, max_examples=HISTORIES)
+@given(history=histories(FIRST))
+async def test_a_quarter_agrees_with_the_model(money: MoneyPlatform, history: History) -> None:
+    played = await Played.begin(money, history)
+    for step in history.steps:
+        await played.step(step)
+    await played.check()
+
+
+@settings(quarters, max_examples=1)
+@given(several=st.lists(histories(FIRST, most=8), min_size=8, max_size=8))
+async def test_many_tenants_in_one_quarter(money: MoneyPlatform, several: list[History]) -> None:
+    """All on one clock, and each month one run for all of them: nobody's money moves another's,
+    and the numbers of all invoices have no gap."""
+    tenants = [await Played.begin(money, several[number % 8]) for number in range(TENANTS)]
+    steps = [(step, played) for played in tenants for step in played.history.steps]
+    run_for_all: set[str] = set()
+    for step, played in sorted(steps, key=lambda each: each[0].now):
+        if not isinstance(step, Run):
+            await played.step(step)
+        elif step.month not in run_for_all:
+            run_for_all.add(step.month)
+            await money.run(None, step.month, step.now)
+            for each in tenants:
+                each.books.run(step.month, step.now)
+    for played in tenants:
+        await played.check()
+    numbers = await money.numbers()
+    assert numbers == [f"INV-{number:06d}" for number in range(1, len(numbers) + 1)]
