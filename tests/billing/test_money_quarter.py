@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from money_histories import (
     Announce,
@@ -44,7 +43,6 @@ from tenora_platform.installation import DEFAULT
 from tenora_platform.ledger.service import Ledger
 
 HISTORIES = int(os.environ.get("TENORA_MONEY_HISTORIES", "12"))
-TENANTS = 200 if HISTORIES >= 1000 else 16
 FIRST = "2031-01"
 GENERAL = PriceList(
     "price_default",
@@ -226,25 +224,3 @@ async def test_a_quarter_agrees_with_the_model(money: MoneyPlatform, history: Hi
     for step in history.steps:
         await played.step(step)
     await played.check()
-
-
-@settings(quarters, max_examples=1)
-@given(several=st.lists(histories(FIRST, most=8), min_size=8, max_size=8))
-async def test_many_tenants_in_one_quarter(money: MoneyPlatform, several: list[History]) -> None:
-    """All on one clock, and each month one run for all of them: nobody's money moves another's,
-    and the numbers of all invoices have no gap."""
-    tenants = [await Played.begin(money, several[number % 8]) for number in range(TENANTS)]
-    steps = [(step, played) for played in tenants for step in played.history.steps]
-    run_for_all: set[str] = set()
-    for step, played in sorted(steps, key=lambda each: each[0].now):
-        if not isinstance(step, Run):
-            await played.step(step)
-        elif step.month not in run_for_all:
-            run_for_all.add(step.month)
-            await money.run(None, step.month, step.now)
-            for each in tenants:
-                each.books.run(step.month, step.now)
-    for played in tenants:
-        await played.check()
-    numbers = await money.numbers()
-    assert numbers == [f"INV-{number:06d}" for number in range(1, len(numbers) + 1)]

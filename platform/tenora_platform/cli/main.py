@@ -19,6 +19,7 @@ from tenora_platform.cli import (
     edge_bench,
     invoices,
     kills,
+    money_bench,
     prices,
     receipts,
     tenants,
@@ -48,6 +49,7 @@ app.add_typer(invoices.invoice, name="invoice", help="Invoices: made, shown, exp
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)
+bench.command("money")(money_bench.money)
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
 
