@@ -26,11 +26,11 @@ from tenora_platform.usage.sink import OWN_FAULT, UsageSink
 
 STREAM = "tenora:usage:copies"  # field "u": the records of one request, msgpack
 STREAM_MAX = 100_000
-"""Requests whose copies Redis keeps, the newest ones: 70 MB at most, reached by a thousand
+"""Requests whose copies Redis keeps, the newest ones: 90 MB at most, reached by a thousand
 requests a second while none is stored for a hundred seconds."""
 
 UNKEPT_MAX = 20_000
-"""Requests whose copies wait in a process for Redis to come back, the newest ones: 15 MB."""
+"""Requests whose copies wait in a process for Redis to come back, the newest ones: 17 MB."""
 
 AGE_S = 60.0
 """So long the engine's own record has to reach the database."""
