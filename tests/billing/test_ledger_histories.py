@@ -263,7 +263,7 @@ async def euros(db: Database) -> None:
 )
 @given(steps=st.lists(_steps, min_size=3, max_size=14))
 async def test_histories(db: Database, ledger: Ledger, euros: None, steps: list[Step]) -> None:
-    world = World(await new_books(db, ledger, ("JPY",)))
+    world = World(await new_books(db, ledger, ("JPY",), model=new_id("unused")))
     for name, *values in steps:
         do: Callable[..., Awaitable[None]] = getattr(world, name)
         await do(*values)

@@ -111,8 +111,14 @@ class Books:
         return [(seq, kind, reference) for seq, kind, reference in found]
 
 
-async def new_books(db: Database, ledger: Ledger, currencies: tuple[str, ...] = ("USD",)) -> Books:
-    """A new tenant, a series of usage, and a price list in each currency, of no model there is."""
+async def new_books(
+    db: Database,
+    ledger: Ledger,
+    currencies: tuple[str, ...] = ("USD",),
+    *,
+    model: str | None = None,
+) -> Books:
+    """A new tenant, a series of usage, and a price list in each currency: its own, or a model's."""
     tenant_id = new_id("tenant")
     versions = {}
     async with db.admin_session() as session:
@@ -120,13 +126,19 @@ async def new_books(db: Database, ledger: Ledger, currencies: tuple[str, ...] = 
             text("insert into tenants (id, name, plan) values (:id, 'books', 'free')"),
             {"id": tenant_id},
         )
-        for currency in currencies:
+        for day, currency in enumerate(currencies, 1):
             made = await session.execute(
                 text(
-                    "insert into price_versions (id, model, currency, effective_from) "
-                    "values (:id, :id, :currency, '2020-01-01Z') returning no"
+                    "insert into price_versions (id, tenant_id, model, currency, effective_from) "
+                    "values (:id, :tenant, :model, :currency, :at) returning no"
                 ),
-                {"id": new_id("price"), "currency": currency},
+                {
+                    "id": new_id("price"),
+                    "tenant": tenant_id if model is None else None,
+                    "model": model,
+                    "currency": currency,
+                    "at": datetime(2020, 1, day, tzinfo=UTC),
+                },
             )
             versions[currency] = made.scalar_one()
         series = await session.execute(
