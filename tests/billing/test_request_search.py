@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from api_harness import Api, TestTenant
@@ -164,8 +164,10 @@ def expected(filters: Filters) -> list[str]:
     return [request_id for _, request_id in sorted(found, reverse=True)]
 
 
+LATE = next(each for each in ALL if each.ended.minute >= 10 and not each.sequence)
+NONE = dict.fromkeys(("end", "api_key", "adapter", "class_", "status", "min_cost", "max_cost"))
 MOMENTS = st.none() | st.integers(-5, 65 * 60).map(lambda at: START + timedelta(minutes=at))
-COSTS = st.none() | st.integers(0, 100).map(lambda tokens: tokens * UNITS)
+COSTS = st.none() | st.none() | st.integers(0, 100).map(lambda tokens: tokens * UNITS)
 
 
 @settings(
@@ -174,16 +176,18 @@ COSTS = st.none() | st.integers(0, 100).map(lambda tokens: tokens * UNITS)
 @given(
     start=MOMENTS,
     end=MOMENTS,
-    api_key=st.sampled_from((None, None, *KEYS, "key_c")),
+    api_key=st.sampled_from((None, None, None, *KEYS, "key_c")),
     adapter=st.sampled_from(
         (None, None, "support", "support@1", "json", "json@2", "none", "support@x")
     ),
     class_=st.sampled_from((None, None, *CLASSES)),
-    status=st.sampled_from((None, None, "completed", "aborted", "failed")),
+    status=st.sampled_from((None, None, None, "completed", "aborted", "failed")),
     min_cost=COSTS,
     max_cost=COSTS,
     limit=st.sampled_from((5, 17, 200)),
 )
+@example(**NONE | {"start": LATE.ended - timedelta(minutes=5), "api_key": LATE.key, "limit": 5})
+@example(**NONE | {"start": None, "min_cost": 50 * UNITS, "limit": 5})
 async def test_it_finds_what_a_plain_filter_finds(
     api: Api, tenant: TestTenant, limit: int, **wanted: Any
 ) -> None:
