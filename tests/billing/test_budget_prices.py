@@ -3,6 +3,7 @@ flex's price once it is served as flex."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -169,3 +170,25 @@ async def test_one_that_is_not_degraded_is_held_at_its_own(api: Api) -> None:
     assert (await ask(api, tenant)).status_code == 200
     assert (await ask(api, tenant)).status_code == 429
     assert await spent(api, tenant) == Decimal("0.001")
+
+
+async def test_what_is_spent_by_tiers_is_what_is_billed(api: Api) -> None:
+    """The request's own process counts at most as much; the books' word stands."""
+    await api.put_plan("tiered", {"budget": "1"})
+    tenant = await api.new_tenant("tiered", "tiered")
+    output = [{"price": "100"}, {"from": 5, "price": "1"}]
+    body = {
+        "tenant": tenant.id,
+        "per_million": {"uncached_prefill": "0", "cached_prefill": "0", "output": output},
+    }
+    made = await api.admin("POST", "/admin/v1/prices", json=body)
+    assert made.status_code == 201, made.text
+    api.state.budgets._prices._lists = None
+    for _ in range(2):
+        assert (await ask(api, tenant)).status_code == 200
+    assert await spent(api, tenant) >= Decimal("0.000515")
+    async with asyncio.timeout(10):
+        while True:
+            if await spent(api, tenant) == Decimal("0.000515"):  # 5 * 100 + 15 * 1
+                break
+            await asyncio.sleep(0.02)

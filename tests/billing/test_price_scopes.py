@@ -16,6 +16,7 @@ from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
 BASE = {"uncached_prefill": "1", "cached_prefill": "1", "output": "1"}
+HELD = '{"per_million": {"stored": [{"class": "flex", "price": "1"}]}}'
 _numbers = itertools.count()
 
 
@@ -81,6 +82,7 @@ async def cost(api: Api, payer: TestTenant, day: datetime) -> tuple[Decimal, int
         ({"output": [{"price": "1", "from": -1}]}, "per_million.output[0].from"),
         ({"output": [{"price": "1", "from": 2**62}]}, "per_million.output[0].from"),
         ({"output": [{"price": "1", "until": 1}]}, "per_million.output[0].until"),
+        ({"device_residency": [{"price": "1", "class": "flex"}]}, "per_million.device_residency"),
         ({"output": "0.0000001"}, "per_million.output[0].price"),
         ({"output": None}, "per_million.output[0].price"),
     ],
@@ -160,7 +162,7 @@ async def test_each_class_has_its_price(api: Api, payer: TestTenant) -> None:
     assert again.status_code == 409
     batch = {"per_million": {"output": [{"class": "priority", "price": "9"}]}}
     assert (await api.admin("PATCH", path, json=batch)).status_code == 409  # any class has one
-    for wrong in ("{}", '{"per_million": {}}', '{"per_million": {"tokens": "1"}}'):
+    for wrong in ("{}", '{"per_million": {}}', '{"per_million": {"tokens": "1"}}', HELD):
         assert (await api.admin("PATCH", path, content=wrong)).status_code == 400
     gone = await api.admin("PATCH", "/admin/v1/prices/nothing", json=batch)
     assert gone.status_code == 404

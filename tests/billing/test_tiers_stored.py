@@ -13,16 +13,20 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import OccupancyRecord, UsageRecord
+from tenora_engine.ulid import new_id
 from tenora_platform.billing import quantities
-from tenora_platform.billing.price_lists import METERS, Meter, Tier
+from tenora_platform.billing.price_lists import METERS, Meter, Scope, Tier, Tiers
+from tenora_platform.billing.prices import Terms, add_price_version
 from tenora_platform.billing.rating import SEQUENCE_METERS, graduated
 from tenora_platform.billing.service import rate_waiting
 from tenora_platform.db import Database
+from tenora_platform.usage.residency import ResidencyBooks
 from tenora_platform.usage.sink import UsageSink
 from usage_records import find_event, usage_record
 
@@ -35,6 +39,10 @@ _numbers = itertools.count()
 @pytest.fixture
 async def payer(api: Api) -> TestTenant:
     return await api.new_tenant("payer")
+
+
+def as_tiers(tiers: Sequence[tuple[int, str]]) -> Tiers:
+    return tuple(Tier(at, Decimal(price)) for at, price in tiers)
 
 
 async def add(api: Api, **body: Any) -> dict[str, Any]:
@@ -137,7 +145,7 @@ async def test_tiers_of_two_sinks_at_once(api: Api, payer: TestTenant) -> None:
     assert failing.fails == 0
     total = sum(each.output_tokens for each in records)
     assert total > 1000
-    expected = graduated(tuple(Tier(at, Decimal(price)) for at, price in TIERS), total)
+    expected = graduated(as_tiers(TIERS), total)
     assert await cost(api, payer, day) == (expected, 0)
     at = 0
     for begins, ends in await places(api, records):
@@ -164,7 +172,7 @@ async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant)
     )
     await rate_waiting(api.state.db)
     total = 8 * (90 + 70)
-    expected = graduated(tuple(Tier(at, Decimal(price)) for at, price in TIERS), total)
+    expected = graduated(as_tiers(TIERS), total)
     assert await cost(api, payer, day) == (expected, 0)
     spans = await places(api, [*early, *late])
     assert [begins for begins, _ in spans] == [0, *(ends for _, ends in spans[:-1])]
@@ -206,6 +214,65 @@ async def test_a_meter_without_a_price_waits(api: Api, payer: TestTenant, meter:
     price = {"uncached_prefill": 20, "cached_prefill": 10, "output": 7, "cold_load": 1}[meter]
     rest = sum(count for name, count in others.items() if name != meter)
     assert await cost(api, payer, day) == (price + Decimal(rest) / 10**6, 0)
+
+
+def held(payer: TestTenant, kb_s: int, end: datetime, tier: Any) -> OccupancyRecord:
+    return OccupancyRecord(
+        event_id=new_id("occ"),
+        tenant=payer.id,
+        adapter_digest="sha256:ab",
+        tier=tier,
+        kb_s=kb_s,
+        begins_s=end.timestamp() - 3600,
+        ends_s=end.timestamp(),
+    )
+
+
+async def test_residency_has_tiers_over_two_workers(api: Api, payer: TestTenant) -> None:
+    day = datetime(2041, 9, 1, tzinfo=UTC)
+    tiers = [(0, "2"), (3_000_000, "0.5")]
+    own = {"device_residency": [{"from": at, "price": price} for at, price in tiers]}
+    begin = {"model": "held", "effective_from": day.isoformat()}
+    await add(api, **begin, per_million=BASE | own)
+    hours = [
+        held(payer, 700_000 + number, day + timedelta(hours=number + 1), "device")
+        for number in range(10)
+    ]
+    await asyncio.gather(
+        *(ResidencyBooks(api.state.db).store(hours[first::3], "held") for first in range(3))
+    )
+    total = sum(each.kb_s for each in hours)
+    assert await cost(api, payer, day) == (graduated(as_tiers(tiers), total), 0)
+    query = text(
+        "select o.positions, o.quantity from occupancy_events o "
+        "join tenants t on t.no = o.tenant_no where t.id = :tenant order by o.positions"
+    )
+    async with api.state.db.admin_session() as session:
+        rows = (await session.execute(query, {"tenant": payer.id})).all()
+    at = 0
+    for positions, quantity in rows:
+        assert positions == [at]
+        at += quantity
+    assert at == total
+
+
+@pytest.mark.parametrize("tier", ["device", "host"])
+async def test_residency_without_a_price_waits(api: Api, payer: TestTenant, tier: str) -> None:
+    """As it may of a list that is older than the meter; once it has one, it is rated at once."""
+    day = datetime(2041, 10, 1, tzinfo=UTC) + timedelta(days=tier == "host")
+    meter, model = f"{tier}_residency", f"free-{tier}"
+    terms = Terms("USD", {("output", ""): as_tiers([(0, "1")])})
+    async with api.state.db.admin_session() as session:
+        made = await add_price_version(
+            session, scope=Scope(None, None, None, model), terms=terms, effective_from=day
+        )
+    hour = held(payer, 3_000_000, day + timedelta(hours=1), tier)
+    assert await ResidencyBooks(api.state.db).store([hour], model) == []
+    assert await cost(api, payer, day) == (Decimal(0), 1)
+    path = f"/admin/v1/prices/{made.id}"
+    mended = await api.admin("PATCH", path, json={"per_million": {meter: "4"}})
+    assert mended.status_code == 200, mended.text
+    assert await cost(api, payer, day) == (Decimal(12), 0)
 
 
 async def test_an_adapters_own_price_is_its_owners(api: Api, payer: TestTenant) -> None:

@@ -22,8 +22,11 @@ Meter = Literal[
 ]
 METERS: tuple[Meter, ...] = get_args(Meter)
 
+HELD_METERS: tuple[Meter, ...] = METERS[4:]
+"""Of what is held over a time, by no request and in no class."""
+
 ANY_CLASS = ""
-"""The class of a price that holds for each class without a price of its own; that of storage."""
+"""The class of a price for each class without one of its own; that of what is held."""
 
 
 class Scope(NamedTuple):

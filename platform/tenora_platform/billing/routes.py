@@ -24,10 +24,12 @@ from tenora_platform.billing.schemas import (
     TenantPriceList,
     shown,
 )
+from tenora_platform.db import Database
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import AdminSession, State
+from tenora_platform.usage.occupancy import rate_waiting_occupancy
 
 router = APIRouter(tags=["billing"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
@@ -85,7 +87,7 @@ async def create_price(body: PriceVersionCreate, state: State, admin: CurrentAdm
             target=price.id,
             after=shown(price),
         )
-    await service.rate_waiting(state.db)
+    await _rate_waiting(state.db)
     return PriceVersion.of(price)
 
 
@@ -105,7 +107,7 @@ async def add_missing_prices(
             before=shown(before),
             after=shown(after),
         )
-    await service.rate_waiting(state.db)
+    await _rate_waiting(state.db)
     return PriceVersion.of(after)
 
 
@@ -148,8 +150,14 @@ async def withdraw_price(version_id: str, state: State, admin: CurrentAdmin) -> 
             target=price.id,
             before=shown(price),
         )
-    await service.rate_waiting(state.db)
+    await _rate_waiting(state.db)
     return Deleted(id=price.id, object="price_version")
+
+
+async def _rate_waiting(db: Database) -> None:
+    """What the change has given a price."""
+    await service.rate_waiting(db)
+    await rate_waiting_occupancy(db)
 
 
 def scope_of(body: PriceTerms) -> Scope:

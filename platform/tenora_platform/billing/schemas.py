@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tenora_platform.billing.preview import MeterChange, TenantChange, total
-from tenora_platform.billing.price_lists import ANY_CLASS, METERS, Meter, PriceList, Tier, Tiers
+from tenora_platform.billing.price_lists import (
+    ANY_CLASS,
+    HELD_METERS,
+    METERS,
+    Meter,
+    PriceList,
+    Tier,
+    Tiers,
+)
 from tenora_platform.schemas import Body
 from tenora_platform.times import BodyTime
 
@@ -64,6 +72,12 @@ def _complete(entries: list[PriceEntry]) -> list[PriceEntry]:
     return entries
 
 
+def _without_class(entries: list[PriceEntry]) -> list[PriceEntry]:
+    if any(entry.class_ is not None for entry in entries):
+        raise ValueError("has no class: what is held is held for every class")
+    return entries
+
+
 def _name(class_: str | None) -> str:
     return "any class" if class_ is None else f"class {class_}"
 
@@ -74,6 +88,9 @@ MeterPrices = Annotated[
     AfterValidator(_complete),
     BeforeValidator(_as_entries, json_schema_input_type=Price | list[PriceEntry]),
 ]
+HeldPrices = Annotated[MeterPrices, AfterValidator(_without_class)]
+"""Of what no request uses, and so no class."""
+
 _FREE = [PriceEntry(price=Decimal(0))]
 
 
@@ -107,16 +124,16 @@ class Prices(BaseModel):
         description="Loads of an adapter that was in neither device nor host memory. The unit is "
         'one load: "50" is 0.00005 each.',
     )
-    device_residency: MeterPrices = Field(
+    device_residency: HeldPrices = Field(
         default=_FREE,
         description="An adapter in device memory. The unit is a kB second, so a million of them "
-        "are a GB-second (10^9 byte seconds): the price is that of one GB-second.",
+        "are a GB-second (10^9 byte seconds): the price is that of one GB-second. It has no class.",
     )
-    host_residency: MeterPrices = Field(
+    host_residency: HeldPrices = Field(
         default=_FREE,
-        description="An adapter in host memory: the price of one GB-second, likewise.",
+        description="An adapter in host memory: the price of one GB-second. It has no class.",
     )
-    stored: MeterPrices = Field(
+    stored: HeldPrices = Field(
         default=_FREE,
         description="Adapters in the object store. The unit is a kB hour, so the price is that of "
         "one GB-hour. It has no class.",
@@ -173,10 +190,22 @@ class PriceVersionCreate(PriceTerms):
     effective_from: BodyTime | None = None
 
 
+def _known_classes(prices: dict[Meter, list[PriceEntry]]) -> dict[Meter, list[PriceEntry]]:
+    for meter, entries in prices.items():
+        if meter in HELD_METERS:
+            _without_class(entries)
+    return prices
+
+
+PricesByMeter = Annotated[
+    dict[Meter, MeterPrices], Field(min_length=1), AfterValidator(_known_classes)
+]
+
+
 class MissingPrices(Body):
     """Prices that a list does not have yet, by meter; what it prices stays as it is."""
 
-    per_million: dict[Meter, MeterPrices] = Field(min_length=1)
+    per_million: PricesByMeter
 
     def tiers(self) -> dict[tuple[Meter, str], Tiers]:
         return _tiers(self.per_million)
