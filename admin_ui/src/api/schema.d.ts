@@ -4852,7 +4852,7 @@ export interface components {
             cold_load: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Device Residency
-             * @description An adapter in device memory. The unit is a kB second, so a million of them are a GB-second (10^9 byte seconds): the price is that of one GB-second.
+             * @description An adapter in device memory. The unit is a kB second, so a million of them are a GB-second (10^9 byte seconds): the price is that of one GB-second. It has no class.
              * @default [
              *       {
              *         "from": 0,
@@ -4863,7 +4863,7 @@ export interface components {
             device_residency: number | string | components["schemas"]["PriceEntry"][];
             /**
              * Host Residency
-             * @description An adapter in host memory: the price of one GB-second, likewise.
+             * @description An adapter in host memory: the price of one GB-second. It has no class.
              * @default [
              *       {
              *         "from": 0,
