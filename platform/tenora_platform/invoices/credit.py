@@ -1,30 +1,25 @@
-"""What of an invoice credit has paid: the ledger's word on the month, less what invoices before it
-have shown."""
+"""What of an invoice credit has paid: what grants paid of the usage until the month's end, less
+what invoices before it have shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.ledger.credits import USE, apply_credits
+from tenora_platform.billing.rating import exact_sum
+from tenora_platform.ledger.credits import Share, apply_credits
 from tenora_platform.ledger.service import Ledger
 
-_PAID = text(
+_SHOWN = text(
     """
-    SELECT coalesce((SELECT sum(e.amount)
-              FROM ledger_entries e
-              JOIN ledger_accounts a ON a.id = e.account_id
-              JOIN ledger_transactions t ON t.id = e.transaction_id
-             WHERE t.tenant_id = :tenant AND t.currency = :currency AND t.kind = :kind
-               AND a.name = 'unbilled'), 0)
-         - coalesce((SELECT sum(l.exact)
-              FROM invoice_lines l JOIN invoices i ON i.id = l.invoice_id
-             WHERE i.tenant_id = :tenant AND i.currency = :currency AND i.status = 'final'
-               AND i.kind = 'invoice' AND l.kind = 'credit'), 0)
+    SELECT coalesce(sum(l.exact), 0)
+      FROM invoice_lines l JOIN invoices i ON i.id = l.invoice_id
+     WHERE i.tenant_id = :tenant AND i.currency = :currency AND i.status = 'final'
+       AND i.kind = 'invoice' AND l.kind = 'credit'
     """
 )
 
@@ -43,20 +38,21 @@ async def credit_for(
     the ledger with this transaction if `keep`; else the ledger is left as it is, and so a draft
     says what the invoice would."""
     if keep:
-        await apply_credits(session, ledger, tenant_id, until, now)
-        return await _paid(session, tenant_id, currencies)
-    async with session.begin_nested() as nested:
-        await apply_credits(session, ledger, tenant_id, until, now)
-        found = await _paid(session, tenant_id, currencies)
-        await nested.rollback()
-    return found
+        shares = await apply_credits(session, ledger, tenant_id, until, now)
+    else:
+        async with session.begin_nested() as nested:
+            shares = await apply_credits(session, ledger, tenant_id, until, now)
+            await nested.rollback()
+    return {
+        currency: await _not_shown(session, tenant_id, currency, shares) for currency in currencies
+    }
 
 
-async def _paid(
-    session: AsyncSession, tenant_id: str, currencies: Iterable[str]
-) -> dict[str, Decimal]:
-    found = {}
-    for currency in currencies:
-        values = {"tenant": tenant_id, "currency": currency, "kind": USE}
-        found[currency] = -Decimal(await session.scalar(_PAID, values) or 0)
-    return found
+async def _not_shown(
+    session: AsyncSession, tenant_id: str, currency: str, shares: Sequence[Share]
+) -> Decimal:
+    """Not what the ledger has of it: a grant that has expired since the month's end is there with
+    all that it ever paid, of the month after as well."""
+    paid = exact_sum(share.paid for share in shares if share.currency == currency)
+    shown = await session.scalar(_SHOWN, {"tenant": tenant_id, "currency": currency})
+    return max(exact_sum((paid, Decimal(shown or 0))), Decimal(0))
