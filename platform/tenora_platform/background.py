@@ -58,15 +58,19 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
+    from tenora_platform.usage.archive import UsageArchive
     from tenora_platform.usage.copies import CopyReader
     from tenora_platform.usage.engine_totals import TotalsKeeper
     from tenora_platform.usage.leftovers import Leftovers
+    from tenora_platform.usage.partitions import UsageMonths
     from tenora_platform.usage.sink import UsageSink
     from tenora_platform.usage.storage import StorageDays
     from tenora_platform.webhooks.delivery import WebhookWorker
 
     state = dataclasses.replace(state, db=state.db.patient())
     sink = UsageSink(state.engine, state.db, told=state.budgets.book)
+    archive = UsageArchive(state.db, state.objects, state.settings.installation)
+    retention = state.settings.usage_retention_months
     return {
         "presence": state.presence.keep,
         "uploads": state.upload_waits.listen,
@@ -84,6 +88,7 @@ def worker_work(state: AppState) -> Work:
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "invoices": InvoiceWorker(state).run,
         "webhooks": WebhookWorker.of(state).run,
+        "usage_months": UsageMonths(state.db, archive, state.metrics, retention).run,
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
         "reconciliation": Reconciler(state).run,
         "canary": Canary(state).run,

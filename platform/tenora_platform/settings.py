@@ -102,6 +102,9 @@ class Settings(BaseSettings):
     """PostgreSQL; an embedded one under the data directory when absent."""
     database_connections: int = Field(default=24, ge=4)
     """Most connections of one API or worker process to PostgreSQL."""
+    usage_retention_months: int = Field(default=0, ge=0)
+    """Whole months that usage events stay in the database beside the current one; older ones are
+    archived in the object store. 0: for ever."""
     statement_timeout_s: float = Field(default=15.0, ge=0.1)
     """Seconds for one statement of a request; workers have ten minutes."""
     redis_url: str | None = None

@@ -19,6 +19,7 @@ from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
 from tenora_platform.billing.service import rate_waiting
 from tenora_platform.ids import new_id
+from tenora_platform.usage.archive import UsageArchive
 from tenora_platform.usage.rebuild import rebuild_sums
 from tenora_platform.usage.sink import UsageSink
 from tenora_platform.usage.tables import (
@@ -48,6 +49,11 @@ async def tenants(api: Api) -> list[TestTenant]:
     return [await api.new_tenant(f"summed-{number}") for number in range(2)]
 
 
+@pytest.fixture(scope="module")
+def archive(api: Api) -> UsageArchive:
+    return UsageArchive(api.state.db, api.state.objects, "tenora")
+
+
 @st.composite
 def records(draw: st.DrawFn, tenants: list[TestTenant], model: str) -> UsageRecord:
     tenant, cached = draw(st.sampled_from(tenants)), draw(st.integers(0, 3000))
@@ -70,7 +76,7 @@ def records(draw: st.DrawFn, tenants: list[TestTenant], model: str) -> UsageReco
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 async def test_sums_are_those_of_the_events(
-    api: Api, tenants: list[TestTenant], data: st.DataObject
+    api: Api, tenants: list[TestTenant], archive: UsageArchive, data: st.DataObject
 ) -> None:
     model = f"summed-{next(_numbers)}"
     made = data.draw(st.lists(records(tenants, model), min_size=1, max_size=12), "made")
@@ -92,7 +98,7 @@ async def test_sums_are_those_of_the_events(
         await compare(api, model, prices)
     stored = await sums(api, model)
     for month in (date(2011, 1, 31), date(2011, 2, 1)):
-        await rebuild_sums(api.state.db, month)
+        await rebuild_sums(api.state.db, archive, month)
     assert await sums(api, model) == stored
 
 
@@ -181,7 +187,9 @@ def cost(price: Any, quantity: int, position: int) -> Fraction:
     return total / 10**6
 
 
-async def test_wrong_sums_are_made_right(api: Api, tenants: list[TestTenant]) -> None:
+async def test_wrong_sums_are_made_right(
+    api: Api, tenants: list[TestTenant], archive: UsageArchive
+) -> None:
     ended = datetime(2033, 5, 31, 23, 59, tzinfo=UTC)
     model = f"summed-{next(_numbers)}"
     context = {"tenant_id": tenants[0].id, "model": model}
@@ -196,9 +204,9 @@ async def test_wrong_sums_are_made_right(api: Api, tenants: list[TestTenant]) ->
         await session.execute(text("update usage_days set quantity = quantity + 1"))
         await session.execute(text("delete from usage_hours where meter = 'output'"))
         await session.execute(text("delete from ledger_due"))
-    await rebuild_sums(api.state.db, date(2033, 5, 7))
+    await rebuild_sums(api.state.db, archive, date(2033, 5, 7))
     assert await sums(api, model) != right  # one of two months
-    await rebuild_sums(api.state.db, date(2033, 6, 30))
+    await rebuild_sums(api.state.db, archive, date(2033, 6, 30))
     assert await sums(api, model) == right
     async with api.state.db.admin_session() as session:
         query = text("select day from ledger_due where tenant_id = :t order by 1")

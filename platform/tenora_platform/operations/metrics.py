@@ -69,6 +69,23 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.usage_months = Gauge(
+            "tenora_usage_months",
+            "Months of usage events in the database",
+            multiprocess_mode="mostrecent",
+            registry=self.registry,
+        )
+        self.usage_strays = Gauge(
+            "tenora_usage_strays",
+            "Usage events of months that are not near: a clock was far ahead",
+            multiprocess_mode="mostrecent",
+            registry=self.registry,
+        )
+        self.usage_upkeep_failures = Counter(
+            "tenora_usage_upkeep_failures",
+            "Times that months of usage were not made or archived",
+            registry=self.registry,
+        )
         self.budget_corrections = Counter(
             "tenora_budget_corrections",
             "Counters of budgets that differed from the books and were put right",

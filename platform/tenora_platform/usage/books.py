@@ -3,11 +3,14 @@ one transaction, each exactly once. Knows neither engine nor outbox."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any
+from uuid import UUID
 
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.events import UsageRecord
@@ -27,8 +30,10 @@ from tenora_platform.usage.records import (
 from tenora_platform.usage.seal import Seals
 from tenora_platform.usage.series import Place, SeriesBook
 from tenora_platform.usage.sums import Sums
+from tenora_platform.usage.tables import UsageArchiveRow
 
 _ATTEMPTS = 5
+_LATELY_S = 28 * 86_400.0  # no request of this time can be in a month that is gone
 
 
 class OvertakenError(Exception):
@@ -82,12 +87,30 @@ class UsageBooks:
                 good[event.id.key] = (record, event)
             except BadRecordError as error:
                 bad.append((record, str(error)))
+        bad += await self._take_archived(good)
         places = await self._series.places(event.series for _, event in good.values())
         bad += [(record, NO_TENANT) for record, each in good.values() if each.series not in places]
         placed = [
             (event, places[event.series]) for _, event in good.values() if event.series in places
         ]
         return placed, bad
+
+    async def _take_archived(
+        self, good: dict[Any, tuple[UsageRecord, UsageEvent]]
+    ) -> list[tuple[UsageRecord, str]]:
+        """Take out those of months that have left the database: whether they have been stored
+        before, only the files know."""
+        old = {key: month for key in good if (month := _old_month(key[0])) is not None}
+        if not old:
+            return []
+        query = select(UsageArchiveRow.month).where(UsageArchiveRow.dropped_at.is_not(None))
+        async with self._db.admin_session() as session:
+            gone = set(await session.scalars(query.distinct()))
+        return [
+            (good.pop(key)[0], f"usage of {month:%Y-%m} is archived, perhaps with this")
+            for key, month in old.items()
+            if month in gone
+        ]
 
     async def _write(
         self, session: AsyncSession, events: Sequence[tuple[UsageEvent, Place]]
@@ -137,6 +160,14 @@ class UsageBooks:
         price = (rating.price_version_no, rating.amount)
         seal = self._seals.event((*values, *price, rating.positions))
         return (*values, *price, array_text(rating.positions), seal)
+
+
+def _old_month(request: UUID) -> date | None:
+    """Its first day, of a request that is not of lately and says when it was."""
+    ms = request.int >> 80
+    if not ms or ms / 1000 > time.time() - _LATELY_S:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).date().replace(day=1)
 
 
 def _unrated(

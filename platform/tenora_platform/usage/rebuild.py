@@ -15,6 +15,7 @@ from tenora_platform.billing.price_lists import METERS, Meter, PriceList
 from tenora_platform.billing.rating import Billable, Rating, exact_amount
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.db import Database
+from tenora_platform.usage.archive import UsageArchive
 from tenora_platform.usage.reading import Span, rating_of
 from tenora_platform.usage.records import held_billable, stored_billable
 from tenora_platform.usage.sums import Key, Sums
@@ -37,17 +38,17 @@ def month_of(day: date) -> Span:
     return Span(first, datetime(day.year + day.month // 12, day.month % 12 + 1, 1, tzinfo=UTC))
 
 
-async def rebuild_sums(db: Database, month: date, archived: Sums | None = None) -> None:
-    """Replace the sums of the month of this day. Whoever stores meanwhile waits. `archived`: of its
-    events that are in the database no more. What has moved is posted by the ledger again."""
+async def rebuild_sums(db: Database, archive: UsageArchive, month: date) -> None:
+    """Replace the sums of the month of this day, of events in the database and archived ones.
+    Whoever stores meanwhile waits. What has moved is posted by the ledger again. Raises
+    ArchiveError where a file is not what it was."""
     span = month_of(month)
     days = {"first": span.start.date(), "end": span.end.date()}
     async with db.patient().admin_session() as session:
         await session.execute(_LOCK)
         await session.execute(_DUE, days)
         made = await sums_of(session, span)
-        if archived is not None:
-            made.merge(archived)
+        await _add_archived(session, archive, span, made)
         await session.execute(_DROP_DAYS, days)
         await session.execute(_DROP_HOURS, {"begins": span.start, "ends": span.end})
         await made.write(session)
@@ -138,6 +139,26 @@ async def _each(
     async for held, series in await session.stream(occupancy.execution_options(yield_per=5000)):
         event = held_billable(held, series)
         yield event, held.series_id, rating_of(lists, event, *_price(held)), None
+
+
+async def _add_archived(
+    session: AsyncSession, archive: UsageArchive, span: Span, found: Sums
+) -> None:
+    """Events that only files have any more. Their series are in the database for ever."""
+    lists = {price.no: price for price in await price_lists(session)}
+    known: dict[int, UsageSeriesRow] = {}
+    for part in await archive.parts(session):
+        if part.last_event < span.start or part.first_event >= span.end:
+            continue
+        async for each in archive.read(part):
+            row = each.row
+            if not span.start <= row.event_time < span.end:
+                continue
+            if row.series_id not in known:
+                known[row.series_id] = await session.get_one(UsageSeriesRow, row.series_id)
+            event = stored_billable(row, known[row.series_id])
+            rating = rating_of(lists, event, row.price_version_no, row.positions)
+            found.add(event, row.series_id, rating, row.sequence)
 
 
 def _price(row: OccupancyEventRow) -> tuple[int | None, list[int] | None]:

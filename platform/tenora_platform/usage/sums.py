@@ -90,10 +90,6 @@ class Sums:
         if amount:
             self.amounts[key] = exact_sum((self.amounts[key], amount))
 
-    def merge(self, other: Sums) -> None:
-        for key, quantity in other.quantities.items():
-            self.put(key, quantity, other.amounts.get(key, _FREE))
-
     def days(self) -> Sums:
         """The same by day: `hour` is a day's first."""
         found = Sums()

@@ -194,3 +194,21 @@ class EngineTotalRow(Base):
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     cold_loads: Mapped[int] = mapped_column(BigInteger)
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class UsageArchiveRow(Base):
+    """One file of a month's events in the object store, as it was proved when it was written."""
+
+    __tablename__ = "usage_archives"
+
+    month: Mapped[date] = mapped_column(Date, primary_key=True)  # its first day
+    part: Mapped[int] = mapped_column(Integer, primary_key=True)
+    path: Mapped[str] = mapped_column(Text)
+    sha256: Mapped[str] = mapped_column(Text)  # of the file
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    sums: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    first_event: Mapped[datetime] = mapped_column(_Time)  # by event_time
+    last_event: Mapped[datetime] = mapped_column(_Time)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    dropped_at: Mapped[datetime | None] = mapped_column(_Time)  # since when only the file has them

@@ -1,0 +1,234 @@
+"""Archives of usage: a month's events as gzipped JSON lines in the object store, written, read back
+and compared before anything may be dropped, and read again for whoever proves sums. A line is an
+event as its row was, seal and all, with its tenant and its id. Drops nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+import obstore
+from obstore.store import ObjectStore
+from sqlalchemy import Select, delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.billing.rating import exact_sum
+from tenora_platform.db import Database
+from tenora_platform.usage.ids import event_text
+from tenora_platform.usage.seal import EVENT_COLUMNS, Seals
+from tenora_platform.usage.tables import UsageArchiveRow, UsageEventRow, UsageSeriesRow
+
+PART_ROWS = 250_000
+"""About 15 MB of a file: what reading one takes of memory."""
+
+_AT_ONCE = 5000
+_COLUMNS = (*EVENT_COLUMNS, "seal")
+_TIMES = ("event_time", "ingested_at")
+_TOKENS = [
+    EVENT_COLUMNS.index(name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")
+]
+_AMOUNT = EVENT_COLUMNS.index("amount")
+_EVENT_TIME = EVENT_COLUMNS.index("event_time")
+
+
+class ArchiveError(Exception):
+    """A file is not what was written, or an event is not what was sealed; says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedEvent:
+    """An event as its row was: the values of EVENT_COLUMNS and the seal, as they were read."""
+
+    tenant_id: str
+    event_id: str
+    values: tuple[Any, ...]
+    seal: int
+
+    @property
+    def row(self) -> UsageEventRow:
+        """As it was; of no session."""
+        return UsageEventRow(**dict(zip(EVENT_COLUMNS, self.values, strict=True)), seal=self.seal)
+
+
+@dataclass
+class _Tally:
+    """What is compared of events that were written with those that are read back."""
+
+    rows: int = 0
+    tokens: list[int] = field(default_factory=lambda: [0, 0, 0])
+    amount: Decimal = Decimal(0)
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def add(self, event: ArchivedEvent) -> None:
+        values = event.values
+        self.rows += 1
+        for place, column in enumerate(_TOKENS):
+            self.tokens[place] += values[column]
+        self.amount = exact_sum((self.amount, values[_AMOUNT] or Decimal(0)))
+        at = values[_EVENT_TIME]
+        self.first = at if self.first is None else min(self.first, at)
+        self.last = at if self.last is None else max(self.last, at)
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        prompt, cached, output = self.tokens
+        return {
+            "prompt_tokens": prompt,
+            "cached_tokens": cached,
+            "output_tokens": output,
+            "amount": f"{self.amount:.12f}",
+        }
+
+
+class UsageArchive:
+    """Of one installation."""
+
+    def __init__(self, db: Database, objects: ObjectStore, installation: str) -> None:
+        self._db = db
+        self._objects = objects
+        self._folder = f"usage-archive/{installation}"
+        self._seals = Seals(db.secret)
+
+    async def write(self, month: date, low: UUID, high: UUID) -> int:
+        """Write all events of the requests from `low` until before `high`, whatever had been
+        written of them before, and prove it; returns how many. Raises ArchiveError for an event
+        whose seal is broken: it stays where it can be looked at."""
+        made: list[UsageArchiveRow] = []
+        async with self._db.patient().admin_session() as session:
+            batch: list[ArchivedEvent] = []
+            async for event in _stored(session, low, high):
+                self._check(event)
+                batch.append(event)
+                if len(batch) == PART_ROWS:
+                    made.append(await self._write_part(month, len(made), batch))
+                    batch = []
+            if batch or not made:
+                made.append(await self._write_part(month, len(made), batch))
+        for row in made:
+            await self._prove(row)
+        async with self._db.admin_session() as session:
+            await session.execute(delete(UsageArchiveRow).where(UsageArchiveRow.month == month))
+            session.add_all(made)
+        return sum(row.rows for row in made)
+
+    async def _write_part(
+        self, month: date, number: int, events: Sequence[ArchivedEvent]
+    ) -> UsageArchiveRow:
+        tally = _Tally()
+        for event in events:
+            tally.add(event)
+        content = await asyncio.to_thread(_packed, events)
+        path = f"{self._folder}/{month:%Y-%m}-{number}.jsonl.gz"
+        await obstore.put_async(self._objects, path, content)
+        moment = datetime(month.year, month.month, 1, tzinfo=UTC)
+        return UsageArchiveRow(
+            month=month,
+            part=number,
+            path=path,
+            sha256=sha256(content).hexdigest(),
+            bytes=len(content),
+            rows=tally.rows,
+            sums=tally.sums,
+            first_event=tally.first or moment,
+            last_event=tally.last or moment,
+        )
+
+    async def _prove(self, row: UsageArchiveRow) -> None:
+        """Read the file back: its digest, the seal of each event, and their sums."""
+        tally = _Tally()
+        async for event in self.read(row):
+            tally.add(event)
+        if (tally.rows, tally.sums) != (row.rows, row.sums):
+            raise ArchiveError(f"{row.path} was written with other events than are in it")
+
+    async def parts(self, session: AsyncSession, *, dropped: bool = True) -> list[UsageArchiveRow]:
+        """The files, oldest first; with `dropped` only those of which the database has no events
+        any more."""
+        query = select(UsageArchiveRow).order_by(UsageArchiveRow.month, UsageArchiveRow.part)
+        if dropped:
+            query = query.where(UsageArchiveRow.dropped_at.is_not(None))
+        return list(await session.scalars(query))
+
+    async def read(self, row: UsageArchiveRow) -> AsyncIterator[ArchivedEvent]:
+        """The events of one file. Raises ArchiveError where the file is missing or another, and for
+        an event whose seal is broken."""
+        try:
+            found = await obstore.get_async(self._objects, row.path)
+            content = bytes(await found.bytes_async())
+        except FileNotFoundError as error:
+            raise ArchiveError(f"{row.path} is missing") from error
+        if sha256(content).hexdigest() != row.sha256:
+            raise ArchiveError(f"{row.path} is not the file that was written")
+        for number, line in enumerate(_lines(content)):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others of this process wait
+            event = _event_of(line)
+            self._check(event)
+            yield event
+
+    def _check(self, event: ArchivedEvent) -> None:
+        if self._seals.event(event.values) != event.seal:
+            raise ArchiveError(f"the seal of event {event.event_id} is broken")
+
+
+def _of_month(low: UUID, high: UUID) -> Select[Any]:
+    return (
+        select(
+            UsageSeriesRow.tenant_id,
+            UsageSeriesRow.kind,
+            *(getattr(UsageEventRow, name) for name in _COLUMNS),
+        )
+        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
+        .where(UsageEventRow.request >= low, UsageEventRow.request < high)
+        .order_by(UsageEventRow.request, UsageEventRow.sequence)
+        .execution_options(yield_per=_AT_ONCE)
+    )
+
+
+async def _stored(session: AsyncSession, low: UUID, high: UUID) -> AsyncIterator[ArchivedEvent]:
+    async for row in await session.stream(_of_month(low, high)):
+        tenant_id, kind, *values, seal = row
+        yield ArchivedEvent(tenant_id, event_text(kind, values[0], values[1]), tuple(values), seal)
+
+
+def _packed(events: Sequence[ArchivedEvent]) -> bytes:
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
+        for event in events:
+            named = dict(zip(EVENT_COLUMNS, event.values, strict=True))
+            line = {"event_id": event.event_id, "tenant_id": event.tenant_id, **named}
+            text = json.dumps({**line, "seal": event.seal}, default=_plain, separators=(",", ":"))
+            file.write(text.encode() + b"\n")
+    return buffer.getvalue()
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Decimal):
+        return f"{value:.12f}"
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        yield from file
+
+
+def _event_of(line: bytes) -> ArchivedEvent:
+    named = json.loads(line)
+    named["request"] = UUID(named["request"])
+    for column in _TIMES:
+        named[column] = datetime.fromisoformat(named[column])
+    if named["amount"] is not None:
+        named["amount"] = Decimal(named["amount"])
+    values = tuple(named[column] for column in EVENT_COLUMNS)
+    return ArchivedEvent(named["tenant_id"], named["event_id"], values, named["seal"])

@@ -1,0 +1,117 @@
+"""Keeps the months of usage events: makes those to come, and lets those go that are older than the
+operator wants in the database, once they are archived. Sums stay for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+import structlog
+from obstore.exceptions import BaseError
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.budgets.tables import CreditGrantRow
+from tenora_platform.db import Database, plain_reason
+from tenora_platform.locks import try_lock
+from tenora_platform.operations.metrics import Metrics
+from tenora_platform.usage.archive import ArchiveError, UsageArchive
+
+EVERY_S = 3600.0
+AHEAD = 2
+"""Months that are made before they begin."""
+
+_LOCK = "tenora:usage-months"
+_PART = re.compile(r"usage_events_(\d{4})_(\d\d)")
+_MONTHS = text(
+    "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'usage_events'::regclass"
+)
+_STRAYS = text("SELECT count(*) FROM (SELECT FROM usage_events WHERE request >= :end) AS strays")
+_log = structlog.get_logger(__name__)
+
+
+def after(month: date, months: int) -> date:
+    """The first day of the month so many later."""
+    year, number = divmod(month.year * 12 + month.month - 1 + months, 12)
+    return date(year, number + 1, 1)
+
+
+def bound(month: date) -> UUID:
+    """The first request of a month: ids begin with their time in ms."""
+    moment = datetime(month.year, month.month, 1, tzinfo=UTC)
+    return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+async def months_of(session: AsyncSession) -> list[date]:
+    """Those that the database has a partition of, oldest first."""
+    found = [_PART.fullmatch(name.rpartition(".")[2]) for name in await session.scalars(_MONTHS)]
+    return sorted(date(int(each[1]), int(each[2]), 1) for each in found if each is not None)
+
+
+class UsageMonths:
+    """One runs in each worker; a lock keeps them apart."""
+
+    def __init__(
+        self, db: Database, archive: UsageArchive, metrics: Metrics, retention_months: int
+    ) -> None:
+        self._db = db
+        self._archive = archive
+        self._metrics = metrics
+        self._retention = retention_months
+
+    async def run(self) -> None:
+        """Works for ever; cancel it to stop."""
+        while True:
+            try:
+                await self.run_once(datetime.now(UTC).date())
+            except (SQLAlchemyError, ArchiveError, BaseError, OSError) as error:
+                self._metrics.usage_upkeep_failures.inc()
+                reason = plain_reason(error)
+                _log.error("months of usage not kept", reason=reason, again_in_s=EVERY_S)
+            await asyncio.sleep(EVERY_S)
+
+    async def run_once(self, today: date) -> list[date]:
+        """Returns the months that left the database."""
+        this = today.replace(day=1)
+        async with self._db.patient().admin_session() as session:
+            if not await try_lock(session, _LOCK):
+                return []
+            for ahead in range(AHEAD + 1):
+                await session.scalar(select(func.create_usage_month(after(this, ahead))))
+            months = await months_of(session)
+            strays = await session.scalar(_STRAYS, {"end": bound(after(this, AHEAD + 1))})
+            self._metrics.usage_months.set(len(months))
+            self._metrics.usage_strays.set(strays or 0)
+        if not self._retention:
+            return []
+        old = [month for month in months if month < after(this, -self._retention)]
+        return [month for month in old if await self._let_go(month)]
+
+    async def _let_go(self, month: date) -> bool:
+        """Archive it and drop it, unless it is still needed as it is."""
+        low, high = bound(month), bound(after(month, 1))
+        async with self._db.patient().admin_session() as session:
+            if not await try_lock(session, _LOCK) or await _is_needed(session, month, low, high):
+                return False
+            rows = await self._archive.write(month, low, high)
+            await session.scalar(select(func.drop_usage_month(month)))
+        _log.info("usage archived", month=f"{month:%Y-%m}", events=rows)
+        return True
+
+
+async def _is_needed(session: AsyncSession, month: date, low: UUID, high: UUID) -> bool:
+    """Whether an event of it waits for a price; or credit begins or ends in it, in the middle of an
+    hour, of which only events tell the parts."""
+    waiting = text("SELECT 1 FROM unrated_events WHERE request >= :low AND request < :high LIMIT 1")
+    if await session.scalar(waiting, {"low": low, "high": high}):
+        return True
+    first = datetime(month.year, month.month, 1, tzinfo=UTC)
+    end = datetime.combine(after(month, 1), first.time(), UTC)
+    grant = CreditGrantRow
+    query = select(grant.id).where(
+        grant.created_at.between(first, end) | grant.expires_at.between(first, end)
+    )
+    return await session.scalar(query.limit(1)) is not None
