@@ -60,7 +60,8 @@ def status_of(request: Request) -> Status:
 def charges_of(request: Request, prices: Mapping[int, PriceList]) -> Charges:
     rows = [event.row for event in request.events]
     waits = any(row.price_version_no is None for row in rows)
-    currencies = {prices[row.price_version_no].currency for row in rows if row.price_version_no}
+    versions = {row.price_version_no for row in rows}
+    currencies = {price.currency for no, price in prices.items() if no in versions}
     if len(currencies) > 1:
         return Charges(None, None, waits)
     amount = exact_sum(row.amount for row in rows if row.amount is not None)
