@@ -4,10 +4,12 @@ whom no trigger stops, is found by the reconciliation or by `tenora audit verify
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import LiteralString
+from typing import Any, LiteralString
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import errors, sql
@@ -15,17 +17,23 @@ from psycopg import errors, sql
 from api_harness import Api
 from books import Table, by_hand, record, store
 from platform_fixtures import plain_url
+from tenora_engine.events import OccupancyRecord
+from tenora_engine.transport.totals import Totals
 from tenora_platform.bootstrap import database_urls
+from tenora_platform.ids import new_id
 from tenora_platform.installation import DEFAULT
 from tenora_platform.ledger.poster import Poster
 from tenora_platform.reconciliation.proof import prove
 from tenora_platform.reconciliation.task import Result, Task
+from tenora_platform.usage.engine_totals import keep
+from tenora_platform.usage.residency import ResidencyBooks
 
 CHANGES: dict[str, LiteralString] = {
     "integer": "coalesce({0}, 0) + 1",
     "bigint": "coalesce({0}, 0) + 1",
     "smallint": "coalesce({0}, 0) + 1",
-    "numeric": "coalesce({0}, 0) + 0.000001",
+    "character": "'x'",
+    "numeric": "coalesce({0}, 0) + 1.000001",
     "real": "coalesce({0}, 0) + 1",
     "text": "coalesce({0}, '') || 'x'",
     "uuid": "gen_random_uuid()",
@@ -53,6 +61,12 @@ TABLES: dict[LiteralString, set[str]] = {
     "ledger_transactions": set(),
     "ledger_entries": set(),
     "ledger_balances": set(),
+    "engine_totals": {"engine", "updated_at"},
+    "invoices": set(),
+    "invoice_lines": set(),
+    "invoice_usage": set(),
+    "invoice_payments": {"created_at"},
+    "invoice_numbers": set(),
 }
 """With what says nothing of money: when a row was made, and words for people."""
 
@@ -64,11 +78,20 @@ TIERED = {
     "plan": "tiered",
     "effective_from": "2020-02-01T00:00:00Z",
     "per_million": {
-        "uncached_prefill": [{"price": "2"}, {"from": 150, "price": "1"}],
+        "uncached_prefill": [{"price": "2"}, {"from": 50_000_000, "price": "1"}],
         "cached_prefill": "0.5",
         "output": "3",
     },
 }
+
+
+REFUSED = (
+    errors.CheckViolation,
+    errors.UniqueViolation,
+    errors.NotNullViolation,
+    errors.ExclusionViolation,
+)
+"""By the database itself, whoever asks."""
 
 
 class Books:
@@ -96,27 +119,85 @@ class Books:
         return named
 
 
-@pytest.fixture(scope="module")
-async def books(api: Api, database_url: str) -> AsyncIterator[Books]:
-    tenants = [await api.new_tenant(f"tampered-{plan}", plan) for plan in ("standard", "standard")]
+NOON = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+LAST_MONTH = NOON.replace(day=1) - timedelta(days=1)
+
+
+async def fill(api: Api) -> None:
+    """Every table, as the platform does."""
     await api.put_plan("tiered", {})
     steps = await api.new_tenant("tampered-tiered", "tiered")
+    tenants = [await api.new_tenant(f"tampered-{number}") for number in range(2)]
     made = await api.admin("POST", "/admin/v1/prices", json=TIERED)
     assert made.status_code == 201, made.text
-    noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
-    before = (noon - timedelta(days=3)).timestamp()
-    for tenant in (*tenants, steps):
-        context = {"tenant_id": tenant.id, "model": "fake-base", "plan": "standard"}
-        if tenant is steps:
-            context["plan"] = "tiered"
-        records = [record(tenant.id, before + n * 1800, context=context) for n in range(5)]
-        await store(api, records)
+    records = []
+    for tenant in (steps, *tenants):
+        plan = "tiered" if tenant is steps else "standard"
+        context = {"tenant_id": tenant.id, "model": "fake-base", "plan": plan}
+        for day in (NOON - timedelta(days=3), LAST_MONTH):
+            records += [
+                record(
+                    tenant.id,
+                    day.timestamp() + hour * 1800,
+                    context=context,
+                    prompt_tokens=10**6 * (hour + 40),
+                )
+                for hour in range(3)
+            ]
     early = datetime(2010, 1, 1, tzinfo=UTC).timestamp()
-    await store(api, [record(tenants[0].id, early), record(tenants[1].id, early)])
-    await store(
-        api, [record("tenant_nobody", before), record(tenants[0].id, before, tier="\ud800")]
+    records += [record(tenant.id, early) for tenant in tenants]
+    at = (NOON - timedelta(days=3)).timestamp()
+    records += [record("tenant_nobody", at), record(steps.id, at, cached_tokens=10**9)]
+    await store(api, records)
+    totals = Totals(None)
+    totals.add(0, records)
+    counted = totals.view("", [])
+    async with api.state.db.admin_session() as session:
+        await keep(session, msgspec.structs.replace(counted, whole_since="2010-01-01"))
+    held = OccupancyRecord(
+        event_id=new_id("occ"),
+        tenant=steps.id,
+        adapter_digest="sha256:ab",
+        tier="device",
+        kb_s=5_000_000,
+        begins_s=at - 3600,
+        ends_s=at,
     )
+    assert len(await ResidencyBooks(api.state.db).store([held], "fake-base")) <= 1
     await Poster(api.state.db, api.state.ledger).run_once()
+    await invoice(api)
+
+
+async def invoice(api: Api) -> None:
+    """Last month: one paid in part, one credited in part, one void."""
+    body = {"period": f"{LAST_MONTH:%Y-%m}", "draft": False}
+    run = await api.admin("POST", "/admin/v1/invoices/run", json=body)
+    assert run.status_code < 300, run.text
+    found = (await api.admin("GET", "/admin/v1/invoices")).json()["data"]
+    assert len(found) == 3, found
+    for each, path, more in zip(
+        found,
+        ("payments", "credit_notes", "void"),
+        (
+            {"amount": "0.50", "reference": "bank-1"},
+            {"lines": [{"no": await dearest(api, found[1]), "amount": "0.25"}], "reason": "a gift"},
+            {"reason": "the wrong one"},
+        ),
+        strict=True,
+    ):
+        done = await api.admin("POST", f"/admin/v1/invoices/{each['id']}/{path}", json=more)
+        assert done.status_code < 300, done.text
+
+
+async def dearest(api: Api, invoice: dict[str, Any]) -> int:
+    """The number of its largest line."""
+    lines = (await api.admin("GET", f"/admin/v1/invoices/{invoice['id']}")).json()["lines"]
+    return int(max(lines, key=lambda line: float(line["amount"]))["no"])
+
+
+@pytest.fixture(scope="module")
+async def books(api: Api, database_url: str) -> AsyncIterator[Books]:
+    await fill(api)
     urls = database_urls(database_url, api.state.secret, DEFAULT)
     admin = urls.admin.set(drivername="postgresql").render_as_string(hide_password=False)
     with by_hand(plain_url(database_url)) as link:
@@ -138,32 +219,31 @@ async def test_a_changed_value_is_found(books: Books, table: Table) -> None:
     for column, kind in table.columns().items():
         if column in TABLES[table.name]:
             continue
-        for row in table.some_rows():
-            try:
-                table.change(row, column, CHANGES[kind])
-            except (errors.CheckViolation, errors.UniqueViolation, errors.NotNullViolation):
-                continue  # the database itself refuses it
-            if not await books.found():
-                missed.append(f"{column} ({kind}) of row {row}")
-            table.restore()
+        rows = table.some_rows()
+        row = rows[len(column) % len(rows)]
+        try:
+            table.change(row, column, CHANGES[kind])
+        except REFUSED:
+            continue
+        if not await books.found():
+            missed.append(f"{column} ({kind}) of row {row}")
+        table.restore()
     assert not missed
 
 
 async def test_a_deleted_row_is_found(books: Books, table: Table) -> None:
-    missed = []
-    for row in table.some_rows():
+    for row in table.some_rows()[-2:]:
         table.delete(row)
-        if not await books.found():
-            missed.append(row)
+        assert await books.found(), f"row {row} of {table.name}"
         table.restore()
-    assert not missed, f"rows {missed} of {table.name}"
 
 
 async def test_an_added_row_is_found(books: Books, table: Table) -> None:
     if table.name in NOT_COPIED:
         pytest.skip("says nothing that the first one does not say")
-    table.copy(table.some_rows()[0])
-    assert await books.found(), f"a second row of {table.name}"
+    with contextlib.suppress(*REFUSED):
+        table.copy(table.some_rows()[0])
+        assert await books.found(), f"a second row of {table.name}"
 
 
 async def test_a_changed_event_is_named(books: Books) -> None:
@@ -171,11 +251,7 @@ async def test_a_changed_event_is_named(books: Books) -> None:
     table.keep()
     try:
         table.change(table.some_rows()[0], "output_tokens", CHANGES["integer"])
-        row = books.link.execute(
-            "SELECT kind FROM usage_series WHERE kind = 'chatcmpl' LIMIT 1"
-        ).fetchone()
-        assert row is not None
-        (first, *_) = books.proved().named
+        (first, *_) = (await asyncio.to_thread(books.proved)).named
         assert first.kind == "event_changed"
         assert first.subject.startswith("chatcmpl_")
         assert first.subject.endswith(":0")
@@ -193,4 +269,5 @@ def test_every_table_of_the_books_is_tried(books: Books) -> None:
             " AND relkind IN ('r', 'p') AND NOT relispartition AND relname ~ {}"
         ).format(sql.Literal("^(usage|occupancy|unrated|price|ledger|invoice|rated)"))
     )
-    assert {str(name) for (name,) in found} - TABLES.keys() == {"ledger_due"}
+    others = {str(name) for (name,) in found} - TABLES.keys()
+    assert others <= {"ledger_due", "usage_archives"}, "marks, and what a reading of it proves"

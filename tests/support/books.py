@@ -129,6 +129,8 @@ class Table:
             "uuid": "gen_random_uuid()",
             "text": f"{changed} || 'x'",
             "timestamp with time zone": f"{changed} + interval '1 hour'",
+            "date": f"{changed} + 1",
+            "smallint": f"{changed} + 100",
         }.get(columns[changed], f"{changed} + 1000000")
         values = sql.SQL(", ").join(
             sql.SQL(new) if name == changed else sql.Identifier(name) for name in columns

@@ -116,7 +116,7 @@ def _compare_payments(
 def _is_told(row: dict[str, Any], told: dict[str, Any]) -> bool:
     """Whether a payment is what the audit log says, and was posted."""
     same = all(row[name] == told[name] for name in row if name in told)
-    return same and bool(row["posted"] == row["amount"])
+    return same and bool(row["posted"] == row["exact"])
 
 
 Taken = tuple[str, date, int, str, int, int, str]

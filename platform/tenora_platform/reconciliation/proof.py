@@ -178,6 +178,9 @@ class Run:
 
     def _compare_ledger(self) -> None:
         snapshot, bounds = self.snapshot, self._all
+        for tenant_id, account in snapshot.stray_balances():
+            name = f"the balance of account {account}"
+            self.found.add(Kind.BALANCE_WRONG, tenant_id, None, name, "an account", "none")
         used, posted = snapshot.used(bounds), snapshot.posted(bounds)
         self._counted["ledger_amounts"] = len(posted)
         self._waits["ledger_days"] = books.compare_ledger(
@@ -203,6 +206,10 @@ class Run:
         self._counted["invoices"] = compare_bills(
             bills, snapshot.payments(), snapshot.bill_entries(), self.found
         )
+        for series, last, count in snapshot.invoice_numbers():
+            if last != count:
+                name = f"numbers of the series {series}"
+                self.found.add(Kind.INVOICE_WRONG, None, None, name, f"{count} given", last)
         compare_taken(snapshot.taken_too_much(), self.found)
 
     def _within_id(self, tenant_id: str, day: date) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -108,6 +107,7 @@ class Snapshot:
         self._link = link
         link.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         link.read_only = True
+        link.execute("SET LOCAL timezone = 'UTC'")
         self.at: datetime = self.one("SELECT now()")
 
     def one(self, query: LiteralString, values: Sequence[Any] = ()) -> Any:
@@ -139,7 +139,7 @@ class Snapshot:
             series[series_id] = Series(
                 id=series_id,
                 tenant_id=row["tenant_id"],
-                tenant_no=numbers[row["tenant_id"]],
+                tenant_no=numbers.get(row["tenant_id"], 0),  # 0 is nobody's
                 kind=row["kind"],
                 service_class=row["class"],
                 model=row["model"],
@@ -261,6 +261,22 @@ class Snapshot:
             Letter(row[0], row[1], row[2], row[3], row[4] and bytes(row[4]), row[5]) for row in rows
         ]
 
+    def stray_balances(self) -> list[tuple[str, int]]:
+        """Tenant and account of balances that no account is behind."""
+        return self.all(
+            "SELECT b.tenant_id, b.account_id FROM ledger_balances b"
+            " LEFT JOIN ledger_accounts a ON a.id = b.account_id WHERE a.id IS NULL"
+        )
+
+    def invoice_numbers(self) -> list[tuple[str, int, int]]:
+        """Series, the last number given, how many invoices have one."""
+        return self.all(
+            "SELECT coalesce(s.name, n.series), coalesce(n.last, -1), (SELECT count(*)"
+            " FROM invoices i WHERE i.kind = n.series AND i.number IS NOT NULL)"
+            " FROM (VALUES ('invoice'), ('credit_note')) AS s (name)"
+            " FULL JOIN invoice_numbers n ON n.series = s.name"
+        )
+
     def tallies(self, bounds: Bounds) -> list[Tally]:
         source, values = bounds.of(_TALLIES, "tenant_id", "day")
         rows = self.all(
@@ -301,7 +317,8 @@ class Snapshot:
                 "reference": row[3],
                 "paid_at": row[4].isoformat(),
                 "amount": in_currency(row[5], row[6] or ""),
-                "posted": in_currency(row[7] or Decimal(0), row[6] or ""),
+                "exact": row[5],
+                "posted": row[7],
             }
             for row in rows
         }
@@ -368,7 +385,11 @@ _POSTED: LiteralString = (
     " JOIN ledger_accounts a ON a.id = e.account_id"
     " WHERE x.kind = 'usage' AND a.name LIKE 'revenue:%%')"
 )
-_TALLIES: LiteralString = "(SELECT * FROM engine_totals LEFT JOIN engine_outboxes USING (engine))"
+_TALLIES: LiteralString = (
+    "(SELECT x.*, coalesce(o.whole_since, x.day) AS whole_since,"
+    " coalesce(o.last_heard_at, x.updated_at) AS last_heard_at"
+    " FROM engine_totals x LEFT JOIN engine_outboxes o USING (engine))"
+)
 _AS_COUNTED: tuple[LiteralString, ...] = (
     "'sequences'",
     "'uncached_prefill', 'cached_prefill'",
