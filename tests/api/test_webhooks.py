@@ -16,10 +16,12 @@ from aiohttp import web
 from sqlalchemy import text
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from adapter_files import adapter_form
 from api_harness import ADMIN_KEY, Api, TestTenant
 from tenora_platform.background import Work
 from tenora_platform.events import repository as events
 from tenora_platform.ids import new_id
+from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 from tenora_platform.webhooks import delivery
@@ -386,6 +388,28 @@ async def test_nothing_is_sent_inside_unless_the_operator_says_so(receiver: Rece
     assert "public addresses only" in str(outcome.error)
     assert receiver.got == []
     await sender.close()
+
+
+async def test_keys_and_adapters_are_told_of(
+    api: Api, tenant: TestTenant, receiver: Receiver
+) -> None:
+    await endpoint(api, tenant.key, receiver.url)
+    made = await api.call(tenant.key, "POST", "/v1/api_keys", json={"name": "ci"})
+    good = adapter_form(api.engine.model, "mine")
+    bad = {**adapter_form(api.engine.model, "broken"), "weights": ("w", b"not safetensors")}
+    for form in (good, bad):
+        answer = await api.call(tenant.key, "POST", "/v1/adapters", files=form)
+        assert answer.status_code == 202, answer.text
+    async with asyncio.timeout(20):
+        while len(receiver.got) < 3:
+            await IntakeWorker(api.state).run_once()
+            await pump(api)
+    told = {each["type"]: each["data"] for each in (json.loads(body) for _, body in receiver.got)}
+    assert told["key.created"]["id"] == made.json()["id"]
+    assert made.json()["key"] not in str(told)
+    assert (told["adapter.active"]["adapter"], told["adapter.active"]["version"]) == ("mine", 1)
+    assert told["adapter.rejected"]["adapter"] == "broken"
+    assert told["adapter.rejected"]["problems"][0]["code"]
 
 
 @pytest.mark.parametrize(

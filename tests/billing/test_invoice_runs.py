@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from api_harness import Api
 from invoice_books import (
     AFTER_GRACE,
     DECEMBER,
@@ -30,6 +31,7 @@ from tenora_platform.db import Database
 from tenora_platform.errors import BadRequestError, ConflictError
 from tenora_platform.invoices.making import Maker
 from tenora_platform.invoices.runs import Wanted
+from tenora_platform.invoices.worker import InvoiceWorker
 from tenora_platform.ledger.service import Ledger
 
 DAY = date(2026, 11, 5)
@@ -304,6 +306,23 @@ async def test_a_minimum_is_asked_of_who_used_nothing(books: InvoiceBooks) -> No
     assert await books.lines(row.id) == [("minimum", None, Decimal("12.50"))]
 
 
+async def test_a_worker_makes_months_final_where_it_may(books: InvoiceBooks, api: Api) -> None:
+    await books.use(date(2026, 10, 2), "1")
+    await books.use(DAY, "2")
+    worker = InvoiceWorker(api.state)
+    assert await worker.run_once(AFTER_GRACE) == 0
+    await books.execute("update billing_settings set automatic = true")
+    await worker.run_once(IN_GRACE)
+    assert [each[:2] for each in await books.invoices()] == [("2026-10", "final")]
+    await worker.run_once(AFTER_GRACE)
+    await worker.run_once(AFTER_GRACE)
+    assert [(each[0], each[3]) for each in await books.invoices()] == [
+        ("2026-10", Decimal(1)),
+        ("2026-11", Decimal(2)),
+    ]
+    await books.execute("update billing_settings set automatic = false")
+
+
 async def test_what_waits_for_a_price_is_not_invoiced(books: InvoiceBooks) -> None:
     await books.use(DAY, "1")
     await books.execute(
@@ -345,7 +364,8 @@ async def test_prices_and_parties_are_kept_as_they_were(books: InvoiceBooks) -> 
     await books.execute(
         "insert into prices (price_version_id, meter, class, from_quantity, per_million) "
         "select id, 'output', '', each.at, each.price from price_versions, "
-        "(values (0, 0.4), (1000, 0.3)) as each (at, price) where tenant_id = :tenant"
+        "(values (0, 0.4), (1000, 0.3)) as each (at, price) where no = :no",
+        no=books.books.versions["USD"],
     )
     await books.tax("7.5")
     await books.use(DAY, "1")

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from ledger_books import Books, new_books
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.db import Database
+from tenora_platform.ids import new_id
 from tenora_platform.invoices.runs import InvoiceRuns, Report, Wanted
 from tenora_platform.invoices.service import InvoiceService
 from tenora_platform.ledger.service import Ledger
@@ -49,10 +50,12 @@ class InvoiceBooks:
         return await runs.run(Wanted(period, self.tenant_id, draft))
 
     async def terms(self, *, minimum: str = "0", included: str = "0") -> None:
-        """Of the tenant's own price list."""
+        """Of a price list of the tenant's own."""
         await self.execute(
-            "update price_versions set minimum = :minimum, included = :included "
-            "where tenant_id = :tenant",
+            "insert into price_versions "
+            "(id, tenant_id, currency, effective_from, minimum, included) "
+            "values (:id, :tenant, 'USD', '2020-06-01', :minimum, :included)",
+            id=new_id("price"),
             minimum=Decimal(minimum),
             included=Decimal(included),
         )

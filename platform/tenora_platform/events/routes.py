@@ -29,7 +29,8 @@ async def list_events(
     after: After = None,
     limit: Limit = 20,
 ) -> EventPage:
-    """What happened, newest first: `budget.soft`, `budget.hard`."""
+    """What happened, newest first: `adapter.active`, `budget.soft`, `invoice.final`, ... Webhooks
+    deliver the same."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         rows = await repository.list_events(
             session, tenant.tenant_id, type=type, after=after, limit=limit

@@ -28,7 +28,6 @@ class InvoiceWorker:
 
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._runs = InvoiceRuns(state.db, state.ledger, state.audit, _ACTOR)
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
@@ -41,7 +40,9 @@ class InvoiceWorker:
 
     async def run_once(self, now: datetime) -> int:
         """How many invoices it made: of the months whose grace is over, the oldest first."""
-        async with self._state.db.admin_session() as session:
+        state = self._state
+        runs = InvoiceRuns(state.db, state.ledger, state.audit, _ACTOR, now=lambda: now)
+        async with state.db.admin_session() as session:
             settings = await repository.settings(session)
         if not settings.automatic:
             return 0
@@ -52,11 +53,11 @@ class InvoiceWorker:
         for period in reversed(periods):
             if not grace_is_over(period, settings, now):
                 continue
-            report = await self._runs.run(Wanted(period, draft=False))
+            report = await runs.run(Wanted(period, draft=False))
             made += len(report.made)
             for tenant_id, reason in report.failed:
                 _log.error("invoice not made", tenant=tenant_id, reason=reason)
             if report.made:
                 _log.info("invoices made", period=name_of(period), count=len(report.made))
-        self._state.metrics.invoices.labels("final").inc(made)
+        state.metrics.invoices.labels("final").inc(made)
         return made

@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import structlog
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform.events import repository as events
 from tenora_platform.intake.check import CheckedAdapter, check_adapter
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
@@ -19,7 +22,7 @@ from tenora_platform.registry import repository
 from tenora_platform.registry.repository import PENDING
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
-from tenora_platform.registry.tables import AdapterVersionRow
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
 
 POLL_S = 5.0  # for what no process told of: one that crashed, and content whose time has come
@@ -27,6 +30,8 @@ RETRY_S = 5.0  # after a failure of the database or the store
 RELEASE_AFTER = timedelta(minutes=10)
 """How long the content of a revoked version stays: running requests may still have to load it."""
 BATCH = 16
+TOLD_MAX = 20
+"""Problems of a rejected version that its event names; its report has all."""
 
 _log = structlog.get_logger(__name__)
 
@@ -161,6 +166,7 @@ class IntakeWorker:
                     before={"state": "validating"},
                     after={"state": "active", "digest": digest, "rank": checked.rank},
                 )
+                await self._tell(session, row, "adapter.active", {"digest": digest})
             elif not await repository.digest_in_use(session, digest):
                 await self._storage.withdraw(digest)  # deleted while it was being checked
         if moved:
@@ -189,8 +195,17 @@ class IntakeWorker:
                         "codes": sorted({problem.code for problem in report.problems}),
                     },
                 )
+                found = [problem.model_dump(mode="json") for problem in report.problems]
+                await self._tell(session, row, "adapter.rejected", {"problems": found[:TOLD_MAX]})
         codes = [problem.code for problem in report.problems]
         _log.info("adapter checked", version=row.id, state="rejected", codes=codes)
+
+    async def _tell(
+        self, session: AsyncSession, row: AdapterVersionRow, type: str, more: dict[str, object]
+    ) -> None:
+        name = await session.scalar(select(AdapterRow.name).where(AdapterRow.id == row.adapter_id))
+        what = {"adapter": name, "version": row.number, "id": row.id}
+        await events.add(session, tenant_id=row.tenant_id, type=type, once=row.id, data=what | more)
 
     async def _discard_checked(self) -> None:
         """Give back the uploads that no check needs any more. Their rows say so until it is done,

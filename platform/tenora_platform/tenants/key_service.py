@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.audit.service import AuditLog
 from tenora_platform.auth import SCOPES
 from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
+from tenora_platform.events import repository as events
 from tenora_platform.ids import new_id
 from tenora_platform.kept_keys import new_secret, require_future, rotate, told
 from tenora_platform.secret import ServerSecret
@@ -80,6 +81,13 @@ class ApiKeyService:
         await self._session.flush()
         await self._session.refresh(row)
         await self._note("api_key.create", row, before=None)
+        await events.add(
+            self._session,
+            tenant_id=self._tenant_id,
+            type="key.created",
+            once=row.id,
+            data={"id": row.id, "name": row.name, "prefix": row.prefix, "scopes": row.scopes},
+        )
         return _shown_once(row, new.text)
 
     async def change(self, key_id: str, body: ApiKeyChange) -> ApiKey:
