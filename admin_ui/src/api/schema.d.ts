@@ -1386,7 +1386,8 @@ export interface paths {
         };
         /**
          * List Events
-         * @description What happened, newest first: `budget.soft`, `budget.hard`.
+         * @description What happened, newest first: `adapter.active`, `budget.soft`, `invoice.final`, ... Webhooks
+         *     deliver the same.
          */
         get: operations["events_list_events"];
         put?: never;
