@@ -84,6 +84,7 @@ class Metrics:
         self.usage_upkeep_failures = Counter(
             "tenora_usage_upkeep_failures",
             "Times that months of usage were not made or archived",
+            ["reason"],
             registry=self.registry,
         )
         self.budget_corrections = Counter(

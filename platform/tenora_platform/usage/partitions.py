@@ -68,7 +68,7 @@ class UsageMonths:
             try:
                 await self.run_once(datetime.now(UTC).date())
             except (SQLAlchemyError, ArchiveError, BaseError, OSError) as error:
-                self._metrics.usage_upkeep_failures.inc()
+                self._metrics.usage_upkeep_failures.labels(type(error).__name__).inc()
                 reason = plain_reason(error)
                 _log.error("months of usage not kept", reason=reason, again_in_s=EVERY_S)
             await asyncio.sleep(EVERY_S)
