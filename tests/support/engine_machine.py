@@ -311,7 +311,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert tokens == output[: len(tokens)]
         metered = self.aborted.get(key)
         as_aborted = "abort" if metered is None else "stop"
-        if key in self.aborted and not (key in self.raced and event.reason != as_aborted):
+        ended_itself = event.reason != as_aborted or event.stop_token_id is not None
+        if key in self.aborted and not (key in self.raced and ended_itself):
             assert event.reason == as_aborted
             assert usage.output_tokens == min(len(tokens), 1000 if metered is None else metered)
         elif event.reason == "error":
