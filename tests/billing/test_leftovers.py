@@ -157,7 +157,7 @@ async def test_events_survive_what_rating_does_not(
     made = [record(payer) for _ in range(2)]
     with monkeypatch.context() as patch:
 
-        async def unreadable(*_: Any) -> Any:
+        async def unreadable(*_: Any, **__: Any) -> Any:
             raise DataError("select", {}, ValueError("timestamp too large (after year 10K)"))
 
         patch.setattr(billing, "price_lists", unreadable)
