@@ -16,8 +16,9 @@ STAMP := $(VENV)/.stamp
 up: $(STAMP)-kernels portal
 	@exec $(BIN)/tenora up $(ARGS)
 
+# Two processes, each with servers of its own; -n 0 in ARGS for one.
 test: $(STAMP)-test $(STAMP)-kernels portal
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(STAMP)-test $(STAMP)-check $(STAMP)-kernels portal-check
 	$(BIN)/ruff format --check .

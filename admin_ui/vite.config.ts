@@ -19,6 +19,7 @@ export default defineConfig({
   },
   server: {
     proxy: {
+      "/auth": PLATFORM,
       "/v1": PLATFORM,
       "/admin/v1": PLATFORM,
       "/readyz": PLATFORM,

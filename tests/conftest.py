@@ -7,8 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tenora_engine.model.default_model import ensure_default_model
+
+# Before anything imports torch, and for the processes that tests start. Teams of threads that share
+# cores with others' spend most of their time spinning: twice the processor time, thrice the wait.
+# What is about several threads says how many itself.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A GPU machine has no web framework and no database; kernels and engine are tested there too.
 pytest_plugins = (
@@ -16,6 +22,24 @@ pytest_plugins = (
     if importlib.util.find_spec("fastapi")
     else []
 )
+
+# How long an example takes says more of what else the machine does than of what is tested.
+settings.register_profile("tenora", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tenora")
+
+_LONG_FIRST = ("e2e", "browser", "kernels", "engine")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes none should be left alone with a long file at the end."""
+    if not hasattr(config, "workerinput"):
+        return
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,18 @@
 /** Which page an address shows, for a tenant, for an operator, and for nobody yet. */
 
-import { lazy, type ReactNode, Suspense } from "react";
+import { lazy, type ReactNode, Suspense, useState } from "react";
 import { Navigate, Route, Routes } from "react-router";
 import { AdaptersPage } from "./adapters/AdaptersPage";
-import { useSession } from "./api/context";
+import { useIsKnown, useSession } from "./api/context";
 import { destinationsOf } from "./components/destinations";
 import { Shell } from "./components/Shell";
 import { TableSkeleton } from "./components/states";
 import { KeysPage } from "./keys/KeysPage";
+import { InvitationPage } from "./people/InvitationPage";
+import { takeInvitation } from "./people/invitation";
+import { PeoplePage } from "./people/PeoplePage";
 import { PlaygroundPage } from "./playground/PlaygroundPage";
+import { NoPlacePage } from "./signin/NoPlacePage";
 import { SignInPage } from "./signin/SignInPage";
 import { TenantsPage } from "./tenants/TenantsPage";
 
@@ -21,14 +25,21 @@ const PAGES: Record<string, ReactNode> = {
   "/playground": <PlaygroundPage />,
   "/usage": <UsagePage />,
   "/keys": <KeysPage />,
+  "/people": <PeoplePage />,
   "/operator/tenants": <TenantsPage />,
   "/operator/engine": <EnginePage />,
 };
 
 export function App() {
   const { session } = useSession();
+  const isKnown = useIsKnown();
+  const [invitation, setInvitation] = useState(takeInvitation);
+  if (!isKnown) return null;
+  if (invitation !== null)
+    return <InvitationPage token={invitation} onDone={() => setInvitation(null)} />;
   if (session === null) return <SignInPage />;
-  const opened = destinationsOf(session);
+  if (session.place === null) return <NoPlacePage />;
+  const opened = destinationsOf(session.place);
   return (
     <Shell>
       <Suspense fallback={<TableSkeleton />}>

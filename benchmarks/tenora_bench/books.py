@@ -1,9 +1,10 @@
 """What a platform that has been stopped has on its books: usage events, rated lines, what still
-waits; and where they contradict themselves. Who reads them knows the database."""
+waits; what a reconciliation of them found; and where they contradict themselves. Who reads them
+knows the database."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,6 +18,8 @@ class Books:
     unrated_and_rated: int
     dead_letters: int
     in_outbox: int  # records that nobody has acknowledged
+    compared: dict[str, int] = field(default_factory=dict)  # by the reconciliation: rows by layer
+    differences: list[str] = field(default_factory=list)  # that it found
 
     @property
     def output_tokens(self) -> int:
@@ -30,6 +33,7 @@ class Books:
             "unrated": self.unrated,
             "dead_letters": self.dead_letters,
             "in_outbox": self.in_outbox,
+            "compared": self.compared,
         }
 
     def faults(self) -> list[str]:
@@ -40,4 +44,4 @@ class Books:
         for name in ("unrated_and_rated", "dead_letters", "in_outbox"):
             if getattr(self, name):
                 found.append(f"{getattr(self, name)} {name.replace('_', ' ')}")
-        return found
+        return found + self.differences

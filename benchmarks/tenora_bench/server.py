@@ -28,8 +28,13 @@ class ServerUnderTest:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
+    """One that nobody listens on; in TIME_WAIT, so that for a minute only who names it gets it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
+        probe.listen(1)
+        with socket.create_connection(probe.getsockname()):
+            probe.accept()[0].close()  # first, so that TIME_WAIT is this side's
         return int(probe.getsockname()[1])
 
 
@@ -62,7 +67,8 @@ def serve(data_dir: Path, model: Path, options: list[str]) -> Iterator[ServerUnd
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TENORA_ADMIN_KEY": admin_key},
+            # Nobody else asks the engine while it is measured, unless `options` say so.
+            env={"TENORA_PROBE_ADAPTERS": "false", **os.environ, "TENORA_ADMIN_KEY": admin_key},
         )
     url = f"http://127.0.0.1:{port}"
     try:

@@ -21,6 +21,7 @@ from tenora_platform.bodies import BodyGate
 from tenora_platform.budgets import routes as budgets_routes
 from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
+from tenora_platform.evaluations import routes as evaluations_routes
 from tenora_platform.events import routes as events_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
@@ -35,14 +36,19 @@ from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
 from tenora_platform.outages import install_outage_handlers
+from tenora_platform.people import auth_routes
+from tenora_platform.people import routes as people_routes
 from tenora_platform.portal import Portal
+from tenora_platform.probing import routes as probing_routes
 from tenora_platform.processes.presence import Role
 from tenora_platform.receipts import contents_routes
 from tenora_platform.receipts import key_routes as signing_key_routes
 from tenora_platform.receipts import routes as receipts_routes
 from tenora_platform.reconciliation import routes as reconciliation_routes
+from tenora_platform.registry import import_routes
 from tenora_platform.registry import routes as registry_routes
 from tenora_platform.resources import portal_folder
+from tenora_platform.rollouts import routes as rollout_routes
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState
 from tenora_platform.tenants import key_routes
@@ -51,6 +57,7 @@ from tenora_platform.usage import routes as usage_routes
 from tenora_platform.webhooks import routes as webhooks_routes
 
 EXPOSED_HEADERS = (
+    "deprecation",
     "retry-after",
     "retry-after-ms",
     "x-request-id",
@@ -61,6 +68,7 @@ EXPOSED_HEADERS = (
     "x-tenora-limits",
     "x-tenora-residency",
     "x-tenora-tier",
+    "x-tenora-warning",
     *(
         f"x-ratelimit-{what}-{of}"
         for what in ("limit", "remaining", "reset")
@@ -87,9 +95,14 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            stack.callback(state.checker.close)
+            stack.callback(state.templates.close)
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
+            stack.push_async_callback(state.budgets.finish)
             stack.push_async_callback(state.contents.finish)
+            stack.push_async_callback(state.outcomes.finish)
+            stack.push_async_callback(state.shadows.finish)
             await stack.enter_async_context(doing(work(state), state.outages))
             await stack.enter_async_context(running_engine(state))
             yield
@@ -134,10 +147,16 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         tenants_routes.router,
         key_routes.router,
         me_routes.router,
+        auth_routes.router,
+        people_routes.router,
         limits_routes.router,
         audit_routes.router,
         inference_routes.router,
+        import_routes.router,
         registry_routes.router,
+        rollout_routes.router,
+        probing_routes.router,
+        evaluations_routes.router,
         usage_routes.router,
         reconciliation_routes.router,
         billing_routes.router,

@@ -6,12 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-import obstore.store
 import structlog
 from msgspec.structs import replace
-from obstore.store import ObjectStore
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
@@ -25,19 +22,25 @@ from tenora_platform.db import Database
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.installation import Installation
+from tenora_platform.intake.checker import Checker
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
+from tenora_platform.object_store import open_object_store
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.people.oidc import provider_of
+from tenora_platform.people.sessions import Sessions
 from tenora_platform.processes.presence import Presence, Process, Role, this_process
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.resolver import Resolver
-from tenora_platform.secret import load_secret
+from tenora_platform.rollouts.outcomes import Outcomes
+from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
+from tenora_platform.templates.service import ChatTemplates
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
@@ -51,9 +54,7 @@ def build_state(
     Raises ValueError without server URLs."""
     if settings.database_url is None or settings.redis_url is None:
         raise ValueError("create_app needs database_url and redis_url; start the servers first")
-    secret = load_secret(
-        settings.data_dir, settings.secret.get_secret_value() if settings.secret else None
-    )
+    secret = settings.server_secret()
     installation = Installation(settings.installation)
     db = Database(
         database_urls(settings.database_url, secret, installation),
@@ -88,9 +89,15 @@ def build_state(
             redis=redis,
             secret=secret,
             admins=AdminKeys(db, secret, admin_key_hashes(settings, secret)),
+            sessions=Sessions(
+                db, secret, idle_s=settings.session_idle_s, max_s=settings.session_max_s
+            ),
             cache_s=settings.auth_cache_s,
         ),
-        resolver=Resolver(db, redis),
+        resolver=Resolver(db, redis, secret),
+        provider=provider_of(settings, secret),
+        outcomes=Outcomes(redis),
+        shadows=ShadowTasks(metrics),
         limits=Limits(
             redis,
             lease_s=settings.lease_s,
@@ -113,15 +120,10 @@ def build_state(
         long_texts=LongTexts(),
         flights=Flights(redis),
         copies=UsageCopies(redis, metrics),
+        checker=Checker(),
+        templates=ChatTemplates(db),
         upload_waits=Bell(redis, "tenora:uploads"),
     )
-
-
-def open_object_store(location: str) -> ObjectStore:
-    """A folder (made if missing) or anything obstore has a URL for (s3://, gs://, az://)."""
-    if "://" in location:
-        return obstore.store.from_url(location)
-    return obstore.store.LocalStore(prefix=Path(location), mkdir=True)
 
 
 @asynccontextmanager

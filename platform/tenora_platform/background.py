@@ -23,6 +23,9 @@ NEEDED = ("leases", "flights", "redis", "usage")
 """Without these, requests must not be served by the process that does them itself: it shows in its
 /readyz when one fails. What fails in a worker is a warning there."""
 
+IN_FLIGHT = ("leases", "flights", "budgets", "copies")
+"""What of an API process' work is about requests of its own making too."""
+
 _RETRY_S = 5.0
 _CANCEL_S = 0.5
 _log = structlog.get_logger(__name__)
@@ -37,6 +40,7 @@ def api_work(state: AppState) -> Work:
         "copies": state.copies.keep_on,
         "presence": state.presence.keep,
         "contents": state.contents.run,
+        "outcomes": state.outcomes.keep,
         "redis": partial(marks.keep, state.redis, _mark(state)),
     }
 
@@ -49,15 +53,19 @@ def worker_work(state: AppState) -> Work:
     """Of workers. Several may run: each job is taken by one of them, or does no harm twice."""
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.canary.rounds import Canary
+    from tenora_platform.evaluations.worker import EvaluationWorker
     from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.invoices.worker import InvoiceWorker
     from tenora_platform.ledger.expiry import CreditKeeper
     from tenora_platform.ledger.poster import Poster
+    from tenora_platform.people import sweeper as people_sweeper
+    from tenora_platform.probing.worker import Prober
     from tenora_platform.receipts import sweeper as receipts_sweeper
     from tenora_platform.reconciliation.service import Reconciler
     from tenora_platform.registry.collector import Collector
     from tenora_platform.registry.forgetting import Forgetter
     from tenora_platform.registry.worker import IntakeWorker
+    from tenora_platform.rollouts.keeper import RolloutKeeper
     from tenora_platform.usage.archive import UsageArchive
     from tenora_platform.usage.copies import CopyReader
     from tenora_platform.usage.engine_totals import TotalsKeeper
@@ -77,8 +85,10 @@ def worker_work(state: AppState) -> Work:
         "intake": IntakeWorker(state).run,
         "collector": Collector(state).run,
         "forgetter": Forgetter(state).run,
+        "rollouts": RolloutKeeper(state).run,
         "idempotency": partial(keep_swept, state.db),
         "receipts": partial(receipts_sweeper.keep_swept, state.db),
+        "people": partial(people_sweeper.keep_swept, state.db, state.auth.sessions),
         "usage": sink.run,
         "ledger": Poster(state.db, state.ledger).run,
         "credit": CreditKeeper(state.db, state.ledger).run,
@@ -92,6 +102,10 @@ def worker_work(state: AppState) -> Work:
         "leftovers": Leftovers(state.db, sink, state.unbilled).run,
         "reconciliation": Reconciler(state).run,
         "canary": Canary(state).run,
+        "probes": Prober(state).run,
+        "evaluations": EvaluationWorker(state).run,
+        # What evaluations ask is in flight here, as requests are in API processes.
+        **{name: each for name, each in api_work(state).items() if name in IN_FLIGHT},
     }
 
 

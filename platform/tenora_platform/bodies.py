@@ -21,10 +21,10 @@ class RequestBody:
     """One request's body. `allow` opens it; until then not one byte is taken."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        length = _header(scope, b"content-length") or b""
+        length = header_of(scope, b"content-length") or b""
         self.declared_bytes = int(length) if length.isdigit() else None
         """What the client says of its length; None where it says nothing."""
-        chunked = _header(scope, b"transfer-encoding") is not None
+        chunked = header_of(scope, b"transfer-encoding") is not None
         self.ended = not (self.declared_bytes or chunked)
         self.allowed_bytes: int | None = None
         self.values_max = VALUES_MAX
@@ -126,6 +126,7 @@ def too_large(most_bytes: int) -> TooLargeError:
     return TooLargeError(f"The body is larger than this server accepts here ({most_bytes} bytes).")
 
 
-def _header(scope: Scope, name: bytes) -> bytes | None:
+def header_of(scope: Scope, name: bytes) -> bytes | None:
+    """The first of this name, which is in lower case."""
     found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
     return found

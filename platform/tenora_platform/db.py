@@ -3,8 +3,10 @@ not know the tables; migrations make the schema and `bootstrap` makes the roles.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from sqlalchemy import Connection, MetaData, TextClause, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Session, SessionTransaction
+from sqlalchemy.pool import QueuePool
 
 from tenora_platform.installation import Installation
 from tenora_platform.secret import ServerSecret
@@ -21,6 +24,7 @@ CONNECTIONS = 24
 STATEMENT_TIMEOUT_S = 15.0
 _LOCK_TIMEOUT_S = 10.0  # before the statement's, so that it can be told from a slow one
 _IDLE_TIMEOUT_S = 60.0  # in a transaction: no route waits for its client while it holds one
+_LAST_S = 5.0  # what is under way while the database is closed
 _PATIENT = {
     # Work beside requests: a statement over a month of usage, and the claim on an upload, which is
     # held for as long as its bytes are fetched and looked through.
@@ -126,8 +130,9 @@ class Database:
             await connection.execute(text("select 1"))
 
     async def close(self) -> None:
-        await self._app.dispose()
-        await self._admin.dispose()
+        """Close every connection, those in use once they are given back."""
+        await _close(self._app)
+        await _close(self._admin)
 
 
 async def enter_tenant(session: AsyncSession, tenant_id: str) -> None:
@@ -162,6 +167,15 @@ def _engine(url: URL, connections: int) -> AsyncEngine:
         hide_parameters=True,  # else errors carry tenants' data into the log
         connect_args={"connect_timeout": 10},
     )
+
+
+async def _close(engine: AsyncEngine) -> None:
+    """A connection that came back after `dispose` would stay open: its pool is nobody's by then."""
+    pool, until_s = engine.pool, time.monotonic() + _LAST_S
+    assert isinstance(pool, QueuePool)
+    while pool.checkedout() and time.monotonic() < until_s:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.01)
+    await engine.dispose()
 
 
 @asynccontextmanager

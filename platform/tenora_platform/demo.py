@@ -17,7 +17,7 @@ from tenora_platform.admin_key import make_admin_key
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import base_url
 from tenora_platform.resources import examples_folder
-from tenora_platform.secret import load_secret, write_private
+from tenora_platform.secret import write_private
 from tenora_platform.settings import Settings
 
 _CHECK_S = 120
@@ -40,8 +40,7 @@ def prepare_demo(settings: Settings) -> Settings:
         return settings
     remembered = settings.data_dir / "admin_key"
     if not remembered.exists():
-        configured = settings.secret.get_secret_value() if settings.secret else None
-        key = make_admin_key(settings, load_secret(settings.data_dir, configured))
+        key = make_admin_key(settings, settings.server_secret())
         write_private(remembered, key + "\n")
     return settings.model_copy(update={"admin_key": SecretStr(remembered.read_text().strip())})
 

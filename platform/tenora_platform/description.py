@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from tenora_platform.auth import declared_roles
 from tenora_platform.operators.roles import ROLES, Role
+from tenora_platform.people.sessions import COOKIE
 
 _SCHEMES = {
     "tenantKey": {
@@ -21,7 +22,14 @@ _SCHEMES = {
         "scheme": "bearer",
         "description": "The operator's admin key.",
     },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": "Of who is signed in; what is no GET also needs the header x-csrf-token.",
+    },
 }
+_OPEN = ("/auth/methods", "/auth/login", "/auth/callback")
 
 
 class DescribedApi(FastAPI):
@@ -60,10 +68,15 @@ def roles_of_routes(app: FastAPI) -> dict[tuple[str, str], tuple[Role, ...]]:
 
 def _security(path: str) -> list[dict[str, list[str]]]:
     """OpenAPI's form: any one of these; an empty one is no key at all."""
+    session: dict[str, list[str]] = {"session": []}
     if path == "/v1/me":
-        return [{"tenantKey": []}, {"adminKey": []}]
+        return [{"tenantKey": []}, {"adminKey": []}, session]
+    if path.startswith(("/v1/people", "/v1/invitations")):
+        return [session]
     if path.startswith("/v1/"):
-        return [{"tenantKey": []}]
+        return [{"tenantKey": []}, session]
     if path.startswith("/admin/"):
-        return [{"adminKey": []}]
-    return [{}, {"adminKey": []}] if path == "/metrics" else []
+        return [{"adminKey": []}, session]
+    if path.startswith("/auth/"):
+        return [] if path in _OPEN else [session]
+    return [{}, {"adminKey": []}, session] if path == "/metrics" else []

@@ -20,9 +20,9 @@ _CLIENT_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 
 class RequestEdge:
     """Gives every request an id (`x-request-id`; a sane one of the client's is kept) and a ULID
-    that is always ours, binds the id to the log, counts and times the request, and turns what
-    nobody caught into a 500 that names the id. Nothing is buffered, so a client that goes away is
-    seen at once."""
+    that is always ours, binds the id and the client's address to the log, counts and times the
+    request, and turns what nobody caught into a 500 that names the id. Nothing is buffered, so a
+    client that goes away is seen at once."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -48,7 +48,9 @@ class RequestEdge:
             await send(message)
 
         started = time.perf_counter()
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        peer = scope.get("client")
+        address = peer[0] if peer else None
+        with structlog.contextvars.bound_contextvars(request_id=request_id, address=address):
             try:
                 await self.app(scope, receive, send_with_id)
             except ClientDisconnect:

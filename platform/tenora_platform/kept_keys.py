@@ -57,19 +57,25 @@ def verified(rows: Iterable[KeyT], digest: str) -> tuple[KeyT, datetime | None]:
     """The key whose secret this is, and until when the secret is good. Raises UnauthorizedError
     for none, a revoked and an expired one."""
     for row in rows:
-        if hmac.compare_digest(row.hash, digest):
-            until = row.expires_at
-        elif row.previous_hash is not None and hmac.compare_digest(row.previous_hash, digest):
-            assert row.previous_expires_at is not None  # a constraint of the table
-            until = min(row.previous_expires_at, row.expires_at or row.previous_expires_at)
-        else:
-            continue
-        if row.revoked_at is not None:
-            raise UnauthorizedError("This API key has been revoked.", code="key_revoked")
-        if has_passed(until):
-            raise UnauthorizedError("This API key has expired.", code="key_expired")
-        return row, until
+        for prefix, kept in ((row.prefix, row.hash), (row.previous_prefix, row.previous_hash)):
+            if prefix is not None and kept is not None and hmac.compare_digest(kept, digest):
+                return row, good_until(row, prefix)
     raise UnauthorizedError("Incorrect API key provided.")
+
+
+def good_until(row: KeptKey, prefix: str | None) -> datetime | None:
+    """Until when the key's secret of this prefix is good; None: for ever. Raises UnauthorizedError
+    for a key that was revoked or has expired, and for a secret that has ended."""
+    until = row.expires_at
+    if prefix != row.prefix:
+        if prefix != row.previous_prefix or row.previous_expires_at is None:
+            raise UnauthorizedError("This API key has been replaced.", code="key_rotated")
+        until = min(row.previous_expires_at, until or row.previous_expires_at)
+    if row.revoked_at is not None:
+        raise UnauthorizedError("This API key has been revoked.", code="key_revoked")
+    if has_passed(until):
+        raise UnauthorizedError("This API key has expired.", code="key_expired")
+    return until
 
 
 async def note_use(session: AsyncSession, row: KeptKey) -> None:

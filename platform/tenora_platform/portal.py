@@ -13,7 +13,17 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 PAGES = frozenset(
-    {"/", "/adapters", "/playground", "/usage", "/keys", "/operator/tenants", "/operator/engine"}
+    {
+        "/",
+        "/adapters",
+        "/playground",
+        "/usage",
+        "/keys",
+        "/people",
+        "/invitation",
+        "/operator/tenants",
+        "/operator/engine",
+    }
 )
 """The routes of admin_ui/src/App.tsx, which a browser may ask for directly."""
 DOCS = "/docs"

@@ -73,6 +73,13 @@ Name = Annotated[
         strip_whitespace=True, min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$"
     ),
 ]
+Reason = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$"
+    ),
+]
+"""In a person's words, of a change."""
 
 
 class Rotation(Body):

@@ -62,6 +62,7 @@ class PlatformServer(uvicorn.Server):
                 ws="none",
                 timeout_graceful_shutdown=math.ceil(settings.drain_s) + _LAST_WORDS_S,
                 server_header=False,
+                forwarded_allow_ips=settings.trusted_proxies,
             )
         )
         self._drain_s = settings.drain_s

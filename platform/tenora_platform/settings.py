@@ -8,15 +8,17 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tenora_engine.config import EngineConfig, PolicyName, SchedulingPolicy
 from tenora_platform.installation import InstallationName
 from tenora_platform.resources import is_installed
+from tenora_platform.secret import ServerSecret, load_secret
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_SAFE_URL = re.compile(r"^(https://[^/?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?)[^?#]*$")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(|[kmgt]i?)b?\s*$", re.IGNORECASE)
 
 
@@ -62,6 +64,8 @@ class Settings(BaseSettings):
     """Uploads that would leave less free on the data directory's disk are answered 507."""
     cors_origins: str = ""
     """Origins whose pages may call the API, separated by commas, or *; none when empty."""
+    trusted_proxies: str = "127.0.0.1"
+    """Addresses of proxies whose X-Forwarded-For is believed, separated by commas, or *."""
     max_connections: int | None = Field(default=None, ge=1)
     """Connections in all; what the limit of open files leaves when absent."""
     max_address_connections: int = Field(default=1000, ge=1)
@@ -84,8 +88,30 @@ class Settings(BaseSettings):
     """Seconds between the rounds of a canary tenant that checks answers and bills; 0 is none."""
     canary_url: str | None = None
     """Where the canary asks; host and port of this installation's API when absent."""
+    probe_adapters: bool = True
+    """Whether every active version is asked a few prompts beside the base model, for its report."""
     auth_cache_s: int = Field(default=10, ge=0)
     """Seconds for which a key may be believed without asking the database; 0 is never."""
+
+    # Who signs in
+    public_url: str | None = None
+    """Where people reach the portal and the API; http://host:port when absent."""
+    session_idle_s: float = Field(default=12 * 3600, gt=0)
+    """Seconds after which a session of the portal ends when unused."""
+    session_max_s: float = Field(default=7 * 24 * 3600, gt=0)
+    """Seconds after which it ends in any case."""
+    oidc_issuer: str | None = None
+    """The OpenID Connect provider by which people sign in; they show a key when absent."""
+    oidc_client_id: str | None = None
+    """Ours at the provider."""
+    oidc_client_secret: SecretStr | None = None
+    """Ours at the provider; none when absent, for a public client."""
+    oidc_name: str = "single sign-on"
+    """What the button says: Sign in with ..."""
+    oidc_scopes: str = "openid email profile"
+    """What the provider is asked for."""
+    oidc_owner_email: str | None = None
+    """Whoever signs in with this verified email is an owner among the operator's people."""
 
     # Money
     invoice_font: Path | None = None
@@ -111,6 +137,9 @@ class Settings(BaseSettings):
     """Redis or Valkey; an embedded one under the data directory when absent."""
     object_store: str | None = None
     """A path, s3://, gs:// or az://; <data-dir>/objects when absent."""
+    import_prefixes: str = ""
+    """URLs, separated by commas, below which tenants may import adapters (s3://bucket/{tenant}; the
+    tenant's id stands for {tenant}); none when empty."""
     spool_dir: Path | None = None
     """Where an upload lies while it is checked; <data-dir>/spool when absent."""
     portal_dir: Path | None = None
@@ -174,10 +203,35 @@ class Settings(BaseSettings):
     seed: int = 0
     """For requests that name no seed."""
 
+    @model_validator(mode="after")
+    def _sign_in_is_whole(self) -> Settings:
+        if self.oidc_issuer is None:
+            return self
+        if self.oidc_client_id is None or self.public_url is None:
+            raise ValueError(
+                "sign-in by OpenID Connect needs TENORA_OIDC_CLIENT_ID and TENORA_PUBLIC_URL; the "
+                "provider sends people back to <public url>/auth/callback"
+            )
+        for name, url in (("oidc_issuer", self.oidc_issuer), ("public_url", self.public_url)):
+            if not _SAFE_URL.match(url):
+                raise ValueError(
+                    f"TENORA_{name.upper()} must be https:// (http:// on this machine)"
+                )
+        return self
+
+    @property
+    def base_url(self) -> str:
+        """Where people reach us, without a slash at its end."""
+        return self.public_url.rstrip("/") if self.public_url is not None else self._own_url
+
     @property
     def canary_base_url(self) -> str:
         if self.canary_url is not None:
             return self.canary_url.rstrip("/").removesuffix("/v1")
+        return self._own_url
+
+    @property
+    def _own_url(self) -> str:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -199,6 +253,11 @@ class Settings(BaseSettings):
     @property
     def spool_folder(self) -> Path:
         return self.spool_dir or self.data_dir / "spool"
+
+    def server_secret(self) -> ServerSecret:
+        """The configured one, else the one kept in the data directory, made on first use."""
+        configured = self.secret.get_secret_value() if self.secret else None
+        return load_secret(self.data_dir, configured)
 
     def with_urls(self, *, database_url: str, redis_url: str) -> Settings:
         """The same settings with the servers that run now."""

@@ -20,16 +20,21 @@ from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
+from tenora_platform.intake.checker import Checker
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
+from tenora_platform.people.oidc import Provider
 from tenora_platform.processes.presence import Presence
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.registry.resolver import Resolver
+from tenora_platform.rollouts.outcomes import Outcomes
+from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
+from tenora_platform.templates.service import ChatTemplates
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
@@ -54,7 +59,10 @@ class AppState:
     engine: EngineClient
     engine_life: EngineLife
     auth: Authenticator
+    provider: Provider | None  # of people's sign-in; None: by keys alone
     resolver: Resolver
+    outcomes: Outcomes
+    shadows: ShadowTasks
     limits: Limits
     budgets: Budgets
     audit: AuditLog
@@ -68,6 +76,8 @@ class AppState:
     flights: Flights
     copies: UsageCopies
     presence: Presence
+    checker: Checker
+    templates: ChatTemplates
     upload_waits: Bell  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 

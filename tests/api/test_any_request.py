@@ -79,7 +79,6 @@ async def check_other(api: Api, other: TestTenant) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 @settings(
     max_examples=10,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

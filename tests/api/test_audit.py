@@ -4,7 +4,8 @@ and changing them all the same is found."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import itertools
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,20 +15,12 @@ import pytest
 
 from adapter_files import adapter_form
 from api_harness import ADMIN_KEY, Api
-from platform_fixtures import Servers, plain_url
+from platform_fixtures import Connection, Servers, plain_url
 from tenora_platform.audit import repository
 from tenora_platform.audit.tables import AuditRow
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.ids import new_id
 from tenora_platform.installation import DEFAULT
-
-Connection = psycopg.Connection[tuple[object, ...]]
-
-
-@pytest.fixture
-def owner(database_url: str) -> Iterator[Connection]:
-    with psycopg.connect(plain_url(database_url), autocommit=True) as connection:
-        yield connection
 
 
 async def verdict(api: Api) -> str | None:
@@ -66,6 +59,41 @@ async def test_every_change_is_written_down(api: Api) -> None:
     assert plans[0]["target"] == "audited"
     assert plans[0]["chain"] == "operator"
     assert await verdict(api) is None
+
+
+async def test_entries_say_from_where(api: Api) -> None:
+    """By the address of the connection; a proxy's word counts where the proxy is trusted, which is
+    the server's affair (uvicorn's ProxyHeadersMiddleware)."""
+    tenant = await api.new_tenant()
+    await api.call(tenant.key, "POST", "/v1/api_keys", json={})
+    mine = (await api.call(tenant.key, "GET", "/v1/audit_logs")).json()["data"]
+    assert [entry["action"] for entry in mine][:2] == ["api_key.create", "api_key.create"]
+    assert mine[0]["address"] == "127.0.0.1"
+    assert mine[0]["details"]["address"] == "127.0.0.1"  # is hashed
+    other = await api.new_tenant()
+    theirs = (await api.call(other.key, "GET", "/v1/audit_logs")).json()["data"]
+    assert {entry["tenant_id"] for entry in theirs} == {other.id}
+    by = f"/v1/audit_logs?actor=api_key:{tenant.key_id}&action=api_key.create&target={tenant.id}"
+    assert (await api.call(tenant.key, "GET", by)).json()["data"] == []
+    one = f"/v1/audit_logs?target={mine[0]['target']}"
+    assert (await api.call(tenant.key, "GET", one)).json()["data"] == mine[:1]
+
+
+async def test_the_log_is_exported_whole_and_in_order(api: Api) -> None:
+    tenant = await api.new_tenant()
+    for _ in range(3):
+        await api.call(tenant.key, "POST", "/v1/api_keys", json={})
+    path = "/admin/v1/audit_logs/export"
+    lines = [json.loads(each) for each in (await api.admin("GET", path)).text.splitlines()]
+    places = [(entry["chain"], entry["seq"]) for entry in lines]
+    assert places == sorted(places)
+    alone = (await api.admin("GET", f"{path}?tenant_id={tenant.id}")).text.splitlines()
+    assert [json.loads(each)["seq"] for each in alone] == [1, 2, 3, 4, 5]
+    operator = (await api.admin("GET", f"{path}?operator=true")).text.splitlines()
+    assert {json.loads(each)["chain"] for each in operator} == {"operator"}
+    for line, after in itertools.pairwise(lines):
+        if line["chain"] == after["chain"]:
+            assert after["prev_hash"] == line["hash"]
 
 
 async def test_what_is_refused_leaves_no_entry(api: Api) -> None:
@@ -218,8 +246,9 @@ async def test_an_alias_entry_has_both_targets(api: Api) -> None:
         path = "/v1/adapters/aliased/aliases/prod"
         await api.call(tenant.key, "PUT", path, json={"targets": after})
         entry = await last_entry(api, "adapter_alias.put")
-        assert entry["before"] == (None if before is None else {"targets": before})
-        assert entry["after"] == {"targets": after}
+        expected = None if before is None else {"targets": before, "shadow": None}
+        assert entry["before"] == expected
+        assert entry["after"] == {"targets": after, "shadow": None}
     await api.call(tenant.key, "DELETE", "/v1/adapters/aliased/versions/2")
     entry = await last_entry(api, "adapter_version.delete")
     assert (entry["before"], entry["after"]) == ({"state": "active"}, {"state": "revoked"})

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 from pydantic import ValidationError
@@ -242,8 +244,6 @@ def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
     assert (code, json.loads(text)) == (0, [])
     code, text = run("usage", "show", "--json", *where, **own)
     assert code == 0, text
-    code, text = run("usage", "costs", *where, **own)
-    assert code == 0, text
 
     code, text = run("adapter", "push", str(tmp_path), "--name", "a", *where, **own)
     assert (code, "adapter_config.json" in text) == (1, True)
@@ -255,6 +255,24 @@ def test_managing_from_a_shell(listening: Listening, tmp_path: Path) -> None:
     assert (code, "the admin key" in text) == (1, True)
     code, text = run("tenant", "list", "--url", f"http://127.0.0.1:{free_port()}", **admin)
     assert (code, "cannot be reached" in text) == (1, True)
+
+
+def test_costs_say_each_meter(listening: Listening) -> None:
+    where = ("--url", listening.url)
+    code, text = run("tenant", "create", "paying", "--json", *where, TENORA_ADMIN_KEY=ADMIN_KEY)
+    assert code == 0, text
+    key = json.loads(text)["key"]
+    asked = httpx.post(
+        f"{listening.url}/v1/completions",
+        headers={"authorization": f"Bearer {key}"},
+        json={"model": "fake-base", "prompt": "abcd", "max_tokens": 3},
+    )
+    assert asked.status_code == 200, asked.text
+    deadline = time.monotonic() + 30
+    while "output" not in text and time.monotonic() < deadline:
+        code, text = run("usage", "costs", "--bucket", "1mo", *where, TENORA_API_KEY=key)
+        assert code == 0, text
+    assert re.search(r"output 3: 0\.0000012", text), text
 
 
 def test_proofs_end_with_1_when_something_is_wrong(listening: Listening, database_url: str) -> None:

@@ -21,6 +21,7 @@ from fake_engine import FakeEngine
 from shell import Listening, run
 from tenora_platform.cli.client import server_url
 from tenora_platform.cli.errors import CliError
+from trainers import sharded, with_files
 
 
 @pytest.fixture
@@ -103,13 +104,30 @@ def test_pickled_weights_can_be_converted_as_told(
     file.unlink()
     code, text = adapter(listening, key, "push", str(folder), "--name", "pickled")
     assert code == 1
-    assert "adapter_model.bin only" in text
+    assert "pickled weights, which Tenora never opens" in text
     command = shlex.split(text[text.index("python -c") :])
     subprocess.run([sys.executable, *command[1:3]], check=True, timeout=120)
     converted = load_file(file)
     assert converted.keys() == tensors.keys()
     assert all(torch.equal(converted[name], tensors[name]) for name in tensors)
     assert adapter(listening, key, "push", str(folder), "--name", "pickled")[0] == 0
+
+
+def test_weights_in_several_files_are_sent_as_one(
+    listening: Listening, key: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "adapter", listening.engine)
+    assert adapter(listening, key, "push", str(folder), "--name", "whole")[0] == 0
+    sharded(folder, 3)
+    with_files(folder, "README.md", "checkpoint-7/optimizer.pt")
+    code, text = adapter(listening, key, "push", str(folder), "--name", "sharded")
+    assert code == 0, text
+    assert "not sent: README.md, checkpoint-7/" in text
+    listed = json.loads(adapter(listening, key, "list", "--json")[1])
+    whole, merged = (each["validation"]["facts"] for each in listed)
+    assert whole.pop("weight_bytes") > 0
+    assert merged.pop("weight_bytes") > 0
+    assert whole == merged
 
 
 def test_the_version_and_help() -> None:

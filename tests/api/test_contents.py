@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +12,7 @@ import psycopg
 import pytest
 
 from api_harness import Api, TestTenant
-from platform_fixtures import MakeApi, plain_url
+from platform_fixtures import Connection, MakeApi, plain_url
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.installation import DEFAULT
 from tenora_platform.receipts.contents import Seal
@@ -24,13 +23,6 @@ from tenora_platform.usage.sink import UsageSink
 SECRET_TEXT = "the recipe is cinnamon"
 ANSWER = "I shall tell nobody"
 CHAT = {"model": "fake-base", "messages": [{"role": "user", "content": SECRET_TEXT}]}
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture
-def owner(database_url: str) -> Iterator[Connection]:
-    with psycopg.connect(plain_url(database_url), autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture(autouse=True)

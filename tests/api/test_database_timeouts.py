@@ -160,6 +160,23 @@ async def test_connections_are_bounded(servers: Servers) -> None:
         await db.close()
 
 
+async def test_who_is_under_way_ends_before_the_database_is_closed(servers: Servers) -> None:
+    """Else a connection comes back to a pool that is nobody's, and stays open."""
+    db = Database(database_urls(servers.new_database(), servers.secret, DEFAULT))
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        async with db.tenant_session("tenant_x") as opened:
+            await opened.execute(text("select 1"))
+            begun.set()
+            await asyncio.sleep(0.1)
+
+    working = asyncio.create_task(work())
+    await begun.wait()
+    await db.close()
+    assert working.done()
+
+
 def test_the_servers_room_is_for_all_processes(
     servers: Servers, urls: DatabaseUrls, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.types import Message
 
 from api_harness import ADMIN_KEY, Api, TestTenant
+from people import signed_in
 from served_api import served
 from tenora_bench.edge import PATHS, send_body
 from tenora_platform.app import openapi_document
@@ -25,7 +26,16 @@ from tenora_platform.edge import BODY_BYTES_MAX, EdgeRoute, before_body
 from tenora_platform.idempotency.layer import WITHOUT
 
 Routes = list[tuple[str, str]]
-PUBLIC = {"/healthz", "/version", "/readyz", "/metrics", "/.well-known/tenora-keys.json"}
+PUBLIC = {
+    "/healthz",
+    "/version",
+    "/readyz",
+    "/metrics",
+    "/.well-known/tenora-keys.json",
+    "/auth/methods",
+    "/auth/login",
+    "/auth/callback",
+}
 """What answers without a key; all others must not."""
 LINGER_BYTES = 2 * 1024**2
 GIB = 1024**3
@@ -37,9 +47,16 @@ def routes() -> Routes:
 
 
 ROUTES = routes()
-CLOSED = [(method, path) for method, path in ROUTES if path not in PUBLIC]
+SIGN_IN = ("POST", "/auth/session")
+"""Reads a small body, in which the key is."""
+CLOSED = [
+    (method, path) for method, path in ROUTES if path not in PUBLIC and (method, path) != SIGN_IN
+]
 ADMIN = [(method, path) for method, path in CLOSED if path.startswith("/admin/")]
-TENANT = [(method, path) for method, path in CLOSED if not path.startswith("/admin/")]
+PEOPLES = ("/auth/", "/v1/people", "/v1/invitations")
+"""What is of people and their sessions takes no key at all."""
+KEYED = [(method, path) for method, path in CLOSED if not path.startswith(PEOPLES)]
+TENANT = [(method, path) for method, path in KEYED if not path.startswith("/admin/")]
 EITHER = {"/v1/me"}
 """What any valid key may ask, an admin key too."""
 
@@ -194,8 +211,13 @@ def key_for(path: str, tenant: TestTenant) -> str:
 async def test_a_body_beyond_its_routes_size_is_refused_unread(
     api: Api, tenant: TestTenant, paths: Callable[[str], str]
 ) -> None:
+    person = await signed_in(api, (tenant.id, "owner"))
+    more = [(name.encode(), value.encode()) for name, value in person.headers.items()]
     for method, path in CLOSED:
-        answer = await ask(api, method, paths(path), key_for(path, tenant))
+        if (method, path) in KEYED:
+            answer = await ask(api, method, paths(path), key_for(path, tenant))
+        else:
+            answer = await ask(api, method, paths(path), more=more)
         assert answer.status == 413, (method, path)
         assert is_unread(answer), (method, path)
 
@@ -205,6 +227,7 @@ SIZES = {
     "/v1/completions": 8 * 1024**2,
     "/v1/adapters": 3_400_000,  # what the plan stores, and the form
     "/v1/adapters/preflight": 1_400_000,
+    "/v1/evaluations": 8 * 1024**2,
     "/v1/uploads/{upload_id}/parts": 67_000,  # of an upload of 1,000 bytes
 }
 
@@ -212,7 +235,7 @@ SIZES = {
 async def test_a_body_of_unknown_length_is_read_up_to_its_routes_size(
     api: Api, tenant: TestTenant, paths: Callable[[str], str]
 ) -> None:
-    reading = [(method, path) for method, path in CLOSED if method != "GET"]
+    reading = [(method, path) for method, path in KEYED if method != "GET"]
     for method, path in reading:
         key = key_for(path, tenant)
         most = SIZES.get(path, BODY_BYTES_MAX) if method == "POST" else BODY_BYTES_MAX

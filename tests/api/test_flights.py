@@ -16,6 +16,8 @@ from sqlalchemy import select
 from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
 from served_api import HELLO, reset, served
+from tenora_platform.errors import ApiError
+from tenora_platform.inference.flights import Flights
 from tenora_platform.usage.reading import tenant_no
 from tenora_platform.usage.tables import UsageEventRow
 
@@ -45,12 +47,21 @@ async def streamed(http: httpx.AsyncClient, key: str, path: str = PATH) -> Async
                 yield json.loads(line.removeprefix("data: "))
 
 
-async def begin(api: Api, events: AsyncIterator[Any]) -> None:
-    """Let a few tokens through, then hold the engine again."""
+async def begin(api: Api, *streams: AsyncIterator[Any]) -> None:
+    """Let a few tokens of each through, then hold the engine again. Once it has all requests: until
+    then what is open to one would let another run to its end."""
     assert api.engine.gate is not None
+    asked = len(api.engine.requests) + len(streams)
+    first = asyncio.gather(*(anext(events) for events in streams))
+    async with asyncio.timeout(20):
+        while len(api.engine.requests) < asked:  # noqa: ASYNC110 - the engine sets no event
+            await asyncio.sleep(0.01)
     api.engine.gate.set()
-    for _ in range(4):
-        assert "choices" in await anext(events)
+    for event in await first:
+        assert "choices" in event
+    for events in streams:
+        for _ in range(3):
+            assert "choices" in await anext(events)
     api.engine.gate.clear()
 
 
@@ -141,8 +152,7 @@ async def test_a_stream_ends_with_its_secret_and_not_with_the_keys_other_one(
             httpx.AsyncClient(base_url=url.removesuffix("/v1")) as http,
         ):
             old, new = streamed(http, mine.key), streamed(http, second_key)
-            await begin(second, old)
-            await begin(second, new)
+            await begin(second, old, new)
             await api.state.flights.secret_ended(mine.key.split("_")[1])
             async with asyncio.timeout(10):
                 while not second.engine.aborted:  # noqa: ASYNC110 - set on the other side
@@ -179,6 +189,25 @@ async def test_what_redis_did_not_take_is_said_again(
                 while not second.engine.aborted:  # noqa: ASYNC110 - set on the other side
                     await asyncio.sleep(0.02)
             assert (await last_of(second, ending))["error"]["code"] == "tenant_suspended"
+
+
+async def test_what_was_said_before_the_first_look_is_read(api: Api) -> None:
+    """Redis was away when the process began, or it was only slow."""
+    tenant = await api.state.auth.tenant((await api.new_tenant("early")).key)
+    ended = asyncio.Event()
+
+    class Run:
+        async def end(self, error: ApiError) -> None:
+            assert error.code == "tenant_suspended"
+            ended.set()
+
+    flights = Flights(api.state.redis)
+    async with flights.flight(tenant, (Run(),)):
+        await api.state.flights.tenant_suspended(tenant.tenant_id)
+        watching = asyncio.create_task(flights.keep_watch())
+        async with asyncio.timeout(10):
+            await ended.wait()
+    watching.cancel()
 
 
 async def test_what_a_stopping_server_cuts_is_told_so(make_api: MakeApi) -> None:

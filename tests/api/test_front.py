@@ -21,7 +21,7 @@ ORIGIN = "https://app.example"
 
 
 def test_the_portals_pages_are_its_routes() -> None:
-    assert set(re.findall(r'"(/[^"*]*)": <', APP.read_text())) | {"/"} == PAGES
+    assert set(re.findall(r'"(/[^"*]*)": <', APP.read_text())) | {"/", "/invitation"} == PAGES
 
 
 @pytest.fixture
@@ -129,14 +129,24 @@ async def test_pages_of_listed_origins_may_call(make_api: MakeApi) -> None:
 def test_the_description_says_which_key_a_route_takes() -> None:
     document = openapi_document()
     schemes = document["components"]["securitySchemes"]
-    assert {scheme["scheme"] for scheme in schemes.values()} == {"bearer"}
+    assert {name: scheme.get("scheme", scheme.get("in")) for name, scheme in schemes.items()} == {
+        "tenantKey": "bearer",
+        "adminKey": "bearer",
+        "session": "cookie",
+    }
+    session: dict[str, list[str]] = {"session": []}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path.startswith("/v1/"):
+            if path.startswith(("/v1/people", "/v1/invitations")):
+                assert operation["security"] == [session]
+            elif path.startswith("/v1/"):
                 both: list[dict[str, list[str]]] = [{"tenantKey": []}, {"adminKey": []}]
-                assert operation["security"] == (both if path == "/v1/me" else both[:1])
+                keys = both if path == "/v1/me" else both[:1]
+                assert operation["security"] == [*keys, session]
             elif path.startswith("/admin/"):
-                assert operation["security"] == [{"adminKey": []}]
+                assert operation["security"] == [{"adminKey": []}, session]
+            elif path.startswith("/auth/"):
+                assert operation["security"] in ([], [session])
             else:
                 assert {} in operation["security"] or operation["security"] == []
 

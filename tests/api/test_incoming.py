@@ -131,13 +131,13 @@ async def test_a_check_uses_the_folder_that_the_operator_names(
 ) -> None:
     api, data, _ = apart
     used: list[Path] = []
-    place = Spool.place
+    place = Spool.file
 
     def noted(spool: Spool) -> object:
         used.append(spool._folder)
         return place(spool)
 
-    monkeypatch.setattr(Spool, "place", noted)
+    monkeypatch.setattr(Spool, "file", noted)
     tenant = await api.new_tenant("spooled", plan="premium")
     form = adapter_form(api.engine.model, "spooled", seed=3)
     assert (await api.call(tenant.key, "POST", "/v1/adapters", files=form)).status_code == 202

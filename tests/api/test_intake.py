@@ -121,7 +121,7 @@ def test_same_content_same_digest(check: Check, model: ModelInfo) -> None:
     [
         ({"use_dora": True}, "unsupported_dora"),
         ({"modules_to_save": ["lm_head"]}, "unsupported_modules_to_save"),
-        ({"bias": "all"}, "unsupported_bias"),
+        ({"bias": "some"}, "unsupported_bias"),
         ({"lora_bias": True}, "unsupported_bias"),
         ({"trainable_token_indices": [1]}, "unsupported_embeddings"),
         ({"layer_replication": [[0, 1]]}, "unsupported_layer_replication"),
@@ -285,9 +285,7 @@ def test_refused_files(check: Check, model: ModelInfo) -> None:
     assert codes(check(adapter_config(), good[:-1])) == {"size_mismatch"}
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_corrupted_headers(model: ModelInfo, tmp_path: Path, data: st.DataObject) -> None:
     """Whatever is done to the header: it is refused by name, or what is accepted covers the file
@@ -311,9 +309,7 @@ def test_corrupted_headers(model: ModelInfo, tmp_path: Path, data: st.DataObject
     assert position == len(raw)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

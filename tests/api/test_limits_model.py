@@ -296,7 +296,6 @@ def test_limits_are_their_model(redis_url: str, examples: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -129,7 +129,7 @@ def test_usage_of_older_installations_is_moved(servers: Servers, owned_url: str)
             ("u", waiting["request"], 0, "no price then", datetime(2019, 3, 2, tzinfo=UTC))
         ]
         days = superuser.execute(
-            "SELECT meter, quantity, amount FROM usage_days "
+            "SELECT meter, quantity, amount FROM usage_day_meters "
             "WHERE tenant_id = 't' AND day = '2026-11-01' ORDER BY meter"
         ).fetchall()
         assert days == [
@@ -141,7 +141,7 @@ def test_usage_of_older_installations_is_moved(servers: Servers, owned_url: str)
             ("uncached_prefill", 20, Decimal("0.00006")),
         ]
         hours = superuser.execute(
-            "SELECT hour, meter, price_version_no, quantity FROM usage_hours "
+            "SELECT hour, meter, price_version_no, quantity FROM usage_hour_meters "
             "WHERE tenant_id = 'u' ORDER BY hour, meter"
         ).fetchall()
         then = datetime(2019, 3, 1, tzinfo=UTC)

@@ -53,7 +53,7 @@ async def test_any_history_and_any_field(api: Api) -> None:
     seen: set[int] = set()
     bodies: list[Any] = []
 
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=120, suppress_health_check=list(HealthCheck))
     @given(fields)
     def collect(body: Any) -> None:
         bodies.append(body)

@@ -7,9 +7,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,7 +24,6 @@ from tenora_platform.errors import RateLimitedError, UnavailableError
 from tenora_platform.limits.service import Limits
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.redis_client import open_redis
-from tenora_platform.secret import ServerSecret
 
 ASK = {"model": "fake-base", "prompt": "0123456789", "max_tokens": 6}
 USED = 16
@@ -36,14 +34,6 @@ LEASE_S = 1.5
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hanging server is given up sooner than in earnest."""
     monkeypatch.setattr("tenora_platform.redis_client.ANSWER_S", 0.5)
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path / "v", ServerSecret(b"of-the-tests"))
-    server.start()
-    yield server
-    server.stop()
 
 
 MakeGone = Callable[..., Any]

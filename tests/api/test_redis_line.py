@@ -32,7 +32,7 @@ async def test_more_at_once_than_a_pool_has(redis: LineRedis) -> None:
     assert len(await redis.client_list()) < 5
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.binary(min_size=1, max_size=30), st.binary(max_size=300), min_size=1))
 async def test_answers_as_redis_py_does(
     redis: LineRedis, servers: Servers, values: dict[bytes, bytes]

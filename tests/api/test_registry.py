@@ -14,7 +14,7 @@ import obstore
 import pytest
 
 from adapter_files import adapter_config, adapter_form, adapter_tensors, form, safetensors
-from api_harness import Api, TestTenant
+from api_harness import Api, TestTenant, stored_objects
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.registry.tables import UploadRow
 from tenora_platform.registry.worker import IntakeWorker
@@ -50,11 +50,6 @@ async def pushed(api: Api, key: str, name: str, **more: Any) -> dict[str, Any]:
     return version
 
 
-def stored(api: Api) -> set[str]:
-    folder = api.state.settings.data_dir / "objects"
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 async def test_upload(api: Api, tenant: TestTenant) -> None:
     files = adapter_form(api.engine.model, "one", seed=1)
     made = await api.call(tenant.key, "POST", "/v1/adapters", files=files)
@@ -73,7 +68,7 @@ async def test_upload(api: Api, tenant: TestTenant) -> None:
     weights = await obstore.get_async(api.state.objects, weights_key(version["digest"]))
     assert bytes(await weights.bytes_async()) == files["weights"][1]
     async with asyncio.timeout(10):  # a version serves before its upload is given back
-        while any(name.startswith("staging/") for name in stored(api)) or any(  # noqa: ASYNC110
+        while any(name.startswith("staging/") for name in stored_objects(api)) or any(  # noqa: ASYNC110
             (api.state.settings.data_dir / "spool").iterdir()
         ):
             await asyncio.sleep(0.02)
@@ -219,7 +214,7 @@ async def test_deletion_gives_everything_back(api: Api, tenant: TestTenant) -> N
     assert answer.json() == {"id": version["id"], "object": "adapter_version", "deleted": True}
     assert digest in {forgotten for _, forgotten in api.engine.forgotten}
     await worker.run_once()
-    assert config_key(digest) in stored(api)  # the other tenant's version refers to it
+    assert config_key(digest) in stored_objects(api)  # the other tenant's version refers to it
     body = {"model": "gone", "messages": [{"role": "user", "content": "x"}]}
     answer = await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
     assert answer.status_code == 404
@@ -230,8 +225,8 @@ async def test_deletion_gives_everything_back(api: Api, tenant: TestTenant) -> N
     assert (await api.call(other.key, "DELETE", "/v1/adapters/kept")).status_code == 200
     assert (await api.call(other.key, "GET", "/v1/adapters/kept")).status_code == 404
     await worker.run_once()
-    assert config_key(digest) not in stored(api)
-    assert weights_key(digest) not in stored(api)
+    assert config_key(digest) not in stored_objects(api)
+    assert weights_key(digest) not in stored_objects(api)
     # The name is free, and numbering begins anew.
     assert (await pushed(api, other.key, "kept", seed=10))["version"] == 1
 
@@ -285,7 +280,7 @@ async def test_resumable_upload(api: Api, tenant: TestTenant) -> None:
     assert twice.status_code == 409
     assert (await api.call(tenant.key, "POST", f"{path}/cancel")).status_code == 409
     async with asyncio.timeout(10):  # its parts are given back after the check
-        while any(made.json()["id"] in name for name in stored(api)):  # noqa: ASYNC110
+        while any(made.json()["id"] in name for name in stored_objects(api)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -297,7 +292,7 @@ async def test_cancelled_upload(api: Api, tenant: TestTenant) -> None:
     assert cancelled.json()["status"] == "cancelled"
     late = await api.call(tenant.key, "POST", f"{path}/parts", files={"data": b"abc"})
     assert late.status_code == 409
-    assert not any(name.startswith(f"uploads/{made['id']}") for name in stored(api))
+    assert not any(name.startswith(f"uploads/{made['id']}") for name in stored_objects(api))
 
 
 async def test_expired_upload(api: Api, tenant: TestTenant) -> None:
@@ -312,17 +307,17 @@ async def test_expired_upload(api: Api, tenant: TestTenant) -> None:
     late = await api.call(tenant.key, "POST", f"{path}/parts", files={"data": b"abc"})
     assert late.status_code == 409
     async with asyncio.timeout(10):  # the application's own worker may have been quicker
-        while any(name.startswith(f"uploads/{made['id']}") for name in stored(api)):  # noqa: ASYNC110
+        while any(name.startswith(f"uploads/{made['id']}") for name in stored_objects(api)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 async def test_deleted_while_it_is_checked(api: Api, tenant: TestTenant) -> None:
     """Its content must not stay behind: no version refers to it."""
-    before = stored(api)
+    before = stored_objects(api)
 
     class Late(IntakeWorker):
         async def _activate(self, row: Any, checked: Any, digest: str, config: bytes) -> None:
-            assert config_key(digest) in stored(api)
+            assert config_key(digest) in stored_objects(api)
             await api.call(tenant.key, "DELETE", "/v1/adapters/fleeting")
             await super()._activate(row, checked, digest, config)
 
@@ -336,7 +331,7 @@ async def test_deleted_while_it_is_checked(api: Api, tenant: TestTenant) -> None
     finally:
         api.state.engine_life.started = True
     assert (await api.call(tenant.key, "GET", "/v1/adapters/fleeting")).status_code == 404
-    assert stored(api) <= before
+    assert stored_objects(api) <= before
 
 
 async def test_crash_before_the_upload_is_given_back(api: Api, tenant: TestTenant) -> None:
@@ -355,11 +350,11 @@ async def test_crash_before_the_upload_is_given_back(api: Api, tenant: TestTenan
         with pytest.raises(OSError, match="ended here"):
             await Crashing(ready).run_once()
         assert (await settled(api, tenant.key, "left"))["state"] == "active"
-        assert any(name.startswith(staged) for name in stored(api))
+        assert any(name.startswith(staged) for name in stored_objects(api))
         await IntakeWorker(ready).run_once()
     finally:
         api.state.engine_life.started = True
-    assert not any(name.startswith(staged) for name in stored(api))
+    assert not any(name.startswith(staged) for name in stored_objects(api))
 
 
 async def test_what_is_done_is_audited(api: Api, tenant: TestTenant) -> None:

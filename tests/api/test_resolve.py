@@ -25,7 +25,7 @@ async def tenant(api: Api) -> TestTenant:
 
 @pytest.fixture
 def resolver(api: Api) -> Resolver:
-    return Resolver(api.state.db, api.state.redis)
+    return Resolver(api.state.db, api.state.redis, api.state.secret)
 
 
 async def push(api: Api, tenant: TestTenant, name: str, seed: int) -> None:
@@ -97,6 +97,32 @@ async def test_weights_and_stickiness(api: Api, tenant: TestTenant, resolver: Re
     assert await resolved(resolver, tenant, "w@canary", "anyone") == "w@2"
 
 
+async def test_ten_thousand_resolutions(api: Api, tenant: TestTenant, resolver: Resolver) -> None:
+    """Within 2% of the weights, by who asks and by chance."""
+    for seed in (1, 2, 3):
+        await push(api, tenant, "many", seed)
+    await alias(api, tenant, "many", "prod", v1=70, v2=25, v3=5)
+
+    async def count(stickies: list[str | None]) -> collections.Counter[int]:
+        found: collections.Counter[int] = collections.Counter()
+        for at in range(0, len(stickies), 1000):
+            asked = [
+                resolver.resolve(tenant.id, "many", BASE, sticky=sticky)
+                for sticky in stickies[at : at + 1000]
+            ]
+            found.update(
+                each.adapter.version for each in await asyncio.gather(*asked) if each.adapter
+            )
+        return found
+
+    users: list[str | None] = [f"user {number}" for number in range(10_000)]
+    by_user, by_chance = await count(users), await count([None] * 10_000)
+    for version, weight in ((1, 70), (2, 25), (3, 5)):
+        assert abs(by_user[version] - 100 * weight) <= 200, by_user
+        assert abs(by_chance[version] - 100 * weight) <= 200, by_chance
+    assert await count(users[:2000]) == await count(users[:2000])
+
+
 async def test_served_from_redis(api: Api, tenant: TestTenant, resolver: Resolver) -> None:
     await push(api, tenant, "hot", 1)
     assert await resolved(resolver, tenant, "hot") == "hot@1"
@@ -106,11 +132,11 @@ async def test_served_from_redis(api: Api, tenant: TestTenant, resolver: Resolve
             raise AssertionError("the cache should have answered")
 
     nothing: Any = NoDatabase()
-    cached = Resolver(nothing, api.state.redis)
+    cached = Resolver(nothing, api.state.redis, api.state.secret)
     assert await resolved(cached, tenant, "hot") == "hot@1"
     assert await resolved(resolver, tenant, "missing") == "404"
     assert await resolved(cached, tenant, "missing") == "404"
-    name = f"tenora:models:{tenant.id}:as:"
+    name = f"tenora:models:{tenant.id}:means:"
     assert 0 < await api.state.redis.ttl(f"{name}missing") <= 5
     assert 5 < await api.state.redis.ttl(f"{name}hot") <= 60
     await cached.invalidate(tenant.id)
@@ -121,7 +147,7 @@ async def test_served_from_redis(api: Api, tenant: TestTenant, resolver: Resolve
 async def test_redis_outage(api: Api, tenant: TestTenant) -> None:
     await push(api, tenant, "sure", 1)
     gone = Redis.from_url("redis://127.0.0.1:1", socket_connect_timeout=1)
-    without = Resolver(api.state.db, gone)
+    without = Resolver(api.state.db, gone, api.state.secret)
     assert await resolved(without, tenant, "sure") == "sure@1"
     assert await resolved(without, tenant, "nobody") == "404"
     await without.invalidate(tenant.id)
@@ -138,8 +164,14 @@ async def test_a_change_during_a_look_up(api: Api, tenant: TestTenant) -> None:
             await api.call(tenant.key, "DELETE", "/v1/adapters/race")
             return found
 
-    assert await resolved(Slow(api.state.db, api.state.redis), tenant, "race") == "race@1"
-    assert await resolved(Resolver(api.state.db, api.state.redis), tenant, "race") == "404"
+    assert (
+        await resolved(Slow(api.state.db, api.state.redis, api.state.secret), tenant, "race")
+        == "race@1"
+    )
+    assert (
+        await resolved(Resolver(api.state.db, api.state.redis, api.state.secret), tenant, "race")
+        == "404"
+    )
 
 
 async def test_a_burst_asks_the_database_once(api: Api, tenant: TestTenant) -> None:
@@ -152,7 +184,7 @@ async def test_a_burst_asks_the_database_once(api: Api, tenant: TestTenant) -> N
             looked_up += 1
             return await super()._look_up(tenant_id, name, which)
 
-    counting = Counting(api.state.db, api.state.redis)
+    counting = Counting(api.state.db, api.state.redis, api.state.secret)
     found = await asyncio.gather(*(resolved(counting, tenant, "busy") for _ in range(20)))
     assert set(found) == {"busy@1"}
     assert looked_up == 1

@@ -11,29 +11,22 @@ import msgspec
 import pytest
 
 from api_harness import Api
+from tenant_contexts import plan_terms, tenant_context
 from tenora_engine.events import FinishEvent, SequenceEvent, TokenEvent
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
-from tenora_platform.auth import PlanTerms, TenantContext, Tier
+from tenora_platform.auth import PlanTerms, Tier
 from tenora_platform.inference.session import choose_tier
 
-PLAN = PlanTerms(
-    name="p",
+PLAN = plan_terms(
     sla_class="priority",
     tiers=("priority", "flex"),
     ttft_ms=500.0,
     tpot_ms=50.0,
     late="refuse",
     weight=2.0,
-    memory_share=None,
-    requests_per_min=None,
-    tokens_per_min=None,
-    parallel_requests=None,
-    adapters=None,
-    adapter_bytes=None,
-    budget=None,
 )
-TENANT = TenantContext(tenant_id="t", name="t", plan=PLAN, key_id="k", scopes=(), namespace="n")
+TENANT = tenant_context(PLAN)
 
 
 def test_the_tiers_are_the_engines_classes() -> None:

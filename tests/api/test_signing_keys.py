@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from api_harness import ADMIN_KEY, Api
-from platform_fixtures import MakeApi, plain_url
+from platform_fixtures import Connection, MakeApi
 from shell import Listening, run
 from tenora_platform.errors import UnavailableError
 from tenora_platform.receipts.document import UnknownKeyError, sign, verify
@@ -23,13 +20,6 @@ from tenora_platform.receipts.keys import read_key_set
 from tenora_platform.receipts.signing import forget_private
 
 KEYS = "/.well-known/tenora-keys.json"
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@pytest.fixture
-def owner(database_url: str) -> Iterator[Connection]:
-    with psycopg.connect(plain_url(database_url), autocommit=True) as connection:
-        yield connection
 
 
 async def published(api: Api) -> list[str]:

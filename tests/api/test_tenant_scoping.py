@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import text
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
+from people import Person, signed_in
 from tenora_platform.app import openapi_document
 from tenora_platform.ids import new_id
 from tenora_platform.registry.worker import IntakeWorker
@@ -24,6 +26,10 @@ PUBLIC = {
     ("GET", "/metrics"),
     ("GET", "/version"),
     ("GET", "/.well-known/tenora-keys.json"),
+    ("GET", "/auth/methods"),
+    ("GET", "/auth/login"),
+    ("GET", "/auth/callback"),
+    ("POST", "/auth/session"),
 }
 CHAT = [{"role": "user", "content": "x"}]
 _ROUTES = sorted(
@@ -86,12 +92,29 @@ async def money(api: Api, owner: TestTenant) -> dict[str, str]:
             "values (:delivery_id, :tenant, :endpoint_id, :event, now() + interval '1 hour')",
         ):
             await session.execute(text(statement), {**ids, "tenant": owner.id})
+    asked = {"adapter": NAME, "versions": [1], "scoring": "exact"}
+    asked["items"] = [{"prompt": "x", "expected": "y"}]
+    evaluation = await api.call(owner.key, "POST", "/v1/evaluations", json=asked)
+    ids["evaluation_id"] = evaluation.json()["id"]
     return {name: value for name, value in ids.items() if name != "event"}
 
 
 @pytest.fixture(scope="module")
 async def stranger(api: Api) -> TestTenant:
     return await api.new_tenant("stranger", plan="premium")
+
+
+@pytest.fixture(scope="module")
+async def people(api: Api, owner: TestTenant, stranger: TestTenant) -> dict[str, str]:
+    """An owner and an invitation of A's; `stranger` is who asks, an owner of B's."""
+    mine = await signed_in(api, (owner.id, "owner"))
+    made = await mine.call("POST", "/v1/invitations", json={"role": "viewer"})
+    return {"person_id": mine.id, "invitation_id": made.json()["id"]}
+
+
+@pytest.fixture(scope="module")
+async def person(api: Api, stranger: TestTenant) -> Person:
+    return await signed_in(api, (stranger.id, "owner"))
 
 
 def body_for(method: str, path: str, model: str) -> dict[str, Any]:
@@ -102,7 +125,13 @@ def body_for(method: str, path: str, model: str) -> dict[str, Any]:
         ("PUT", "/v1/adapters/{name}/aliases/{alias}"): {
             "json": {"targets": [{"version": 1, "weight": 100}]}
         },
+        ("PATCH", "/v1/adapters/{name}/versions/{version}"): {"json": {"state": "revoked"}},
+        ("POST", "/v1/adapters/{name}/aliases/{alias}/rollout"): {
+            "json": {"version": 1, "stages": [{"percent": 100}]}
+        },
+        ("PUT", "/v1/adapters/{name}/probe_prompts"): {"json": {"prompts": ["x"]}},
         ("PATCH", "/v1/api_keys/{key_id}"): {"json": {"name": "mine now"}},
+        ("PATCH", "/v1/people/{person_id}"): {"json": {"role": "viewer"}},
         ("PATCH", "/v1/webhook_endpoints/{endpoint_id}"): {"json": {"enabled": False}},
         ("POST", "/v1/uploads/{upload_id}/parts"): {"files": {"data": b"abc"}},
         ("POST", "/v1/uploads/{upload_id}/complete"): {"json": {"part_ids": ["part_x"]}},
@@ -127,11 +156,14 @@ async def test_what_is_anothers_does_not_exist(
     upload_id: str,
     request_id: str,
     money: dict[str, str],
+    people: dict[str, str],
+    person: Person,
     method: str,
     path: str,
 ) -> None:
     theirs = {
         **money,
+        **people,
         "no": "1",
         "name": NAME,
         "version": "1",
@@ -142,24 +174,26 @@ async def test_what_is_anothers_does_not_exist(
         "model": NAME,
     }
     nobodys = theirs | {
-        **{name: value[:-26] + "0" * 26 for name, value in money.items()},
+        **{name: value[:-26] + "0" * 26 for name, value in (money | people).items()},
         "name": "never-was-there",
         "upload_id": "upload_" + "0" * 26,
         "key_id": "key_" + "0" * 26,
         "request_id": "chatcmpl_" + "0" * 26,
         "model": "never-was-there",
     }
+    of_people = path.startswith(("/v1/people", "/v1/invitations"))
+    call = person.call if of_people else partial(api.call, stranger.key)
     refers = "{" in path or path in ("/v1/chat/completions", "/v1/completions")
     if not refers:
-        answer = await api.call(stranger.key, method, path)
-        hidden = (NAME, owner.id, owner.key_id, upload_id, request_id, *money.values())
-        for secret in hidden:
+        answer = await call(method, path)
+        hidden = (NAME, owner.id, owner.key_id, upload_id, request_id)
+        for secret in (*hidden, *money.values(), *people.values()):
             assert secret not in answer.text
         return
     answers = []
     for values in (theirs, nobodys):
         request = body_for(method, path, values["model"])
-        answer = await api.call(stranger.key, method, fill(path, values), **request)
+        answer = await call(method, fill(path, values), **request)
         assert answer.status_code == 404, answer.text
         found = answer.text
         for name, value in values.items():
@@ -176,7 +210,8 @@ async def test_what_was_tried_changed_nothing(
     assert kept.json()["request"]["messages"] == CHAT
     path = f"/v1/webhook_endpoints/{money['endpoint_id']}"
     assert (await api.call(owner.key, "GET", path)).json()["enabled"]
-    (delivery,) = (await api.call(owner.key, "GET", f"{path}/deliveries")).json()["data"]
+    deliveries = (await api.call(owner.key, "GET", f"{path}/deliveries")).json()["data"]
+    (delivery,) = [each for each in deliveries if each["id"] == money["delivery_id"]]
     assert (delivery["state"], delivery["attempts"]) == ("waiting", 0)
     adapter = (await api.call(owner.key, "GET", f"/v1/adapters/{NAME}")).json()
     assert adapter["state"] == "active"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import tempfile
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +16,7 @@ import obstore
 import pytest
 
 from adapter_files import adapter_config, adapter_form, adapter_tensors, form, safetensors
-from api_harness import Api, TestTenant
+from api_harness import Api, TestTenant, stored_objects
 from tenora_engine.adapters.identity import config_key, weights_key
 from tenora_platform.locks import try_lock
 from tenora_platform.registry.collector import Collector
@@ -75,11 +75,6 @@ async def completed(api: Api, key: str, data: bytes) -> Uploading:
 def by_id(files: dict[str, Any], upload: Uploading) -> dict[str, Any]:
     rest = {key: value for key, value in files.items() if key != "weights"}
     return rest | {"upload_id": (None, upload.id)}
-
-
-def stored(api: Api) -> set[str]:
-    folder = api.state.settings.data_dir / "objects"
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_two_requests_cannot_use_one_upload(api: Api, tenant: TestTenant) -> None:
@@ -184,7 +179,7 @@ async def test_no_more_bytes_than_declared(api: Api, tenant: TestTenant) -> None
     assert (over.status_code, over.json()["error"]["code"]) == (413, "request_too_large")
     assert (await upload.part(b"toolong")).status_code == 413
     second = await upload.part(b"de")
-    lying = sum(name.startswith(f"uploads/{upload.id}/") for name in stored(api))
+    lying = sum(name.startswith(f"uploads/{upload.id}/") for name in stored_objects(api))
     assert lying == 2, "what was refused lies nowhere"
     answer = await upload.complete([first.json()["id"], second.json()["id"]])
     assert answer.json()["sha256"] == hashlib.sha256(b"abcde").hexdigest()
@@ -204,7 +199,7 @@ async def test_an_upload_of_parts_is_checked_and_given_back(api: Api, tenant: Te
     made = await api.call(tenant.key, "POST", "/v1/adapters", files=by_id(files, upload))
     assert made.status_code == 202, made.text
     async with asyncio.timeout(PATIENCE_S):
-        while any(upload.id in name for name in stored(api)):  # noqa: ASYNC110
+        while any(upload.id in name for name in stored_objects(api)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     adapter = (await api.call(tenant.key, "GET", "/v1/adapters/pieces")).json()
     digest = adapter["digest"]
@@ -214,16 +209,16 @@ async def test_an_upload_of_parts_is_checked_and_given_back(api: Api, tenant: Te
 
 
 @pytest.fixture
-async def crashed(api: Api, tmp_path: Path) -> set[str]:
+async def crashed(api: Api) -> set[str]:
     """Objects as processes leave them that end at the wrong moment."""
     storage = AdapterStorage(api.state.objects)
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"lost")
     await storage.stage_config("staging/adv_nobodys", b"{}")  # before its row was committed
     for key in (staged_weights("staging/adv_nobodys"), "uploads/upload_nobodys/part_1"):
         await obstore.put_async(api.state.objects, key, b"lost")
     digest = "sha256:" + "0" * 64
-    await storage.publish(digest, b"{}", weights)  # deleted while it was checked
+    with tempfile.TemporaryFile() as weights:
+        weights.write(b"lost")
+        await storage.publish(digest, b"{}", weights)  # deleted while it was checked
     unfinished = api.state.settings.data_dir / "objects" / f"{weights_key(digest)}#1"
     unfinished.write_bytes(b"half")
     return {
@@ -252,11 +247,11 @@ async def test_what_nobody_owns_is_removed(
     try:
         pending = await completed(api, tenant.key, weights)
         await api.call(tenant.key, "POST", "/v1/adapters", files=by_id(files, pending))
-        before = stored(api)
+        before = stored_objects(api)
         assert await Collector(api.state).sweep() == 0, "what is younger than the grace time stays"
-        assert stored(api) == before
+        assert stored_objects(api) == before
         removed = await Collector(api.state, grace=timedelta(0)).sweep()
-        gone = before - stored(api)
+        gone = before - stored_objects(api)
         assert crashed < gone
         assert {name.split("/")[0] for name in gone - crashed} == {"uploads"}
         assert len(gone) == removed == len(crashed) + 1
@@ -272,7 +267,7 @@ async def test_what_nobody_owns_is_removed(
 async def _no_upload_waits(api: Api) -> None:
     await IntakeWorker(api.state).run_once()
     async with asyncio.timeout(PATIENCE_S):
-        while any(name.startswith("staging/adv_0") for name in stored(api)):  # noqa: ASYNC110
+        while any(name.startswith("staging/adv_0") for name in stored_objects(api)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -296,9 +291,9 @@ async def test_one_process_sweeps_at_a_time(api: Api, crashed: set[str]) -> None
     async with api.state.db.admin_session() as session:
         assert await try_lock(session, "object-store:collector")
         assert await collector.sweep() == 0
-    assert crashed <= stored(api)
+    assert crashed <= stored_objects(api)
     assert await collector.sweep() >= len(crashed)
-    assert not crashed & stored(api)
+    assert not crashed & stored_objects(api)
 
 
 MakeApi = Callable[..., Any]

@@ -63,7 +63,7 @@ def by_time(trace: list[TraceRequest]) -> list[TraceRequest]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(trace=st.lists(requests, min_size=1, max_size=25).map(by_time))
 def test_every_request_is_served_or_refused_exactly_once(
     policy: str, trace: list[TraceRequest]
@@ -87,7 +87,7 @@ def test_every_request_is_served_or_refused_exactly_once(
     assert simulator.memory.pool.count(ord("L")) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(requests, min_size=1, max_size=25))
 def test_an_infinite_cache_hits_what_a_set_of_blocks_says(trace: list[TraceRequest]) -> None:
     """One request after another, so that each finds all blocks of those before it."""

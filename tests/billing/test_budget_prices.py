@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from api_harness import Api, TestTenant
+from tenant_contexts import plan_terms, tenant_context
 from tenora_engine.events import UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_platform.auth import PlanTerms, TenantContext
 from tenora_platform.billing.price_lists import Meter, PriceList, Prices, Scope, Tier, Tiers
 from tenora_platform.billing.rating import Volume
 from tenora_platform.budgets.estimate import estimate
@@ -23,6 +23,7 @@ from tenora_platform.budgets.store import Work
 from tenora_platform.errors import UnavailableError
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
+TENANT = tenant_context(plan_terms(sla_class="priority", tiers=("priority",)))
 
 
 @dataclass
@@ -33,21 +34,6 @@ class Run:
     @property
     def usage(self) -> Sequence[UsageRecord]:
         return []
-
-
-def tenant() -> TenantContext:
-    plan = PlanTerms(
-        name="p",
-        sla_class="priority",
-        tiers=("priority",),
-        ttft_ms=None,
-        tpot_ms=None,
-        weight=1.0,
-        memory_share=None,
-        adapters=None,
-        adapter_bytes=None,
-    )
-    return TenantContext(tenant_id="t", name="t", plan=plan, key_id="k", scopes=(), namespace="n")
 
 
 def run(*, adapter: bool = False, adapter_id: str = "") -> Run:
@@ -86,7 +72,7 @@ def work(
     classes: Sequence[str], used: Mapping[Volume, int] | None = None, of: Run | None = None
 ) -> Work:
     lists = Prices([prices(LISTS)])
-    return estimate(lists, used or {}, tenant(), [of or run()], "m", classes, NOW)
+    return estimate(lists, used or {}, TENANT, [of or run()], "m", classes, NOW)
 
 
 def volume(quantity: int) -> Mapping[Volume, int]:
@@ -114,15 +100,15 @@ def test_a_cold_load_is_held_once() -> None:
 def test_an_adapters_own_price_is_held() -> None:
     own = prices({**LISTS, ("output", ""): flat("70")}, Scope("ad", "t", None, None))
     both = Prices([prices(LISTS), own])
-    with_own = estimate(both, {}, tenant(), [run(adapter_id="ad")], "m", ["default"], NOW)
-    without = estimate(both, {}, tenant(), [run(adapter_id="other")], "m", ["default"], NOW)
+    with_own = estimate(both, {}, TENANT, [run(adapter_id="ad")], "m", ["default"], NOW)
+    without = estimate(both, {}, TENANT, [run(adapter_id="other")], "m", ["default"], NOW)
     assert (with_own.token_nanos, without.token_nanos) == (70_000, 2000)
 
 
 def test_a_class_without_a_price_is_refused() -> None:
     lists = Prices([prices({("uncached_prefill", ""): flat("1"), ("output", "flex"): flat("1")})])
     with pytest.raises(UnavailableError, match="class 'priority'"):
-        estimate(lists, {}, tenant(), [run()], "m", ["priority"], NOW)
+        estimate(lists, {}, TENANT, [run()], "m", ["priority"], NOW)
 
 
 async def ask(api: Api, tenant: TestTenant) -> Any:

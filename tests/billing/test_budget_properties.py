@@ -11,15 +11,16 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from api_harness import Api
 from budget_model import Happened, Model
+from tenant_contexts import plan_terms, tenant_context
 from tenora_engine.events import UsageRecord
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
-from tenora_platform.auth import Caps, PlanTerms, TenantContext
+from tenora_platform.auth import Caps, TenantContext
 from tenora_platform.budgets.accounts import budgets_of
 from tenora_platform.budgets.hold import BudgetHold
 from tenora_platform.budgets.service import Budgets
@@ -120,29 +121,9 @@ class World:
         return f"tenora:budgets:{{{self.tenant_id}}}:{name}"
 
     def context(self, key: str) -> TenantContext:
-        plan = PlanTerms(
-            name="p",
-            sla_class="default",
-            tiers=("default",),
-            ttft_ms=None,
-            tpot_ms=None,
-            weight=1.0,
-            memory_share=None,
-            adapters=None,
-            adapter_bytes=None,
-            budget=money(CAPS["month", False]),
-            budget_day=money(CAPS["day", False]),
-        )
+        plan = plan_terms(budget=money(CAPS["month", False]), budget_day=money(CAPS["day", False]))
         caps = Caps(budget=money(CAPS["month", True]), budget_day=money(CAPS["day", True]))
-        return TenantContext(
-            tenant_id=self.tenant_id,
-            name="t",
-            plan=plan,
-            key_id=key,
-            scopes=(),
-            key_caps=caps,
-            namespace="n",
-        )
+        return tenant_context(plan, tenant_id=self.tenant_id, key_id=key, key_caps=caps)
 
     async def start(self, data: st.DataObject) -> None:
         """A request: the real ones and the model must agree whether it passes."""
@@ -338,8 +319,6 @@ STEPS: list[Step] = [
 
 @settings(
     max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
     # What fails is told as it was found: to make it smaller takes minutes.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

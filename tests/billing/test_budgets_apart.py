@@ -8,11 +8,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,9 @@ from platform_fixtures import MakeApi
 from shell import Listening, run
 from tenora_platform.budgets.true_up import TrueUp
 from tenora_platform.embedded.valkey import EmbeddedValkey
+from tenora_platform.events import repository
+from tenora_platform.ledger.expiry import CreditKeeper
 from tenora_platform.operations.metrics import Metrics
-from tenora_platform.secret import ServerSecret
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
@@ -74,14 +74,6 @@ async def until_asked(number: int, *apis: Api) -> None:
         return sum(len(api.engine.requests) for api in apis) >= number
 
     await until(are_asked)
-
-
-@pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path / "v", ServerSecret(b"of-the-tests"))
-    server.start()
-    yield server
-    server.stop()
 
 
 @asynccontextmanager
@@ -257,6 +249,24 @@ async def test_an_emptied_redis_knows_again_what_was_spent(api: Api) -> None:
     assert Decimal((await level(api, tenant))["spent"]) == 3 * COST
 
 
+async def test_what_is_told_last_is_kept_before_the_server_ends(
+    make_api: MakeApi, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, kept = repository.add, []
+
+    async def slowly(*args: Any, **more: Any) -> None:
+        await asyncio.sleep(0.2)
+        await add(*args, **more)
+        kept.append(more["type"])
+
+    await api.put_plan("last", {"budget": "0"})
+    tenant = await api.new_tenant("last", "last")
+    monkeypatch.setattr(repository, "add", slowly)
+    async with make_api() as ending:
+        assert await ask(ending, tenant) == 429
+    assert kept == ["budget.hard"]
+
+
 async def test_what_expires_first_is_spent_first(api: Api) -> None:
     """Of a grant that has expired counts what had been spent by then; the rest lapses, once."""
     tenant = await api.new_tenant("expiring")
@@ -274,6 +284,7 @@ async def test_what_expires_first_is_spent_first(api: Api) -> None:
     credit = (await api.call(tenant.key, "GET", "/v1/limits")).json()["credit"]
     assert Decimal(credit["granted"]) == 3 * COST  # one of the first, and the second
     assert Decimal(credit["balance"]) == 2 * COST
+    await CreditKeeper(api.state.db, api.state.ledger).run_once()
     grants = (await api.admin("GET", path)).json()["data"]
     assert [each["lapsed"] and Decimal(each["lapsed"]) for each in grants] == [None, 2 * COST]
     assert [await ask(api, tenant) for _ in range(3)] == [200, 200, 429]

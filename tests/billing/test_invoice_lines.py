@@ -72,7 +72,7 @@ def expected_amounts(
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(used(MONTH), max_size=6),
     st.lists(st.one_of(used(BEFORE), used(LONG_BEFORE)), max_size=4),

@@ -103,7 +103,7 @@ async def test_what_is_late_comes_with_the_next(books: InvoiceBooks) -> None:
     ]
     assert await unbilled(books) == 0
     days = await books.books.rows(
-        "select day, meter, amount from invoice_usage where invoice_id = :id order by 1, 2",
+        "select day, meter, amount from invoice_usage_meters where invoice_id = :id order by 1, 2",
         id=row.id,
     )
     assert [(str(day), meter, amount) for day, meter, amount in days] == [
@@ -326,7 +326,8 @@ async def test_a_worker_makes_months_final_where_it_may(books: InvoiceBooks, api
 async def test_what_waits_for_a_price_is_not_invoiced(books: InvoiceBooks) -> None:
     await books.use(DAY, "1")
     await books.execute(
-        "insert into usage_days values (:tenant, :day, :series, 'output', 0, 500, 0)",
+        "insert into usage_days (tenant_id, day, series_id, price_version_no, output) "
+        "values (:tenant, :day, :series, 0, 500)",
         day=DAY,
         series=books.books.series,
     )
@@ -343,7 +344,7 @@ async def test_what_waits_for_a_price_is_not_invoiced(books: InvoiceBooks) -> No
         "delete from invoices where id = :id",
         "update invoice_lines set amount = 0 where invoice_id = :id",
         "delete from invoice_lines where invoice_id = :id",
-        "update invoice_usage set amount = 0 where invoice_id = :id",
+        "update invoice_usage set output_amount = 0 where invoice_id = :id",
         "insert into invoice_lines (invoice_id, no, tenant_id, kind, amount, exact) "
         "values (:id, 99, :tenant, 'usage', 1, 1)",
         "truncate invoice_usage",

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from ledger_books import NOW, Books, new_books
-from platform_fixtures import Servers, plain_url
+from platform_fixtures import Connection, Servers, plain_url
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.db import Database
 from tenora_platform.installation import DEFAULT
@@ -22,18 +22,11 @@ from tenora_platform.ledger.tables import LedgerTransactionRow
 from tenora_platform.ledger.verify import problems
 
 DAY = date(2026, 11, 5)
-Connection = psycopg.Connection[Any]
 
 
 @pytest.fixture
 async def books(db: Database, ledger: Ledger) -> Books:
     return await new_books(db, ledger)
-
-
-@pytest.fixture
-def superuser(database_url: str) -> Iterator[Connection]:
-    with psycopg.connect(plain_url(database_url), autocommit=True) as connection:
-        yield connection
 
 
 def entries(*amounts: str, accounts: tuple[str, ...] = ("unbilled", "revenue:output")) -> Any:
@@ -133,11 +126,11 @@ async def test_posted_at_once_the_chain_has_no_gap(books: Books) -> None:
     assert await found(books) == []
 
 
-async def test_balances_are_made_anew(books: Books, superuser: Connection) -> None:
+async def test_balances_are_made_anew(books: Books, owner: Connection) -> None:
     await post(books, "a", "3")
     right = await books.balances()
     change = "update ledger_balances set balance = balance + 1 where tenant_id = %s"
-    superuser.execute(change, [books.tenant_id])
+    owner.execute(change, [books.tenant_id])
     async with books.db.admin_session() as session:
         wrong = await compare_balances(session, books.tenant_id)
         assert {(each.account, each.balance - each.total) for each in wrong} == {

@@ -258,7 +258,6 @@ async def euros(db: Database) -> None:
 
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(_steps, min_size=3, max_size=14))

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from api_harness import Api, TestTenant
-from tenora_engine.events import UsageRecord
-from tenora_platform.usage.sink import UsageSink
-from usage_records import usage_record
+from books import store
+from price_lists import BASE, add_prices, cost_of, post_prices, record_of
 
-BASE = {"uncached_prefill": "1", "cached_prefill": "1", "output": "1"}
 HELD = '{"per_million": {"stored": [{"class": "flex", "price": "1"}]}}'
 _numbers = itertools.count()
 
@@ -23,48 +21,6 @@ _numbers = itertools.count()
 @pytest.fixture
 async def payer(api: Api) -> TestTenant:
     return await api.new_tenant("payer")
-
-
-async def post(api: Api, **body: Any) -> Any:
-    return await api.admin("POST", "/admin/v1/prices", json={"per_million": BASE} | body)
-
-
-async def add(api: Api, **body: Any) -> dict[str, Any]:
-    made = await post(api, **body)
-    assert made.status_code == 201, made.text
-    return dict(made.json())
-
-
-def record(
-    payer: TestTenant, at: datetime, model: str, *, plan: str = "standard", **more: Any
-) -> UsageRecord:
-    context = {"tenant_id": payer.id, "model": model, "plan": plan}
-    values = {"prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 10, **more}
-    end_s = at.timestamp()
-    return usage_record(
-        f"scoped{next(_numbers)}:0",
-        payer.id,
-        context=context,
-        arrival_s=end_s - 1,
-        first_token_s=end_s - 0.5,
-        finished_s=end_s,
-        **values,
-    )
-
-
-async def store(api: Api, *records: UsageRecord) -> None:
-    await UsageSink(api.engine, api.state.db).store(list(records))
-
-
-async def cost(api: Api, payer: TestTenant, day: datetime) -> tuple[Decimal, int]:
-    """(what the day cost the tenant, how many of its events wait)."""
-    query = f"start={day:%Y-%m-%d}&end={day + timedelta(days=1):%Y-%m-%d}"
-    page = (await api.call(payer.key, "GET", f"/v1/costs?{query}")).json()
-    results = [each for bucket in page["data"] for each in bucket["results"]]
-    return (
-        sum((Decimal(each["amount"]) for each in results), Decimal(0)),
-        sum(each["unrated_events"] for each in results),
-    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +44,7 @@ async def cost(api: Api, payer: TestTenant, day: datetime) -> tuple[Decimal, int
     ],
 )
 async def test_bad_prices_are_named(api: Api, per_million: dict[str, Any], param: str) -> None:
-    answer = await post(api, model="bad", per_million=BASE | per_million)
+    answer = await post_prices(api, model="bad", per_million=BASE | per_million)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
 
@@ -104,7 +60,7 @@ async def test_bad_prices_are_named(api: Api, per_million: dict[str, Any], param
     ],
 )
 async def test_bad_terms_are_named(api: Api, scope: dict[str, Any], param: str) -> None:
-    answer = await post(api, **scope)
+    answer = await post_prices(api, **scope)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
 
@@ -115,7 +71,7 @@ async def test_a_list_reads_as_it_was_written(api: Api, payer: TestTenant) -> No
         {"class": None, "from": 1000, "price": "0.3"},
         {"class": "batch", "from": 0, "price": "0.000001"},
     ]
-    made = await add(
+    made = await add_prices(
         api,
         model="written",
         tenant=payer.id,
@@ -141,12 +97,12 @@ async def test_each_class_has_its_price(api: Api, payer: TestTenant) -> None:
     day = datetime(2041, 2, 1, tzinfo=UTC)
     output = [{"class": name, "price": price} for name, price in (("flex", "1"), ("batch", "2"))]
     body = {"model": "classes", "effective_from": day.isoformat()}
-    made = await add(api, **body, per_million=BASE | {"output": output})
+    made = await add_prices(api, **body, per_million=BASE | {"output": output})
     at = day + timedelta(hours=1)
-    records = [record(payer, at, "classes", tier=tier) for tier in ("flex", "batch", "default")]
-    await store(api, *records)
-    assert await cost(api, payer, day) == (Decimal("0.00003"), 1)
-    later = await post(api, **body, plan="standard")
+    records = [record_of(payer, at, "classes", tier=tier) for tier in ("flex", "batch", "default")]
+    await store(api, records)
+    assert await cost_of(api, payer, day) == (Decimal("0.00003"), 1)
+    later = await post_prices(api, **body, plan="standard")
     assert later.status_code == 409  # for the others have been rated
     path = f"/admin/v1/prices/{made['id']}"
     for entries in ([{"class": "flex", "price": "9"}], [{"price": "9"}, *output]):
@@ -157,7 +113,7 @@ async def test_each_class_has_its_price(api: Api, payer: TestTenant) -> None:
     mended = await api.admin("PATCH", path, json={"per_million": {"output": "5"}})
     assert mended.status_code == 200, mended.text
     assert mended.json()["per_million"]["output"][0] == {"class": None, "from": 0, "price": "5"}
-    assert await cost(api, payer, day) == (Decimal("0.00008"), 0)
+    assert await cost_of(api, payer, day) == (Decimal("0.00008"), 0)
     again = await api.admin("PATCH", path, json={"per_million": {"output": "5"}})
     assert again.status_code == 409
     batch = {"per_million": {"output": [{"class": "priority", "price": "9"}]}}
@@ -172,15 +128,14 @@ async def test_the_most_specific_agreement_is_charged(api: Api) -> None:
     day = datetime(2041, 3, 1, tzinfo=UTC)
     begin = {"effective_from": day.isoformat(), "model": "agreed"}
     one, other = await api.new_tenant("one"), await api.new_tenant("other")
-    await add(api, **begin)
-    await add(api, **begin, plan="premium", per_million=BASE | {"output": "3"})
-    await add(api, **begin, tenant=one.id, per_million=BASE | {"output": "5"})
+    await add_prices(api, **begin)
+    await add_prices(api, **begin, plan="premium", per_million=BASE | {"output": "3"})
+    await add_prices(api, **begin, tenant=one.id, per_million=BASE | {"output": "5"})
     for tenant in (one, other):
-        await store(
-            api, record(tenant, day, "agreed"), record(tenant, day, "agreed", plan="premium")
-        )
-    assert await cost(api, one, day) == (Decimal("0.00010"), 0)
-    assert await cost(api, other, day) == (Decimal("0.00004"), 0)
+        plans = ("standard", "premium")
+        await store(api, [record_of(tenant, day, "agreed", plan=plan) for plan in plans])
+    assert await cost_of(api, one, day) == (Decimal("0.00010"), 0)
+    assert await cost_of(api, other, day) == (Decimal("0.00004"), 0)
 
 
 @pytest.mark.parametrize("scope", ["tenant", "plan", "model"])
@@ -190,9 +145,9 @@ async def test_an_agreement_may_not_begin_where_the_general_list_rated(
     """Whatever list rated it: a narrower one would have rated it otherwise."""
     day = datetime(2041, 4, 1, tzinfo=UTC) + timedelta(days=next(_numbers))
     model, plan = f"overlap-{scope}", f"plan-{scope}"
-    await store(api, record(payer, day, model, plan=plan))
+    await store(api, [record_of(payer, day, model, plan=plan)])
     own = {"tenant": payer.id, "plan": plan, "model": model}[scope]
-    refused = await post(api, effective_from=day.isoformat(), **{scope: own})
+    refused = await post_prices(api, effective_from=day.isoformat(), **{scope: own})
     assert refused.status_code == 409, refused.text
     error = refused.json()["error"]
     assert error["code"] == "price_in_rated_period"
@@ -200,8 +155,8 @@ async def test_an_agreement_may_not_begin_where_the_general_list_rated(
     assert earliest == day + timedelta(microseconds=1)
     stranger = await api.new_tenant("stranger")
     other = {"tenant": stranger.id, "plan": "elsewhere", "model": f"elsewhere-{scope}"}[scope]
-    await add(api, effective_from=day.isoformat(), **{scope: other})
-    made = await add(api, effective_from=earliest.isoformat(), **{scope: own})
+    await add_prices(api, effective_from=day.isoformat(), **{scope: other})
+    made = await add_prices(api, effective_from=earliest.isoformat(), **{scope: own})
     await api.admin("DELETE", f"/admin/v1/prices/{made['id']}")
 
 
@@ -213,9 +168,13 @@ async def own_prices(api: Api, tenant: TestTenant) -> list[dict[str, Any]]:
 
 async def test_a_tenant_sees_its_prices_and_nobody_elses(api: Api) -> None:
     one, other = await api.new_tenant("sees"), await api.new_tenant("blind")
-    agreed = await add(api, tenant=one.id, effective_from="2042-01-01T00:00:00Z")
-    premium = await add(api, plan="premium", model="x", effective_from="2042-01-01T00:00:00Z")
-    standard = await add(api, plan="standard", model="x", effective_from="2042-01-01T00:00:00Z")
+    agreed = await add_prices(api, tenant=one.id, effective_from="2042-01-01T00:00:00Z")
+    premium = await add_prices(
+        api, plan="premium", model="x", effective_from="2042-01-01T00:00:00Z"
+    )
+    standard = await add_prices(
+        api, plan="standard", model="x", effective_from="2042-01-01T00:00:00Z"
+    )
     found = {each["id"]: each for each in await own_prices(api, one)}
     assert found["price_default"]["status"] == "in_force"
     assert found[agreed["id"]]["status"] == "announced"

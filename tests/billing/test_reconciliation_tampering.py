@@ -12,10 +12,10 @@ from typing import Any, LiteralString
 import msgspec
 import psycopg
 import pytest
-from psycopg import errors, sql
+from psycopg import sql
 
 from api_harness import Api
-from books import Table, by_hand, record, store
+from books import CHANGES, REFUSED, Table, by_hand, record, store
 from platform_fixtures import plain_url
 from tenora_engine.events import OccupancyRecord
 from tenora_engine.transport.totals import Totals
@@ -27,24 +27,6 @@ from tenora_platform.reconciliation.proof import prove
 from tenora_platform.reconciliation.task import Result, Task
 from tenora_platform.usage.engine_totals import keep
 from tenora_platform.usage.residency import ResidencyBooks
-
-CHANGES: dict[str, LiteralString] = {
-    "integer": "coalesce({0}, 0) + 1",
-    "bigint": "coalesce({0}, 0) + 1",
-    "smallint": "coalesce({0}, 0) + 1",
-    "character": "'x'",
-    "numeric": "coalesce({0}, 0) + 1.000001",
-    "real": "coalesce({0}, 0) + 1",
-    "text": "coalesce({0}, '') || 'x'",
-    "uuid": "gen_random_uuid()",
-    "date": "{0} + 1",
-    "timestamp with time zone": "coalesce({0}, now()) + interval '1 second'",
-    "bytea": "coalesce({0}, '') || 'x'::bytea",
-    "jsonb": "'{{\"changed\": true}}'",
-    "bigint[]": "ARRAY[1, 2, 3, 4]",
-    "boolean": "NOT {0}",
-}
-"""To another value, by PostgreSQL's name of the type."""
 
 TABLES: dict[LiteralString, set[str]] = {
     "usage_events": set(),
@@ -83,15 +65,6 @@ TIERED = {
         "output": "3",
     },
 }
-
-
-REFUSED = (
-    errors.CheckViolation,
-    errors.UniqueViolation,
-    errors.NotNullViolation,
-    errors.ExclusionViolation,
-)
-"""By the database itself, whoever asks."""
 
 
 class Books:

@@ -170,9 +170,7 @@ MOMENTS = st.none() | st.integers(-5, 65 * 60).map(lambda at: START + timedelta(
 COSTS = st.none() | st.none() | st.integers(0, 100).map(lambda tokens: tokens * UNITS)
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     start=MOMENTS,
     end=MOMENTS,

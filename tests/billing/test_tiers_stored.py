@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
+from books import store
+from price_lists import BASE, add_prices, cost_of, record_of
 from tenora_engine.events import OccupancyRecord, UsageRecord
 from tenora_engine.ulid import new_id
 from tenora_platform.billing import quantities
@@ -27,13 +28,10 @@ from tenora_platform.billing.rating import SEQUENCE_METERS, graduated
 from tenora_platform.billing.service import rate_waiting
 from tenora_platform.db import Database
 from tenora_platform.usage.residency import ResidencyBooks
-from tenora_platform.usage.sink import UsageSink
-from usage_records import find_event, usage_record
+from usage_records import find_event
 
-BASE = {"uncached_prefill": "1", "cached_prefill": "1", "output": "1"}
 TIERS = [(0, "7"), (100, "3.5"), (450, "1.000001"), (1000, "0")]
 OUTPUT = [{"from": quantity, "price": price} for quantity, price in TIERS]
-_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -43,49 +41,6 @@ async def payer(api: Api) -> TestTenant:
 
 def as_tiers(tiers: Sequence[tuple[int, str]]) -> Tiers:
     return tuple(Tier(at, Decimal(price)) for at, price in tiers)
-
-
-async def add(api: Api, **body: Any) -> dict[str, Any]:
-    made = await api.admin("POST", "/admin/v1/prices", json={"per_million": BASE} | body)
-    assert made.status_code == 201, made.text
-    return dict(made.json())
-
-
-def record(
-    payer: TestTenant, at: datetime, model: str, *, adapter_id: str = "", **more: Any
-) -> UsageRecord:
-    context = {
-        "tenant_id": payer.id,
-        "model": model,
-        "plan": "standard",
-        "adapter_id": adapter_id,
-    }
-    values = {"prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 10, **more}
-    end_s = at.timestamp()
-    return usage_record(
-        f"tiered{next(_numbers)}:0",
-        payer.id,
-        context=context,
-        arrival_s=end_s - 1,
-        first_token_s=end_s - 0.5,
-        finished_s=end_s,
-        **values,
-    )
-
-
-async def store(api: Api, records: Sequence[UsageRecord], db: Database | None = None) -> None:
-    await UsageSink(api.engine, db or api.state.db).store(records)
-
-
-async def cost(api: Api, payer: TestTenant, day: datetime) -> tuple[Decimal, int]:
-    """(what the day cost the tenant, how many of its events wait)."""
-    query = f"start={day:%Y-%m-%d}&end={day + timedelta(days=1):%Y-%m-%d}"
-    page = (await api.call(payer.key, "GET", f"/v1/costs?{query}")).json()
-    results = [each for bucket in page["data"] for each in bucket["results"]]
-    return (
-        sum((Decimal(each["amount"]) for each in results), Decimal(0)),
-        sum(each["unrated_events"] for each in results),
-    )
 
 
 class FailingDatabase(Database):
@@ -126,9 +81,11 @@ async def test_tiers_of_two_sinks_at_once(api: Api, payer: TestTenant) -> None:
     fail: in all it costs what its tiers say, and places have neither gaps nor overlaps."""
     day = datetime(2041, 5, 1, tzinfo=UTC)
     begin = day.isoformat()
-    await add(api, model="tiers", effective_from=begin, per_million=BASE | {"output": OUTPUT})
+    await add_prices(
+        api, model="tiers", effective_from=begin, per_million=BASE | {"output": OUTPUT}
+    )
     records = [
-        record(payer, day + timedelta(minutes=number), "tiers", output_tokens=number % 50)
+        record_of(payer, day + timedelta(minutes=number), "tiers", output_tokens=number % 50)
         for number in range(60)
     ]
     failing = FailingDatabase(api.state.db, 4)
@@ -146,7 +103,7 @@ async def test_tiers_of_two_sinks_at_once(api: Api, payer: TestTenant) -> None:
     total = sum(each.output_tokens for each in records)
     assert total > 1000
     expected = graduated(as_tiers(TIERS), total)
-    assert await cost(api, payer, day) == (expected, 0)
+    assert await cost_of(api, payer, day) == (expected, 0)
     at = 0
     for begins, ends in await places(api, records):
         assert begins == at
@@ -157,12 +114,12 @@ async def test_tiers_of_two_sinks_at_once(api: Api, payer: TestTenant) -> None:
 async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant) -> None:
     """Rated late, beside a sink that stores more of the same month."""
     day = datetime(2018, 5, 1, tzinfo=UTC)  # before any price
-    early = [record(payer, day, "waited", output_tokens=90) for _ in range(8)]
-    late = [record(payer, day, "waited", output_tokens=70) for _ in range(8)]
+    early = [record_of(payer, day, "waited", output_tokens=90) for _ in range(8)]
+    late = [record_of(payer, day, "waited", output_tokens=70) for _ in range(8)]
     await store(api, early)
-    assert await cost(api, payer, day) == (Decimal(0), 8)
+    assert await cost_of(api, payer, day) == (Decimal(0), 8)
     await asyncio.gather(
-        add(
+        add_prices(
             api,
             model="waited",
             effective_from=day.isoformat(),
@@ -173,7 +130,7 @@ async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant)
     await rate_waiting(api.state.db)
     total = 8 * (90 + 70)
     expected = graduated(as_tiers(TIERS), total)
-    assert await cost(api, payer, day) == (expected, 0)
+    assert await cost_of(api, payer, day) == (expected, 0)
     spans = await places(api, [*early, *late])
     assert [begins for begins, _ in spans] == [0, *(ends for _, ends in spans[:-1])]
     async with api.state.db.admin_session() as session:
@@ -183,9 +140,11 @@ async def test_what_waited_goes_into_the_same_tiers(api: Api, payer: TestTenant)
 
 async def test_an_estimate_reads_how_far_a_tenant_is(api: Api, payer: TestTenant) -> None:
     now = datetime.now(UTC)
-    made = await add(api, tenant=payer.id, model="near", per_million=BASE | {"output": OUTPUT})
+    made = await add_prices(
+        api, tenant=payer.id, model="near", per_million=BASE | {"output": OUTPUT}
+    )
     at = datetime.fromisoformat(made["effective_from"]) + timedelta(milliseconds=1)
-    await store(api, [record(payer, at, "near", output_tokens=123)])
+    await store(api, [record_of(payer, at, "near", output_tokens=123)])
     book = api.state.budgets._prices
     book._lists = None
     book._used.clear()
@@ -202,18 +161,18 @@ async def test_a_meter_without_a_price_waits(api: Api, payer: TestTenant, meter:
     day = datetime(2041, 6, 1, tzinfo=UTC) + timedelta(days=METERS.index(meter))
     missing = {meter: [{"class": "nobody", "price": "1"}]}
     body = {"model": f"no-{meter}", "effective_from": day.isoformat()}
-    made = await add(api, **body, per_million=BASE | missing)
+    made = await add_prices(api, **body, per_million=BASE | missing)
     moved: dict[str, Any] = {"prompt_tokens": 30, "cached_tokens": 10, "output_tokens": 7}
     moved["cold_load"] = True
-    await store(api, [record(payer, day, f"no-{meter}", **moved)])
-    assert await cost(api, payer, day) == (Decimal(0), 1)
+    await store(api, [record_of(payer, day, f"no-{meter}", **moved)])
+    assert await cost_of(api, payer, day) == (Decimal(0), 1)
     path = f"/admin/v1/prices/{made['id']}"
     mended = await api.admin("PATCH", path, json={"per_million": {meter: "1000000"}})
     assert mended.status_code == 200, mended.text
     others = {"uncached_prefill": 20, "cached_prefill": 10, "output": 7, "cold_load": 0}
     price = {"uncached_prefill": 20, "cached_prefill": 10, "output": 7, "cold_load": 1}[meter]
     rest = sum(count for name, count in others.items() if name != meter)
-    assert await cost(api, payer, day) == (price + Decimal(rest) / 10**6, 0)
+    assert await cost_of(api, payer, day) == (price + Decimal(rest) / 10**6, 0)
 
 
 def held(payer: TestTenant, kb_s: int, end: datetime, tier: Any) -> OccupancyRecord:
@@ -233,7 +192,7 @@ async def test_residency_has_tiers_over_two_workers(api: Api, payer: TestTenant)
     tiers = [(0, "2"), (3_000_000, "0.5")]
     own = {"device_residency": [{"from": at, "price": price} for at, price in tiers]}
     begin = {"model": "held", "effective_from": day.isoformat()}
-    await add(api, **begin, per_million=BASE | own)
+    await add_prices(api, **begin, per_million=BASE | own)
     hours = [
         held(payer, 700_000 + number, day + timedelta(hours=number + 1), "device")
         for number in range(10)
@@ -242,7 +201,7 @@ async def test_residency_has_tiers_over_two_workers(api: Api, payer: TestTenant)
         *(ResidencyBooks(api.state.db).store(hours[first::3], "held") for first in range(3))
     )
     total = sum(each.kb_s for each in hours)
-    assert await cost(api, payer, day) == (graduated(as_tiers(tiers), total), 0)
+    assert await cost_of(api, payer, day) == (graduated(as_tiers(tiers), total), 0)
     query = text(
         "select o.positions, o.quantity from occupancy_events o "
         "join tenants t on t.no = o.tenant_no where t.id = :tenant order by o.positions"
@@ -268,11 +227,11 @@ async def test_residency_without_a_price_waits(api: Api, payer: TestTenant, tier
         )
     hour = held(payer, 3_000_000, day + timedelta(hours=1), tier)
     assert await ResidencyBooks(api.state.db).store([hour], model) == []
-    assert await cost(api, payer, day) == (Decimal(0), 1)
+    assert await cost_of(api, payer, day) == (Decimal(0), 1)
     path = f"/admin/v1/prices/{made.id}"
     mended = await api.admin("PATCH", path, json={"per_million": {meter: "4"}})
     assert mended.status_code == 200, mended.text
-    assert await cost(api, payer, day) == (Decimal(12), 0)
+    assert await cost_of(api, payer, day) == (Decimal(12), 0)
 
 
 async def test_an_adapters_own_price_is_its_owners(api: Api, payer: TestTenant) -> None:
@@ -283,7 +242,7 @@ async def test_an_adapters_own_price_is_its_owners(api: Api, payer: TestTenant) 
     other = await api.new_tenant("other")
     day = datetime(2041, 7, 1, tzinfo=UTC)
     begin = {"effective_from": day.isoformat()}
-    made = await add(api, adapter=adapter_id, **begin, per_million=BASE | {"output": "9"})
+    made = await add_prices(api, adapter=adapter_id, **begin, per_million=BASE | {"output": "9"})
     assert made["tenant"] == payer.id
     refused = await api.admin(
         "POST",
@@ -291,30 +250,77 @@ async def test_an_adapters_own_price_is_its_owners(api: Api, payer: TestTenant) 
         json={"adapter": adapter_id, "tenant": other.id, "per_million": BASE},
     )
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "adapter")
-    await add(api, tenant=payer.id, **begin, per_million=BASE | {"output": "5"})
+    await add_prices(api, tenant=payer.id, **begin, per_million=BASE | {"output": "5"})
     own = (await api.call(payer.key, "GET", "/v1/prices")).json()["data"]
     assert [each["adapter"] for each in own][:2] == [adapter_id, None]
     others = (await api.call(other.key, "GET", "/v1/prices")).json()["data"]
     assert made["id"] not in {each["id"] for each in others}
-    await store(api, [record(payer, day, "m", adapter_id=adapter_id), record(payer, day, "m")])
-    assert await cost(api, payer, day) == (Decimal("0.000090") + Decimal("0.000050"), 0)
+    await store(
+        api, [record_of(payer, day, "m", adapter_id=adapter_id), record_of(payer, day, "m")]
+    )
+    assert await cost_of(api, payer, day) == (Decimal("0.000090") + Decimal("0.000050"), 0)
     late = await api.admin(
         "POST", "/admin/v1/prices", json={"adapter": adapter_id, **begin, "per_million": BASE}
     )
     assert late.status_code == 409
 
 
+async def test_a_preview_has_what_lists_include_and_ask_for_at_least(api: Api) -> None:
+    """Before, it is what the draft of the month's invoice comes to."""
+    plan, month = f"due-{new_id('plan')}", datetime.now(UTC).replace(day=1)
+    await api.put_plan(plan, {})
+    await add_prices(api, plan=plan, minimum="5", included="1.5")
+    buyer, idle = await api.new_tenant("buyer", plan), await api.new_tenant("idle", plan)
+
+    async def dues(**body: Any) -> dict[str, tuple[Any, Any]]:
+        """(before, after) in dollars by tenant."""
+        body = {"month": f"{month:%Y-%m}", "per_million": BASE, **body}
+        answer = await api.admin("POST", "/admin/v1/prices/preview", json=body)
+        assert answer.status_code == 200, answer.text
+        ours = [each for each in answer.json()["data"] if each["tenant"] in (buyer.id, idle.id)]
+        names = {buyer.id: "buyer", idle.id: "idle"}
+        return {
+            names[each["tenant"]]: (money(each["due_before"]), money(each["due_after"]))
+            for each in ours
+        }
+
+    def money(shown: dict[str, str]) -> Decimal | None:
+        return Decimal(shown["USD"]) if shown else None
+
+    async def invoiced(tenant: TestTenant) -> Decimal:
+        body = {"tenant": tenant.id, "period": f"{month:%Y-%m}", "draft": True}
+        (made,) = (await api.admin("POST", "/admin/v1/invoices/run", json=body)).json()["invoices"]
+        return Decimal(made["subtotal"])
+
+    for millions, due in ((2, 5), (20, Decimal("20.5"))):
+        now = datetime.now(UTC)
+        used = record_of(buyer, now, "any", plan=plan, output_tokens=millions * 10**6)
+        await store(api, [used])
+        assert await invoiced(buyer) == due
+        assert await invoiced(idle) == 5
+        assert await dues(plan=plan, minimum="7") == {
+            "buyer": (due, 22 if millions == 20 else 7),
+            "idle": (5, 7),
+        }
+    assert await dues(minimum="7") == {"buyer": (due, due), "idle": (5, 5)}  # the plan's own holds
+    assert await dues(plan=plan, included="100") == {"buyer": (due, None), "idle": (5, None)}
+    dearer = {"tenant": buyer.id, "model": "any", "per_million": BASE | {"output": "3"}}
+    assert await dues(**dearer) == {"buyer": (due, Decimal("64.5")), "idle": (5, 5)}
+
+
 async def test_a_preview_is_what_it_would_have_cost(api: Api, payer: TestTenant) -> None:
     """The same usage of a model that had the list, and of one that is only tried by it."""
     day = datetime(2041, 8, 5, tzinfo=UTC)
     prices = {"per_million": BASE | {"output": OUTPUT, "cached_prefill": "0.25"}}
-    await add(api, model="had", effective_from="2041-08-01T00:00:00Z", **prices)
+    await add_prices(api, model="had", effective_from="2041-08-01T00:00:00Z", **prices)
     for model in ("had", "tried"):
         moved: dict[str, Any] = {"prompt_tokens": 30, "cached_tokens": 10}
         await store(
             api,
             [
-                record(payer, day + timedelta(days=at % 9), model, output_tokens=100 + at, **moved)
+                record_of(
+                    payer, day + timedelta(days=at % 9), model, output_tokens=100 + at, **moved
+                )
                 for at in range(12)
             ],
         )

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
+from tenora_platform.budgets.credit import credit_of
 from tenora_platform.ids import ulid_text
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.usage.archive import ArchiveError, UsageArchive
@@ -126,6 +127,7 @@ async def test_an_old_month_is_archived_and_still_read(
     for each in (month, after(month, 1)):
         await rebuild_sums(api.state.db, archive, each)
     assert await used(api, tenant) == before
+    await refuses_parts_of_hours(api, tenant, read[0].row.event_time)
     # Had it not been acknowledged, it would come again; nobody would know that it was billed.
     await UsageSink(api.engine, api.state.db).store(made[:1])
     assert await used(api, tenant) == before
@@ -135,13 +137,32 @@ async def test_an_old_month_is_archived_and_still_read(
     assert "is archived" in letter.reason
 
 
+async def refuses_parts_of_hours(api: Api, tenant: TestTenant, used: datetime) -> None:
+    """Of which no sum says anything; whole hours, and hours without usage, are as ever."""
+    hour = used.replace(minute=0, second=0, microsecond=0)
+    whole = hour + timedelta(hours=1)
+    for start, end, param in (
+        (hour + timedelta(minutes=1), whole + timedelta(days=1), "start"),
+        (hour - timedelta(days=1), hour + timedelta(minutes=59), "end"),
+    ):
+        for path in ("/v1/usage", "/v1/costs"):
+            window = {"start": start.isoformat(), "end": end.isoformat()}
+            answer = await api.call(tenant.key, "GET", path, params=window)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (400, "usage_archived")
+            assert error["param"] == param
+    before = {"start": "2020-01-01T00:00:30Z", "end": whole.isoformat()}
+    assert (await api.call(tenant.key, "GET", "/v1/usage", params=before)).status_code == 200
+
+
 async def test_a_month_stays_while_it_is_needed(
     api: Api, archive: UsageArchive, tenant: TestTenant
 ) -> None:
     month = after(TODAY, -7)
     await old_month(api, tenant, month)
     keeper = months(api, archive, 1)
-    low = datetime(month.year, month.month, 3, tzinfo=UTC)
+    begin = datetime(month.year, month.month, 1, tzinfo=UTC)
+    ends = datetime.combine(after(month, 1), begin.time(), UTC)
     async with api.state.db.admin_session() as session:
         mark = text(
             "insert into unrated_events (tenant_id, request, sequence, reason)"
@@ -154,11 +175,22 @@ async def test_a_month_stays_while_it_is_needed(
         grant = text(
             "insert into credit_grants (id, tenant_id, amount, created_at) values ('g', :t, 1, :at)"
         )
-        await session.execute(grant, {"t": tenant.id, "at": low})
+        in_use = begin + timedelta(days=9, minutes=30)
+        await session.execute(grant, {"t": tenant.id, "at": in_use})
+    assert await keeper.run_once(TODAY) == []
+    # An event of the month ended in the next.
+    change = text("update credit_grants set created_at = :begins, expires_at = :ends")
+    idle = in_use + timedelta(hours=1)
+    async with api.state.db.admin_session() as session:
+        await session.execute(change, {"begins": idle, "ends": ends + timedelta(minutes=5)})
     assert await keeper.run_once(TODAY) == []
     async with api.state.db.admin_session() as session:
-        await session.execute(text("update credit_grants set created_at = now()"))
-    assert await keeper.run_once(TODAY) == [month]
+        await session.execute(change, {"begins": idle, "ends": ends + timedelta(hours=1)})
+        before = await credit_of(session, tenant.id, ends + timedelta(days=1))
+    assert await keeper.run_once(TODAY) == [month]  # whose credit begins and ends, without use then
+    async with api.state.db.admin_session() as session:
+        assert await credit_of(session, tenant.id, ends + timedelta(days=1)) == before
+    assert before.cap > 0  # what it paid
 
 
 async def test_nothing_is_dropped_that_the_archive_has_not(

@@ -197,6 +197,32 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
     assert [each["revoked_at"] is None for each in keys] == [False, True]
 
 
+def test_the_key_is_exchanged_and_kept_nowhere(page: Page, portal: PortalUnderTest) -> None:
+    _, key = portal.new_tenant("Vandelay")
+    sign_in(page, key)
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    kept = page.evaluate(
+        "() => JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+    )
+    assert key.split("_")[2] not in kept
+    assert "tenora_session" not in kept
+    (cookie,) = page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (
+        "tenora_session",
+        True,
+        "Lax",
+    )
+    page.reload()
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    other = page.context.new_page()
+    other.goto("/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_label("Key", exact=True)).to_be_visible()
+    assert page.context.cookies() == []
+    page.get_by_role("link", name="Usage and cost").click()  # the other tab was told by its answer
+    expect(page.get_by_role("status")).to_contain_text("no longer signed in")
+
+
 def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, "tn_not_a_key")
     expect(page.get_by_role("alert")).to_contain_text("not known here")

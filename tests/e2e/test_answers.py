@@ -76,8 +76,9 @@ async def test_two_tenants_stream_their_own_support_at_once(
             jobs.append(stream_text(api, model, question))
             expected.append((adapter, question))
     answers = await asyncio.gather(*jobs)
-    for (text, usage), (adapter, question) in zip(answers, expected, strict=True):
-        assert text == reference.chat(adapter, question, MAX_TOKENS), (adapter, question)
+    texts = reference.chats(expected, MAX_TOKENS)
+    for (text, usage), wanted, asked in zip(answers, texts, expected, strict=True):
+        assert text == wanted, asked
         assert 0 < usage.completion_tokens <= MAX_TOKENS
     mine, theirs = answers[0][0], answers[1][0]
     assert mine != theirs, "two tenants' adapters of one name gave one answer"

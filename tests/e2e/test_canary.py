@@ -12,7 +12,7 @@ import httpx
 from tenora_bench.server import ServerUnderTest, serve
 
 PATIENCE_S = 180.0
-CHECKS = {"base", "store", "device", "host", "isolation", "bill"}
+CHECKS = {"base", "store", "device", "host", "residency", "isolation", "bill"}
 
 
 def asked(server: ServerUnderTest, method: str, path: str, **more: Any) -> Any:
@@ -46,7 +46,8 @@ def test_the_canary_finds_everything_right_and_so_do_the_books(
         assert run["agrees"] is True, run
         assert run["looked"]["events"] >= 9
         shown = ""
-        while 'check="bill"} 1.0' not in shown and time.monotonic() < deadline_s:
+        told = 'check="bill"} 1.0', "tenora_reconciliation_differences 0.0"
+        while not all(each in shown for each in told) and time.monotonic() < deadline_s:
             shown = asked(server, "GET", "/metrics").text
             time.sleep(0.5)
-        assert "tenora_reconciliation_differences 0.0" in shown
+        assert all(each in shown for each in told), shown

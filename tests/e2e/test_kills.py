@@ -1,16 +1,18 @@
 """Under `tenora up` each process is killed while tenants ask: it is back without hands, and every
-request is on the books exactly once. `tenora bench kills` does more of the same."""
+request is on the books exactly once, which agree. `tenora bench kills` does more of the same."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tenora_bench.books import Books
 from tenora_bench.kills.load import Load, Outcome
-from tenora_bench.kills.run import Blow, measure_kills, random_blows
+from tenora_bench.kills.platform import PARTS
+from tenora_bench.kills.run import Blow, measure_kills, random_blows, random_kills
 from tenora_bench.kills.verdict import Event, Found, verdict
 from tenora_platform.cli.books import read_books
 
@@ -33,6 +35,9 @@ def test_each_process_is_killed_and_nothing_is_lost(base_model_dir: Path, tmp_pa
     assert any("engine_unavailable" in error for error in result["errors"]), "and it met the kills"
     assert result["books"]["output_tokens"] >= result["output_tokens_answered"]
     assert "Traceback" not in log, log
+    compared = result["books"]["compared"]
+    assert compared["events"] == result["books"]["events"], "each was reconciled"
+    assert min(compared.values()) > 0, "and every layer of it"
 
 
 def test_each_process_is_killed_and_stopped_as_often_as_asked() -> None:
@@ -41,6 +46,15 @@ def test_each_process_is_killed_and_stopped_as_often_as_asked() -> None:
         for how in ("kill", "stop"):
             assert sum(blow.part == part and blow.how == how for blow in blows) == 3
     assert blows != random_blows(3, seed=2)
+
+
+def test_random_kills_are_as_many_as_asked_for_of_all_processes() -> None:
+    kills = random_kills(200, seed=1)
+    counts = {part: sum(each.part == part for each in kills) for part in PARTS}
+    assert sum(counts.values()) == 200
+    assert set(counts.values()) == {33, 34}
+    assert {each.how for each in kills} == {"kill"}
+    assert len({each.after_s for each in kills}) > 190, "at random times"
 
 
 def books(**events: list[tuple[int, int]]) -> Books:
@@ -68,6 +82,8 @@ def test_the_verdict_finds_what_is_lost_doubled_or_nobodys() -> None:
     leaking = Found(held={"acme": {"parallel_requests": 1}})
     assert "acme still holds" in faults(a=[(5, 3)], found=leaking)
     assert "still runs" in faults(a=[(5, 3)], found=Found(processes_left=["7 postgres"]))
+    apart = replace(books(a=[(5, 3)]), differences=["hour_wrong: an hour"])
+    assert verdict(load, apart, Found()) == ["hour_wrong: an hour"]
 
 
 def test_the_verdict_excuses_only_what_the_blows_explain() -> None:

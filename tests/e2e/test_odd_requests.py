@@ -41,7 +41,6 @@ def few(examples: int) -> settings:
         max_examples=EXAMPLES or examples,
         derandomize=not EXAMPLES,
         database=None,
-        deadline=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

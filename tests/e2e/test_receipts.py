@@ -72,7 +72,7 @@ async def test_a_receipt_says_what_the_answer_said(
     assert found["asked"]["model"] == "support"
     assert found["asked"]["class"] == "flex"
     assert found["asked"]["max_tokens"] == 7
-    assert found["asked"]["sequences"] == 2
+    assert found["ran"]["sequences"] == 2
     adapter = found["ran"]["adapter"]
     assert f"{adapter['name']}@{adapter['version']}" == headers["x-tenora-adapter"]
     assert adapter["digest"] == headers["x-tenora-adapter-digest"]

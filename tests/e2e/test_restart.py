@@ -92,7 +92,7 @@ async def test_killed_engine_and_stopped_platform(base_model_dir: Path, tmp_path
         assert second["choices"][0]["text"] == first["choices"][0]["text"]
         wait_until(lambda: output_tokens(server, key) == 12, "both answers' usage, once each")
         parts = [pid for pid in children(server.pid or 0) if is_part(pid)]
-        assert len(parts) == 3, "engine, worker and one API process"
+        assert len(parts) == 4, "engine, worker, what checks for it, and one API process"
         os.kill(server.pid or 0, signal.SIGKILL)  # the supervisor: its parts end by themselves
 
     with serve(data, base_model_dir, []) as server:

@@ -56,7 +56,7 @@ def test_the_hottest_are_those_used_most(shared: SharedTier) -> None:
     assert shared.hottest(5) == ["c", "b", "a"]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.sampled_from("abcde"), st.integers(1, 50)), max_size=8))
 def test_heat_is_the_number_of_recent_uses(
     shared: SharedTier, redis: Redis, told: list[dict[str, int]]

@@ -85,7 +85,7 @@ def test_what_leaves_meanwhile_is_passed_over() -> None:
     assert seen == [first, third]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(tenants, st.integers(1, 12)), min_size=1, max_size=20))
 def test_the_engine_answers_in_the_order_of_arrival(asked: list[tuple[Tenant, int]]) -> None:
     """With room for all in the arena, first tokens come in the order of the requests, and no

@@ -70,7 +70,7 @@ def test_plain_prompts(text: TextProcessor, reference: Any) -> None:
 words = st.sampled_from(["<|im_end|>", "<|im_start|>", "<|endoftext|>", "a", " ", "\n", "(#1.0#)"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(contents=st.lists(st.lists(words, max_size=6).map("".join), min_size=1, max_size=3))
 def test_only_the_template_controls(text: TextProcessor, contents: list[str]) -> None:
     messages = [{"role": "user", "content": content} for content in contents]

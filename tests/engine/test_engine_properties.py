@@ -11,7 +11,6 @@ from engine_machine import EngineMachine
 EngineMachine.TestCase.settings = settings(
     max_examples=150,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestEngineMachine = EngineMachine.TestCase

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import combinations, count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_fakes import make_request, make_tenant
@@ -204,7 +204,6 @@ def test_an_unused_share_is_used_by_the_class_with_the_least_slack() -> None:
     st.integers(1, 200),
     st.integers(1, 6),
 )
-@settings(deadline=None)
 def test_the_service_gap_of_backlogged_tenants_is_bounded(
     weights: list[int], work: list[tuple[int, int, int]], quantum: int, slots: int
 ) -> None:
@@ -252,7 +251,6 @@ def test_the_service_gap_of_backlogged_tenants_is_bounded(
     ),
     st.integers(1, 40),
 )
-@settings(deadline=None)
 def test_the_service_gap_is_bounded_for_tenants_that_come_and_go(
     weights: list[int], moves: list[tuple[int, int, int, int, bool]], quantum: int
 ) -> None:

@@ -24,7 +24,6 @@ from adapter_store import publish
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.model.default_model import ensure_default_model
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
 
@@ -55,8 +54,8 @@ def load_script(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def model_dir() -> Path:
-    return ensure_default_model(ROOT / ".data")
+def model_dir(base_model_dir: Path) -> Path:
+    return base_model_dir
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,6 @@ class HostKVMachine(EngineMachine):
 HostKVMachine.TestCase.settings = settings(
     max_examples=120,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestHostKVMachine = HostKVMachine.TestCase

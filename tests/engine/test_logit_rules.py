@@ -79,7 +79,7 @@ penalties = st.builds(
 tokens = st.lists(st.integers(0, VOCAB - 1), max_size=30)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     rows=st.lists(st.tuples(penalties, tokens, st.lists(tokens, max_size=6)), min_size=1),
     seed=st.integers(0, 1000),
@@ -117,7 +117,6 @@ def logits_of(seed: int) -> Tensor:
     return torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(seed)) * 4
 
 
-@settings(deadline=None)
 @given(
     words=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=6),
     output=st.lists(st.integers(0, 3), max_size=8),

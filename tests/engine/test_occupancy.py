@@ -67,7 +67,7 @@ class Plain:
 
 
 @given(events=EVENTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_byte_and_nanosecond_is_somebodys_or_nobodys(events: Events) -> None:
     plain = Plain()
     tier = TierOccupancy(lambda: plain.now)

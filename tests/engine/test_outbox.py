@@ -158,7 +158,7 @@ def histories(draw: st.DrawFn) -> list[Action]:
 
 
 @given(history=histories(), cut=st.floats(0, 1), noise=st.binary(max_size=40))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_any_crash_point(history: list[Action], cut: float, noise: bytes) -> None:
     """The last segment is cut anywhere and may end in what a disk left there. Every record found is
     one that was written, whole; every one that was not acknowledged and lies before the cut is
@@ -210,7 +210,7 @@ def test_any_crash_point(history: list[Action], cut: float, noise: bytes) -> Non
 
 
 @given(at=st.floats(0, 1), bit=st.integers(0, 7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_flipped_bit_never_makes_a_wrong_record(at: float, bit: int) -> None:
     folder = Path(tempfile.mkdtemp())
     try:

@@ -78,7 +78,7 @@ PROMPTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(visits=st.lists(st.tuples(st.integers(0, 2), PROMPTS), max_size=5))
 def test_nobody_takes_a_minimum_and_borrowed_pages_go_first(
     visits: list[tuple[int, list[tuple[int, int, str | None]]]],
@@ -114,7 +114,7 @@ def test_beyond_its_maximum_a_tenant_takes_from_nobody_but_itself() -> None:
     assert used(rig.memory, quiet) > kept, "and gives it back first"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     policy=st.sampled_from(ISOLATING),
     mine=PROMPTS,
@@ -157,7 +157,7 @@ def test_without_strict_isolation_the_same_test_fails() -> None:
     ("policy", "strict"),
     [(name, False) for name in POLICIES] + [(name, True) for name in ISOLATING],
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_who_fits_its_partition_gets_its_pages(
     policy: str, strict: bool, data: st.DataObject

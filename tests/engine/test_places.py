@@ -289,7 +289,7 @@ class Watch:
     ),
     caching=st.booleans(),
 )
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 def test_places_are_shared_and_nothing_is_lost(
     weights: list[float],
     tiers: list[str],

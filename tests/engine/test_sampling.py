@@ -81,7 +81,7 @@ def drawn_params(draw: Any) -> SamplingParams:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     params=st.lists(drawn_params(), min_size=1, max_size=5),
     seed=st.integers(0, 2**31),
@@ -175,7 +175,7 @@ def mixed_params() -> list[SamplingParams]:
 
 
 @given(order=st.permutations(range(6)), keep=st.integers(1, 6), seed=st.integers(0, 1000))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_row_does_not_depend_on_the_batch(order: list[int], keep: int, seed: int) -> None:
     logits = torch.randn(6, 1000, generator=torch.Generator().manual_seed(seed)) * 3
     rows = [

@@ -302,7 +302,7 @@ def test_a_class_alone_has_the_whole_engine() -> None:
     st.integers(1, 100),
     st.integers(0, 20),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_nobody_waits_past_the_ageing_bound(
     tier: str, costs: list[int], own: int, quantum: int, ahead: int
 ) -> None:

@@ -254,7 +254,7 @@ class Day:
                 self.seen[key] = number
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), metrics_tenants=st.sampled_from((0, 1, 3, 100)))
 def test_meters_are_what_a_recount_of_the_events_gives(seed: int, metrics_tenants: int) -> None:
     day = Day(seed, metrics_tenants)

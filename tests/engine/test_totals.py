@@ -68,7 +68,7 @@ ACTIONS = st.lists(
 
 
 @given(actions=ACTIONS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_totals_are_the_sum_of_all_records(actions: Steps) -> None:
     folder = Path(tempfile.mkdtemp())
     try:

@@ -140,7 +140,9 @@ async def test_closing_the_iterator_aborts_and_is_metered(client: EngineClient) 
 
 
 async def test_a_cancelled_reader_aborts(client: EngineClient) -> None:
-    reader = asyncio.create_task(everything(client, request("cancel", max_tokens=FOREVER)))
+    # An id of its own: it is in flight until its usage is on the disk, after it has run.
+    asked = request(f"cancel {type(client).__name__}", max_tokens=FOREVER)
+    reader = asyncio.create_task(everything(client, asked))
     await until_running(client, 1)
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)

@@ -171,7 +171,7 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestClients.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def test_what_was_acknowledged_while_the_outbox_was_asked_is_not_given() -> None:

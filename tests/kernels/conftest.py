@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, cast
 import pytest
 import torch
 from tests.kernels.triton_worker import receive, send
-from tests.kernels.variant_runs import RUNS, Runs
 from torch import Tensor
 
 from tenora_kernels.backend import (
@@ -27,18 +26,6 @@ from tenora_kernels.compiled.build import COMPILERS, build_extension
 from tenora_kernels.compiled.variants import NATIVE, chosen
 
 WORKER = Path(__file__).with_name("triton_worker.py")
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin what takes minutes in processes of its own."""
-    wanted = any(item.path.name == "test_variants.py" for item in session.items)
-    if wanted and not session.config.option.collectonly and any(map(shutil.which, COMPILERS)):
-        session.config.stash[RUNS] = Runs()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if RUNS in session.config.stash:
-        session.config.stash[RUNS].end()
 
 
 class TritonInterpreter:

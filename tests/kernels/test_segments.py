@@ -29,7 +29,7 @@ def rows_of(pieces: list[tuple[int, int]]) -> torch.Tensor:
 
 
 @given(runs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tiles_cover_every_adapted_row_once(pieces: list[tuple[int, int]]) -> None:
     row_slot = rows_of(pieces)
     segments = build_segments(row_slot, ADAPTERS.table, tiles=True)
@@ -48,7 +48,7 @@ def test_tiles_cover_every_adapted_row_once(pieces: list[tuple[int, int]]) -> No
 
 
 @given(runs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_blocks_hold_every_adapted_row_once(pieces: list[tuple[int, int]]) -> None:
     row_slot = rows_of(pieces)
     segments = build_segments(row_slot, ADAPTERS.table)
@@ -65,7 +65,7 @@ def test_blocks_hold_every_adapted_row_once(pieces: list[tuple[int, int]]) -> No
 
 
 @given(runs)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_runs_give_the_reference(pieces: list[tuple[int, int]]) -> None:
     row_slot = rows_of([(slot, min(n, 9)) for slot, n in pieces])
     segments = build_segments(row_slot, ADAPTERS.table)
@@ -86,7 +86,7 @@ sequences = st.lists(
 
 
 @given(sequences)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_sequences_give_every_row(batch: list[tuple[int, int]]) -> None:
     """Groups, padding and order: values equal to the row's own position come back in place."""
     kv = KVLayout(num_layers=1, block_tokens=4, kv_heads=1, head_dim=4)
@@ -114,7 +114,7 @@ def test_block_tables_are_padded_to_the_longest(tables: list[list[int]]) -> None
 
 
 @given(sequences)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_attention_tiles_cover_every_row_once(batch: list[tuple[int, int]]) -> None:
     query_lens, context_lens = [q for q, _ in batch], [c for _, c in batch]
     tables = [[0] * c for c in context_lens]

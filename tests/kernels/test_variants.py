@@ -7,22 +7,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from tests.kernels.variant_runs import OTHERS, RUNS
+from tests.kernels.variant_runs import OTHERS, run_tests
 
 from tenora_kernels.compiled import variants
 from tenora_kernels.compiled.build import build_extension
 from tenora_kernels.compiled.library import default_dir, library_path
-from tenora_kernels.compiled.variants import NATIVE, UnknownKernelsError, chosen, runnable
+from tenora_kernels.compiled.variants import (
+    NATIVE,
+    UnknownKernelsError,
+    Variant,
+    chosen,
+    runnable,
+)
 
 
-@pytest.mark.parametrize("name", [variant.name for variant in OTHERS])
-def test_a_variant_passes_the_tests_of_the_one_that_serves(
-    name: str, compiled_library: Path, request: pytest.FixtureRequest
-) -> None:
-    done = request.config.stash[RUNS].result(name)
+@pytest.mark.parametrize("variant", OTHERS, ids=lambda variant: variant.name)
+@pytest.mark.usefixtures("compiled_library")
+def test_a_variant_passes_the_tests_of_the_one_that_serves(variant: Variant) -> None:
+    done = run_tests(variant)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 

@@ -1,15 +1,11 @@
-"""The tests of every instruction set but the one that serves, each in a process of its own, while
-the session's other tests run."""
+"""The tests of every instruction set but the one that serves, each in a process of its own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import pytest
 
 from tenora_kernels.compiled.variants import Variant, runnable
 
@@ -36,28 +32,13 @@ since all of them would take minutes without its vectors."""
 
 # Not the richest: it is the code of the variant that serves, which all other tests run.
 OTHERS = runnable()[:-1]
-LAST = "nice", "-n", "19"  # they use what the tests before them leave of the processor
 
 
-class Runs:
-    """The others' tests, begun when the session has been collected (`conftest.py`), for they take
-    minutes: most tests before these wait for something else than the processor."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="variants")
-        self._runs = {variant.name: self._pool.submit(_run_tests, variant) for variant in OTHERS}
-
-    def result(self, name: str) -> subprocess.CompletedProcess[str]:
-        return self._runs[name].result()
-
-    def end(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-def _run_tests(variant: Variant) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TENORA_KERNELS": variant.name, "OMP_NUM_THREADS": "2"}
+def run_tests(variant: Variant) -> subprocess.CompletedProcess[str]:
+    """Compiles the variant where that has not been done; its failure is the result then."""
+    environment = {**os.environ, "TENORA_KERNELS": variant.name}
     built = subprocess.run(
-        [*LAST, sys.executable, "-m", "tenora_kernels.compiled.build"],
+        [sys.executable, "-m", "tenora_kernels.compiled.build"],
         env=environment,
         cwd=TESTS.parents[1],
         capture_output=True,
@@ -69,7 +50,7 @@ def _run_tests(variant: Variant) -> subprocess.CompletedProcess[str]:
     files = OF_COMPILED if variant is OTHERS[-1] else IN_SHORT
     return subprocess.run(
         [
-            *(*LAST, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("-k", "compiled or packed or decoder"),
             *(str(TESTS / name) for name in files),
         ],
@@ -79,6 +60,3 @@ def _run_tests(variant: Variant) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-RUNS = pytest.StashKey[Runs]()

@@ -43,3 +43,32 @@ def test_links_of_the_pages_exist(page: str) -> None:
 def test_the_page_of_benchmarks_stays_a_page() -> None:
     """Read in two minutes; how something was measured belongs into docs/log, by date."""
     assert len((ROOT / "docs/benchmarks.md").read_text().split()) < 1500
+
+
+def tree_of_the_readme() -> dict[str, list[str]]:
+    """What the README's tree names: folders and files by the folder at their line's margin."""
+    text = (ROOT / "README.md").read_text()
+    block = text.split("## The tree\n\n```\n")[1].split("\n```")[0]
+    found: dict[str, list[str]] = {}
+    top = ""
+    for line in block.splitlines():
+        names = line.strip().split("  ")[0]
+        if line.startswith(" "):
+            found[top] += names.split()
+        else:
+            top = names
+            found[top] = []
+    return found
+
+
+def test_the_tree_is_what_there_is() -> None:
+    for top, names in tree_of_the_readme().items():
+        assert (ROOT / top).is_dir(), top
+        missing = [name for name in names if not (ROOT / top / name).exists()]
+        assert not missing, f"{top}: {missing}"
+
+
+@pytest.mark.parametrize("top", ["engine/tenora_engine/", "platform/tenora_platform/"])
+def test_the_tree_names_every_package(top: str) -> None:
+    packages = {f"{path.parent.name}/" for path in (ROOT / top).glob("*/__init__.py")}
+    assert packages - set(tree_of_the_readme()[top]) == set()

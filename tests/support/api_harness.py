@@ -82,3 +82,9 @@ async def running_api(settings: Settings, folder: Path) -> AsyncIterator[Api]:
                     break
                 await asyncio.sleep(0)
             yield Api(app, engine, http)
+
+
+def stored_objects(api: Api) -> set[str]:
+    """What lies in its object store, by path."""
+    folder = api.state.settings.data_dir / "objects"
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -10,16 +10,43 @@ from contextlib import contextmanager
 from typing import Any, LiteralString
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from api_harness import Api
 from tenora_engine.events import UsageRecord
+from tenora_platform.db import Database
 from tenora_platform.ids import new_id
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
 
 PATIENCE_S = 60.0
 _numbers = itertools.count(1)
+
+CHANGES: dict[str, LiteralString] = {
+    "integer": "coalesce({0}, 0) + 1",
+    "bigint": "coalesce({0}, 0) + 1",
+    "smallint": "coalesce({0}, 0) + 1",
+    "character": "'x'",
+    "numeric": "coalesce({0}, 0) + 1.000001",
+    "real": "coalesce({0}, 0) + 1",
+    "text": "coalesce({0}, '') || 'x'",
+    "uuid": "gen_random_uuid()",
+    "date": "{0} + 1",
+    "timestamp with time zone": "coalesce({0}, now()) + interval '1 second'",
+    "bytea": "coalesce({0}, '') || 'x'::bytea",
+    "jsonb": "'{{\"changed\": true}}'",
+    "bigint[]": "ARRAY[1, 2, 3, 4]",
+    "boolean": "NOT {0}",
+}
+"""To another value, by PostgreSQL's name of the type."""
+
+REFUSED = (
+    errors.CheckViolation,
+    errors.UniqueViolation,
+    errors.NotNullViolation,
+    errors.ExclusionViolation,
+)
+"""By the database itself, whoever asks."""
 
 
 def record(tenant_id: str, at_s: float, sequence: int = 0, **changes: Any) -> UsageRecord:
@@ -36,8 +63,8 @@ def record(tenant_id: str, at_s: float, sequence: int = 0, **changes: Any) -> Us
     return usage_record(f"{new_id('chatcmpl')}:{sequence}", tenant_id, **(values | changes))
 
 
-async def store(api: Api, records: Sequence[UsageRecord]) -> None:
-    await UsageSink(api.engine, api.state.db).store(records)
+async def store(api: Api, records: Sequence[UsageRecord], db: Database | None = None) -> None:
+    await UsageSink(api.engine, db or api.state.db).store(records)
 
 
 async def reconcile(api: Api, **scope: Any) -> dict[str, Any]:

@@ -126,7 +126,8 @@ class FakeEngine:
     async def _sequence(
         self, request: GenerationRequest, index: int
     ) -> AsyncIterator[SequenceEvent]:
-        wanted = self.text.encode(self.answer(request, index))
+        allowed = request.sampling.allowed_token_ids
+        wanted = list(allowed or self.text.encode(self.answer(request, index)))
         most = request.sampling.max_tokens
         tokens = wanted[:most]
         reason: FinishReason = "length" if len(wanted) > most else "stop"

@@ -24,13 +24,13 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Key = tuple[str, str]
 """(currency, account)"""
 
-_SUM = text(
-    """
-    insert into usage_days values (:tenant, :day, :series, :meter, :version, 1, :amount)
-    on conflict (tenant_id, day, series_id, meter, price_version_no) do update
-    set quantity = usage_days.quantity + 1, amount = usage_days.amount + excluded.amount
-    """
-)
+_SUM = """
+insert into usage_days as old
+  (tenant_id, day, series_id, price_version_no, {meter}, {meter}_amount)
+values (:tenant, :day, :series, :version, 1, :amount)
+on conflict (tenant_id, day, series_id, price_version_no) do update
+set {meter} = old.{meter} + 1, {meter}_amount = old.{meter}_amount + excluded.{meter}_amount
+"""
 _MARK = text(
     """
     insert into ledger_due (tenant_id, day) values (:tenant, :day)
@@ -66,8 +66,8 @@ class Books:
         """As the sink: sums, then the mark, in one transaction."""
         values: dict[str, Any] = {"tenant": self.tenant_id, "day": day}
         version = self.versions[currency]
-        more = {"series": self.series, "meter": meter, "version": version, "amount": amount}
-        await session.execute(_SUM, values | more)
+        more = {"series": self.series, "version": version, "amount": amount}
+        await session.execute(text(_SUM.format(meter=meter)), values | more)
         await session.execute(_MARK, values)
 
     async def used(self, day: date, currency: str, meter: str, amount: Decimal) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 from redis.asyncio import Redis
 
-from tenora_platform.auth import Caps, PlanTerms, TenantContext
+from tenant_contexts import plan_terms, tenant_context
+from tenora_platform.auth import Caps, TenantContext
 from tenora_platform.errors import RateLimitedError
 from tenora_platform.ids import new_id
 from tenora_platform.limits.service import Limits
@@ -23,34 +24,14 @@ def tenant_of(
     key: dict[str, int | None] | None = None,
 ) -> TenantContext:
     """A new tenant with these limits; those of `key` (by the same names) are its key's own."""
-    plan = PlanTerms(
-        name="p",
-        sla_class="default",
-        tiers=("default",),
-        ttft_ms=None,
-        tpot_ms=None,
-        weight=1.0,
-        memory_share=None,
-        requests_per_min=rpm,
-        tokens_per_min=tpm,
-        parallel_requests=parallel,
-        adapters=None,
-        adapter_bytes=None,
-    )
+    plan = plan_terms(requests_per_min=rpm, tokens_per_min=tpm, parallel_requests=parallel)
     own = key or {}
-    return TenantContext(
-        tenant_id=new_id("tenant"),
-        name="t",
-        plan=plan,
-        key_id="k",
-        scopes=(),
-        key_caps=Caps(
-            requests_per_min=own.get("rpm"),
-            tokens_per_min=own.get("tpm"),
-            parallel_requests=own.get("parallel"),
-        ),
-        namespace="n",
+    caps = Caps(
+        requests_per_min=own.get("rpm"),
+        tokens_per_min=own.get("tpm"),
+        parallel_requests=own.get("parallel"),
     )
+    return tenant_context(plan, tenant_id=new_id("tenant"), key_caps=caps)
 
 
 @dataclass

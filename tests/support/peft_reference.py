@@ -1,4 +1,4 @@
-"""transformers + peft, greedy, one prompt at a time: what every answer must equal."""
+"""transformers + peft, greedy: what every answer must equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reference:
     """The base model and adapters by name, in float32."""
 
     def __init__(self, model_dir: Path, adapters: dict[str, Path]) -> None:
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, padding_side="left")
         base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
         first, *rest = adapters.items()
         self.model: Any = PeftModel.from_pretrained(base, first[1], adapter_name=first[0])
@@ -24,24 +24,24 @@ class Reference:
         self.model.eval()
 
     def chat(self, adapter: str | None, question: str, max_tokens: int) -> str:
-        messages = [{"role": "user", "content": question}]
-        ids = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )["input_ids"]
-        return self.text(self.generate(adapter, ids[0].tolist(), max_tokens))
+        return self.chats([(adapter, question)], max_tokens)[0]
 
-    def generate(self, adapter: str | None, prompt: Sequence[int], max_tokens: int) -> list[int]:
-        ids = torch.tensor([list(prompt)])
+    def chats(self, asked: Sequence[tuple[str | None, str]], max_tokens: int) -> list[str]:
+        """The answers to questions of these adapters, in one batch."""
+        inputs = self.tokenizer.apply_chat_template(
+            [[{"role": "user", "content": question}] for _, question in asked],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+            padding=True,
+        )
         with torch.inference_mode():
             made = self.model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                adapter_names=[adapter or "__base__"],
+                **inputs,
+                adapter_names=[adapter or "__base__" for adapter, _ in asked],
                 max_new_tokens=max_tokens,
                 do_sample=False,
             )
-        output: list[int] = made[0, len(prompt) :].tolist()
-        return output
-
-    def text(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        length = inputs["input_ids"].shape[1]
+        texts: list[str] = self.tokenizer.batch_decode(made[:, length:], skip_special_tokens=True)
+        return texts

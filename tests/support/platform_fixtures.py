@@ -26,6 +26,7 @@ from tenora_platform.installation import DEFAULT
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
+Connection = psycopg.Connection[tuple[Any, ...]]
 _TEMPLATE = "tenora_template"
 
 
@@ -99,6 +100,22 @@ def database_url(servers: Servers) -> str:
     return servers.new_database()
 
 
+@pytest.fixture
+def owner(database_url: str) -> Iterator[Connection]:
+    """The module's database as its superuser, whom no row-level security binds."""
+    with psycopg.connect(plain_url(database_url), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    """A Valkey of this test's own, which it may stop and kill."""
+    server = EmbeddedValkey(tmp_path / "v", ServerSecret(b"of-the-tests"))
+    server.start()
+    yield server
+    server.stop()
+
+
 @pytest.fixture(scope="module")
 def redis_url(servers: Servers) -> str:
     """The Valkey server, emptied for the module."""
@@ -119,6 +136,7 @@ def settings(
         admin_key=SecretStr(ADMIN_KEY),
         secret=SecretStr(SECRET),
         log_level="error",
+        probe_adapters=False,  # what engines are asked is the tests' matter
     )
 
 

@@ -33,10 +33,12 @@ class Listening:
 
 
 @contextmanager
-def served_in_a_thread(settings: Settings, folder: Path) -> Iterator[Listening]:
+def served_in_a_thread(
+    settings: Settings, folder: Path, port: int | None = None
+) -> Iterator[Listening]:
     """A server on a port, in a thread of its own."""
     engine = FakeEngine(folder / "model")
-    port = free_port()
+    port = port or free_port()
     app = create_app(settings, engine=engine)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
     thread = threading.Thread(target=server.run)

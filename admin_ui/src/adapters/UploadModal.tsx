@@ -4,6 +4,7 @@ import { Modal, Text } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { useSession } from "../api/context";
+import { credentialsOf } from "../api/session";
 import { uploadAdapter } from "../api/upload";
 import type { Picked } from "./files";
 import { useVersion } from "./queries";
@@ -52,7 +53,7 @@ function UploadFlow({ onClose }: { onClose: () => void }) {
     try {
       const files = { config, weights };
       const answer = await uploadAdapter(
-        session.key,
+        credentialsOf(session),
         name,
         files,
         setProgress,

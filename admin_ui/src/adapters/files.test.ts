@@ -25,6 +25,18 @@ describe("pickFiles", () => {
     expect(picked.weights?.name).toBe("adapter_model.safetensors");
   });
 
+  it("takes the folder's own files, not those of a checkpoint in it", () => {
+    const dropped = [
+      file("adapter_config.json", "old", "run/checkpoint-5/adapter_config.json"),
+      file("adapter_model.safetensors", "old", "run/checkpoint-5/adapter_model.safetensors"),
+      file("adapter_config.json", "{}", "run/adapter_config.json"),
+      file("adapter_model.safetensors", "", "run/adapter_model.safetensors"),
+    ];
+    const picked = pickFiles(dropped, NOTHING);
+    expect(picked.config).toBe(dropped[2]);
+    expect(picked.weights).toBe(dropped[3]);
+  });
+
   it("keeps what was there when only the other file comes", () => {
     const first = pickFiles([file("adapter_config.json")], NOTHING);
     const second = pickFiles([file("mine.safetensors")], first);

@@ -12,8 +12,21 @@ export interface Picked {
   refused: string | null;
 }
 
-/** The files by name; a lone file of the right kind is taken whatever it is called. */
-export function pickFiles(files: File[], before: Picked): Picked {
+/** Where a dropped file lay, as far as the browser says. */
+function pathOf(file: File): string {
+  return "path" in file && typeof file.path === "string" ? file.path : file.webkitRelativePath;
+}
+
+/**
+ * The files by name, the folder's own before those of its checkpoints; a lone file of the right kind
+ * is taken whatever it is called.
+ */
+export function pickFiles(dropped: File[], before: Picked): Picked {
+  const depth = (file: File) =>
+    pathOf(file)
+      .replace(/^\.?\//, "")
+      .split("/").length;
+  const files = [...dropped].sort((a, b) => depth(a) - depth(b));
   const named = (name: string) => files.find((file) => file.name === name);
   const ending = (end: string) => {
     const matches = files.filter((file) => file.name.endsWith(end));
@@ -32,9 +45,7 @@ export function pickFiles(files: File[], before: Picked): Picked {
 /** A folder's name makes a good first name for the adapter. */
 export function suggestName(files: File[]): string {
   for (const file of files) {
-    const path =
-      "path" in file && typeof file.path === "string" ? file.path : file.webkitRelativePath;
-    const folder = path
+    const folder = pathOf(file)
       .split("/")
       .filter((part) => part !== "" && part !== ".")
       .at(-2);

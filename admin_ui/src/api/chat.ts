@@ -1,7 +1,8 @@
 /** One streamed chat completion: what arrives becomes calls, times are taken where they happen. */
 
-import type { Schemas } from "./client";
+import { headersOf, type Schemas } from "./client";
 import { ApiError, errorFrom } from "./errors";
+import type { Credentials } from "./session";
 import { readSse } from "./sse";
 
 /** The fields that the document names; it lets others pass, of which any name is one. */
@@ -63,14 +64,14 @@ export function applyChunk(data: string, handlers: ChatHandlers): boolean {
 
 /** Streams until the last event. Rejects with ApiError, or an AbortError when `signal` fires. */
 export async function streamChat(
-  key: string,
+  credentials: Credentials,
   request: ChatRequest,
   signal: AbortSignal,
   handlers: ChatHandlers,
 ): Promise<void> {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
-    headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+    headers: { ...headersOf(credentials), "content-type": "application/json" },
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
     signal,
   });

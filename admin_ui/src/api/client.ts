@@ -5,15 +5,24 @@ import createFetchClient, { type Client, type Middleware } from "openapi-fetch";
 import createQueryHooks, { type OpenapiQueryClient } from "openapi-react-query";
 import { errorFrom } from "./errors";
 import type { components, paths } from "./schema";
+import type { Credentials } from "./session";
 
 export type Schemas = components["schemas"];
 export type FetchClient = Client<paths>;
 export type QueryHooks = OpenapiQueryClient<paths>;
 
-function bearer(key: string): Middleware {
+/** The headers beside the session's cookie, which browsers send by themselves. */
+export function headersOf({ csrf, tenant }: Credentials): Record<string, string> {
+  return tenant === null
+    ? { "x-csrf-token": csrf }
+    : { "x-csrf-token": csrf, "x-tenora-tenant": tenant };
+}
+
+function bySession(credentials: Credentials): Middleware {
   return {
     onRequest({ request }) {
-      request.headers.set("authorization", `Bearer ${key}`);
+      for (const [name, value] of Object.entries(headersOf(credentials)))
+        request.headers.set(name, value);
       return request;
     },
     async onResponse({ response }) {
@@ -23,9 +32,9 @@ function bearer(key: string): Middleware {
   };
 }
 
-export function createClient(key: string): FetchClient {
+export function createClient(credentials: Credentials): FetchClient {
   const client = createFetchClient<paths>({ baseUrl: window.location.origin });
-  client.use(bearer(key));
+  client.use(bySession(credentials));
   return client;
 }
 

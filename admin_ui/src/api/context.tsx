@@ -1,16 +1,33 @@
-/** Gives the pages their session and a client that carries its key. */
+/** Gives the pages their session and a client that speaks for it. */
 
 import { QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { createContext, type ReactNode, useCallback, useContext, useMemo, useState } from "react";
+import {
+  createContext,
+  type ReactNode,
+  useCallback,
+  useContext,
+  useEffect,
+  useMemo,
+  useState,
+} from "react";
 import { createClient, createHooks, type FetchClient, type QueryHooks } from "./client";
-import { ApiError } from "./errors";
-import { loadSession, type Session, saveSession } from "./session";
+import { ApiError, describe } from "./errors";
+import {
+  choosePlace,
+  credentialsOf,
+  endSession,
+  loadSession,
+  type Place,
+  type Session,
+} from "./session";
 
 interface SessionState {
-  session: Session | null;
+  /** undefined: not known yet. */
+  session: Session | null | undefined;
   notice: string | null;
   signIn: (session: Session) => void;
-  signOut: (notice?: string) => void;
+  signOut: () => Promise<void>;
+  goTo: (place: Place) => void;
 }
 
 interface ApiState {
@@ -39,34 +56,46 @@ function newQueryClient(onUnauthorized: () => void): QueryClient {
 }
 
 export function SessionProvider({ children }: { children: ReactNode }) {
-  const [session, setSession] = useState<Session | null>(loadSession);
+  const [session, setSession] = useState<Session | null | undefined>(undefined);
   const [notice, setNotice] = useState<string | null>(null);
 
+  useEffect(() => {
+    loadSession().then(setSession, (error) => {
+      setNotice(describe(error));
+      setSession(null);
+    });
+  }, []);
+
   const signIn = useCallback((next: Session) => {
-    saveSession(next);
     setNotice(null);
     setSession(next);
   }, []);
-  const signOut = useCallback((why?: string) => {
-    saveSession(null);
-    setNotice(why ?? null);
+  const isOver = useCallback(() => {
+    setNotice("You are no longer signed in: your session or its key has ended. Sign in again.");
     setSession(null);
   }, []);
+  const signOut = useCallback(async () => {
+    const elsewhere = session ? await endSession(session) : null;
+    setNotice(null);
+    setSession(null);
+    if (elsewhere !== null) window.location.assign(elsewhere);
+  }, [session]);
+  const goTo = useCallback((place: Place) => {
+    choosePlace(place);
+    setSession((now) => (now ? { ...now, place } : now));
+  }, []);
 
-  const key = session?.key ?? "";
+  const { csrf, tenant } = credentialsOf(session ?? null);
   const api = useMemo(() => {
-    const client = createClient(key);
+    const client = createClient({ csrf, tenant });
     return { client, hooks: createHooks(client) };
-  }, [key]);
-  // A client of its own per key: nothing one tenant saw is left for the next.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: made anew whenever the key changes
-  const queryClient = useMemo(
-    () => newQueryClient(() => signOut("Your key is no longer accepted. Sign in again.")),
-    [key, signOut],
-  );
+  }, [csrf, tenant]);
+  // A client of its own per session and tenant: nothing one tenant saw is left for the next.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: made anew whenever either changes
+  const queryClient = useMemo(() => newQueryClient(isOver), [csrf, tenant, isOver]);
   const state = useMemo(
-    () => ({ session, notice, signIn, signOut }),
-    [session, notice, signIn, signOut],
+    () => ({ session, notice, signIn, signOut, goTo }),
+    [session, notice, signIn, signOut, goTo],
   );
 
   return (
@@ -78,10 +107,15 @@ export function SessionProvider({ children }: { children: ReactNode }) {
   );
 }
 
-export function useSession(): SessionState {
+export function useSession(): SessionState & { session: Session | null } {
   const state = useContext(SessionContext);
   if (state === null) throw new Error("useSession is used outside of SessionProvider.");
-  return state;
+  return { ...state, session: state.session ?? null };
+}
+
+/** Whether the server has said by now who is signed in. */
+export function useIsKnown(): boolean {
+  return useContext(SessionContext)?.session !== undefined;
 }
 
 export function useApi(): ApiState {

@@ -99,9 +99,29 @@ export interface paths {
         };
         /**
          * List Entries
-         * @description What was done, by whom, to what; newest first.
+         * @description What was done, by whom, from where, to what; newest first.
          */
         get: operations["audit_list_entries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/audit_logs/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export
+         * @description Every entry as a line of JSON, chain by chain, in the order in which they were written.
+         */
+        get: operations["audit_export"];
         put?: never;
         post?: never;
         delete?: never;
@@ -191,6 +211,44 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invitations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Operators Invitations */
+        get: operations["admin_list_operators_invitations"];
+        put?: never;
+        /**
+         * Invite Operator
+         * @description A link by which one person joins the operator's people.
+         */
+        post: operations["admin_invite_operator"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/invitations/{invitation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Withdraw Operators Invitation */
+        delete: operations["admin_withdraw_operators_invitation"];
         options?: never;
         head?: never;
         patch?: never;
@@ -376,6 +434,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/ledger/transactions/{transaction_id}/reverse": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reverse Transaction
+         * @description Take back a payment that was none, by a posting of its opposite: its invoice is open again.
+         *     Once more gives the same reversal. 409 `not_reversible` for every other kind, which says what to
+         *     do instead.
+         */
+        post: operations["ledger_reverse_transaction"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/people": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Operators People
+         * @description The operator's own people.
+         */
+        get: operations["admin_list_operators_people"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/people/{person_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove Operators Person */
+        delete: operations["admin_remove_operators_person"];
+        options?: never;
+        head?: never;
+        /** Change Operators Person */
+        patch: operations["admin_change_operators_person"];
+        trace?: never;
+    };
     "/admin/v1/plans": {
         parameters: {
             query?: never;
@@ -489,7 +607,8 @@ export interface paths {
          * Preview Price
          * @description What a month's usage would have cost each tenant by a list like this, had it held for all of
          *     the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
-         *     unless a more specific list rated it.
+         *     unless a more specific list rated it. `due_before` and `due_after` are with what lists include
+         *     and ask for at least.
          */
         post: operations["billing_preview_price"];
         delete?: never;
@@ -884,6 +1003,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/tenants/{tenant_id}/invitations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Tenants Invitations */
+        get: operations["admin_list_tenants_invitations"];
+        put?: never;
+        /**
+         * Invite To Tenant
+         * @description As POST /v1/invitations: how a tenant gets its first owner.
+         */
+        post: operations["admin_invite_to_tenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/invitations/{invitation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Withdraw Tenants Invitation */
+        delete: operations["admin_withdraw_tenants_invitation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/tenants/{tenant_id}/ledger": {
         parameters: {
             query?: never;
@@ -902,6 +1059,41 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/people": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Tenants People */
+        get: operations["admin_list_tenants_people"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/tenants/{tenant_id}/people/{person_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove Tenants Person */
+        delete: operations["admin_remove_tenants_person"];
+        options?: never;
+        head?: never;
+        /** Change Tenants Person */
+        patch: operations["admin_change_tenants_person"];
         trace?: never;
     };
     "/admin/v1/usage": {
@@ -1056,6 +1248,171 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/auth/callback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Callback
+         * @description Where the provider sends the browser back to.
+         */
+        get: operations["auth_callback"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/invitations/accept": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Accept Invitation
+         * @description Join where the link's token leads.
+         */
+        post: operations["auth_accept_invitation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Login
+         * @description To the provider's sign-in. `next` is a page of ours, such as /usage.
+         */
+        get: operations["auth_login"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Logout
+         * @description End this session, at once and everywhere.
+         */
+        post: operations["auth_logout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/methods": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Methods
+         * @description How one can sign in here, beside by a key.
+         */
+        get: operations["auth_get_methods"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Session
+         * @description Who is signed in, as what, and the CSRF token that goes beside the cookie.
+         */
+        get: operations["auth_get_session"];
+        put?: never;
+        /**
+         * Sign In By Key
+         * @description Exchange a tenant's API key, or an admin key, for a session: a browser need not keep the
+         *     key.
+         */
+        post: operations["auth_sign_in_by_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Sessions
+         * @description Where else the same person, or the same key, is signed in; newest first.
+         */
+        get: operations["auth_list_sessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/auth/sessions/{session_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End Session
+         * @description End one of them, at once and everywhere.
+         */
+        delete: operations["auth_end_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -1160,6 +1517,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/adapters/{name}/aliases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Adapter Aliases */
+        get: operations["adapters_list_adapter_aliases"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/adapters/{name}/aliases/{alias}": {
         parameters: {
             query?: never;
@@ -1170,9 +1544,145 @@ export interface paths {
         get?: never;
         /**
          * Put Adapter Alias
-         * @description Point `name@alias` at one or several versions; `prod` is what `name` alone means.
+         * @description Point `name@alias` at one or several versions; `prod` is what `name` alone means. Of several,
+         *     each `user` (or `prompt_cache_key`) stays with one, and no more of them move than must.
          */
         put: operations["adapters_put_adapter_alias"];
+        post?: never;
+        /**
+         * Delete Adapter Alias
+         * @description Its versions stay; a roll-out of it ends.
+         */
+        delete: operations["adapters_delete_adapter_alias"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/{name}/aliases/{alias}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Adapter Alias History
+         * @description Every change, newest first: from what to what, by whom, when and why.
+         */
+        get: operations["adapters_get_adapter_alias_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/{name}/aliases/{alias}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Roll Back Adapter Alias
+         * @description Back to the targets before the last change of them, at once. Of a roll-out: to those before
+         *     it began; it ends if it runs.
+         */
+        post: operations["adapters_roll_back_adapter_alias"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/{name}/aliases/{alias}/rollout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Adapter Rollout
+         * @description The one that runs, else the last.
+         */
+        get: operations["adapters_get_adapter_rollout"];
+        put?: never;
+        /**
+         * Begin Adapter Rollout
+         * @description Lead the alias to a version in stages. It goes on by itself, and back to the targets before
+         *     it, within seconds, where the version does worse than `guard` allows.
+         */
+        post: operations["adapters_begin_adapter_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/{name}/aliases/{alias}/rollout/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Adapter Rollout
+         * @description End it; all requests go to the targets before it again.
+         */
+        post: operations["adapters_cancel_adapter_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/{name}/aliases/{alias}/shadow": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Adapter Shadow
+         * @description What the shadow's version answered beside what was sent; `PUT` of the alias sets it.
+         */
+        get: operations["adapters_get_adapter_shadow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/{name}/probe_prompts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Probe Prompts
+         * @description What the adapter's versions are asked for their report.
+         */
+        get: operations["adapters_get_probe_prompts"];
+        /**
+         * Put Probe Prompts
+         * @description Up to 16 prompts of your own, asked as a user's message; none: those of every adapter. The
+         *     newest active version is asked again, at most every ten minutes.
+         */
+        put: operations["adapters_put_probe_prompts"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1193,6 +1703,52 @@ export interface paths {
         post?: never;
         /** Delete Adapter Version */
         delete: operations["adapters_delete_adapter_version"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Adapter Version
+         * @description Deprecate a version, take that back, or revoke it everywhere within a second.
+         */
+        patch: operations["adapters_change_adapter_version"];
+        trace?: never;
+    };
+    "/v1/adapters/{name}/versions/{version}/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Adapter Report
+         * @description Does it do anything? Rank and norms by layer, answers beside the base model's, how far the
+         *     two are apart, memory, load times, and what a month of storing it costs.
+         */
+        get: operations["adapters_get_adapter_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/adapters/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Post Import
+         * @description The adapter in a folder of an object store as the next version of `name`, read by the server
+         *     itself; only from below the prefixes that the operator allows. It is checked as an upload is.
+         */
+        post: operations["adapters_post_import"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1293,6 +1849,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/audit_logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Own Entries
+         * @description What was done to the tenant's keys, adapters and settings, by whom, from where; newest
+         *     first. What the operator did to them is among it.
+         */
+        get: operations["audit_list_own_entries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/billing_profile": {
         parameters: {
             query?: never;
@@ -1377,6 +1954,91 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/evaluations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Evaluations
+         * @description Newest first.
+         */
+        get: operations["evaluations_list_evaluations"];
+        put?: never;
+        /**
+         * Create Evaluation
+         * @description Ask versions of an adapter, and the base model, the same items and score their answers. It
+         *     runs in the lowest class that the plan has, and each answer is a request that is billed.
+         */
+        post: operations["evaluations_create_evaluation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/evaluations/{evaluation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Evaluation
+         * @description How far it is, and the scores side by side.
+         */
+        get: operations["evaluations_get_evaluation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/evaluations/{evaluation_id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Evaluation
+         * @description Nothing more is asked; what is answered stays.
+         */
+        post: operations["evaluations_cancel_evaluation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/evaluations/{evaluation_id}/items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Evaluation Items
+         * @description Each item with what was answered to it, side by side.
+         */
+        get: operations["evaluations_list_evaluation_items"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/events": {
         parameters: {
             query?: never;
@@ -1393,6 +2055,44 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invitations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List Invitations */
+        get: operations["people_list_invitations"];
+        put?: never;
+        /**
+         * Invite
+         * @description A link by which one person joins with this role. It is in this answer and nowhere else.
+         */
+        post: operations["people_invite"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/invitations/{invitation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Withdraw Invitation */
+        delete: operations["people_withdraw_invitation"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1547,7 +2247,8 @@ export interface paths {
         };
         /**
          * Get Me
-         * @description Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key.
+         * @description Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key; of a
+         *     session, the person's, or what its key's would be.
          */
         get: operations["me_get_me"];
         put?: never;
@@ -1598,6 +2299,50 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/v1/people": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List People
+         * @description Who belongs to this tenant. Of all routes here: an owner's, signed in; no key's.
+         */
+        get: operations["people_list_people"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/people/{person_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Remove Person
+         * @description Take them out, at once and everywhere; what they run ends. The last owner stays.
+         */
+        delete: operations["people_remove_person"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Person
+         * @description Give them another role, in force for the next request. The last owner stays one.
+         */
+        patch: operations["people_change_person"];
         trace?: never;
     };
     "/v1/prices": {
@@ -1984,8 +2729,6 @@ export interface components {
             max_tokens: number | null;
             /** Model */
             model: string | null;
-            /** Sequences */
-            sequences: number;
         };
         /**
          * _Line
@@ -2042,7 +2785,10 @@ export interface components {
             /** Tenant Id */
             tenant_id: string | null;
         };
-        /** _Ran */
+        /**
+         * _Ran
+         * @description `sequences`: how many there were, of all prompts and choices.
+         */
         _Ran: {
             adapter: components["schemas"]["_RanAdapter"] | null;
             /** Model */
@@ -2051,6 +2797,8 @@ export interface components {
             plan: string | null;
             /** Residency */
             residency: string | null;
+            /** Sequences */
+            sequences: number;
         };
         /** _RanAdapter */
         _RanAdapter: {
@@ -2160,6 +2908,8 @@ export interface components {
             created_at: string;
             /** Digest */
             digest: string | null;
+            /** Has Chat Template */
+            has_chat_template: boolean;
             /** Id */
             id: string;
             /** Name */
@@ -2198,6 +2948,7 @@ export interface components {
             modules: components["schemas"]["ModuleFacts"][];
             /** Parameters */
             parameters: number;
+            picture?: components["schemas"]["LayerPicture"] | null;
             /** Rank */
             rank: number;
             /** Scaling */
@@ -2210,8 +2961,52 @@ export interface components {
             weight_bytes: number;
         };
         /**
+         * AdapterImport
+         * @description `source` is the URL of a folder below one of the operator's prefixes.
+         */
+        AdapterImport: {
+            /** Name */
+            name: string;
+            /** Source */
+            source: string;
+        };
+        /**
+         * AdapterReport
+         * @description What one version is and does. `probe` says how far the asking has come; `findings` are null
+         *     until it has been asked once, `storage` where no list has a price for it.
+         */
+        AdapterReport: {
+            findings: components["schemas"]["Findings"] | null;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default adapter.report
+             * @constant
+             */
+            object: "adapter.report";
+            picture: components["schemas"]["LayerPicture"] | null;
+            /**
+             * Probe
+             * @enum {string}
+             */
+            probe: "waiting" | "done" | "failed" | "off";
+            /** Probe Error */
+            probe_error: string | null;
+            /** Probed At */
+            probed_at: string | null;
+            /** State */
+            state: string;
+            storage: components["schemas"]["StorageCost"] | null;
+            /** Version */
+            version: number;
+            /** Warnings */
+            warnings: components["schemas"]["Problem"][];
+        };
+        /**
          * AdapterVersion
-         * @description One immutable version. `validation` is null until it has been examined.
+         * @description One immutable version. `validation` is null until it has been examined; `has_chat_template`:
+         *     its chats go through a template of its own.
          */
         AdapterVersion: {
             /** Activated At */
@@ -2225,8 +3020,12 @@ export interface components {
              * Format: date-time
              */
             created_at: string;
+            /** Deprecated At */
+            deprecated_at: string | null;
             /** Digest */
             digest: string | null;
+            /** Has Chat Template */
+            has_chat_template: boolean;
             /** Id */
             id: string;
             /** Name */
@@ -2335,6 +3134,7 @@ export interface components {
              * @constant
              */
             object: "adapter_alias";
+            shadow: components["schemas"]["Shadow"] | null;
             /** Targets */
             targets: components["schemas"]["AliasTarget"][];
             /**
@@ -2342,6 +3142,85 @@ export interface components {
              * Format: date-time
              */
             updated_at: string;
+        };
+        /**
+         * AliasChange
+         * @description `before` null: there was no such alias; `after` null: it was deleted. `actor` is a key, a
+         *     person, or `rollout` where a staged roll-out went on or back by itself.
+         */
+        AliasChange: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "put" | "delete" | "rollback" | "rollout.begin" | "rollout.advance" | "rollout.roll_back" | "rollout.cancel";
+            /** Actor */
+            actor: string;
+            after: components["schemas"]["AliasState"] | null;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            before: components["schemas"]["AliasState"] | null;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default alias_change
+             * @constant
+             */
+            object: "alias_change";
+            /** Reason */
+            reason: string | null;
+            /** Rollout Id */
+            rollout_id: string | null;
+        };
+        /** AliasHistory */
+        AliasHistory: {
+            /** Data */
+            data: components["schemas"]["AliasChange"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * AliasList
+         * @description All of one adapter's, by name.
+         */
+        AliasList: {
+            /** Data */
+            data: components["schemas"]["Alias"][];
+            /**
+             * Has More
+             * @default false
+             * @constant
+             */
+            has_more: false;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** AliasState */
+        AliasState: {
+            shadow: components["schemas"]["Shadow"] | null;
+            /** Targets */
+            targets: components["schemas"]["AliasTarget"][];
         };
         /** AliasTarget */
         AliasTarget: {
@@ -2352,11 +3231,15 @@ export interface components {
         };
         /**
          * AliasUpdate
-         * @description PUT body: the weights of the targets add up to 100.
+         * @description PUT body; what is not said stays. The weights of `targets` add up to 100; `shadow` null ends
+         *     shadow traffic; `reason` is kept in the history.
          */
         AliasUpdate: {
+            /** Reason */
+            reason?: string | null;
+            shadow?: components["schemas"]["Shadow"] | null;
             /** Targets */
-            targets: components["schemas"]["AliasTarget"][];
+            targets?: components["schemas"]["AliasTarget"][] | null;
         };
         /** ApiKey */
         ApiKey: {
@@ -2459,13 +3342,16 @@ export interface components {
         /**
          * AuditEntry
          * @description `details` is all that was hashed; `before` and `after` are out of it: the target as it was
-         *     and as it is (null: it did not exist, or does not any more; both are null in old entries).
+         *     and as it is (null: it did not exist, or does not any more; both are null in old entries), and
+         *     the address that it was asked from (null: by the platform itself).
          */
         AuditEntry: {
             /** Action */
             action: string;
             /** Actor */
             actor: string;
+            /** Address */
+            address: string | null;
             /** After */
             after: {
                 [key: string]: unknown;
@@ -2544,6 +3430,14 @@ export interface components {
             problems: string[];
             /** Valid */
             valid: boolean;
+        };
+        /**
+         * Because
+         * @description `reason` is kept in the history.
+         */
+        Because: {
+            /** Reason */
+            reason?: string | null;
         };
         /** BillingProfile */
         BillingProfile: {
@@ -2929,6 +3823,29 @@ export interface components {
             waiting: number;
         };
         /**
+         * ComparedAnswer
+         * @description One side. Equal digests are equal texts. `choices` are the texts, where the tenant keeps the
+         *     contents of its requests; null where it does not.
+         */
+        ComparedAnswer: {
+            /** Choices */
+            choices: string[] | null;
+            /** Digest */
+            digest: string;
+            /** Finish Reasons */
+            finish_reasons: string[];
+            /** First Token Ms */
+            first_token_ms: number | null;
+            /** Output Tokens */
+            output_tokens: number;
+            /** Request Id */
+            request_id: string;
+            /** Total Ms */
+            total_ms: number;
+            /** Version */
+            version: number;
+        };
+        /**
          * Completion
          * @description Also the form of a stream's chunks, where `finish_reason` may be null.
          */
@@ -3179,6 +4096,8 @@ export interface components {
             api_key_id?: string | null;
             /** Currency */
             currency: string;
+            /** Kind */
+            kind?: string | null;
             /** Meters */
             meters: components["schemas"]["MeterCost"][];
             /** Model */
@@ -3419,6 +4338,93 @@ export interface components {
             /** Type */
             type: string;
         };
+        /** Evaluation */
+        Evaluation: {
+            /** Adapter */
+            adapter: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Ended At */
+            ended_at: string | null;
+            /** Error */
+            error: string | null;
+            /** Id */
+            id: string;
+            /** Items */
+            items: number;
+            /** Max Tokens */
+            max_tokens: number;
+            /**
+             * Object
+             * @default evaluation
+             * @constant
+             */
+            object: "evaluation";
+            /** Results */
+            results: components["schemas"]["Result"][];
+            /**
+             * Scoring
+             * @enum {string}
+             */
+            scoring: "exact" | "contains" | "choice" | "json_schema" | "loglikelihood";
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "queued" | "running" | "completed" | "failed" | "cancelled";
+            /** Versions */
+            versions: (number | "base")[];
+        };
+        /**
+         * EvaluationCreate
+         * @description `versions` are numbers of the adapter's versions, and "base". `items` are a list, or JSON
+         *     lines in one text. `schema` holds for items that have none of their own.
+         */
+        EvaluationCreate: {
+            /** Adapter */
+            adapter: string;
+            /** Items */
+            items: components["schemas"]["Item"][];
+            /**
+             * Max Tokens
+             * @default 64
+             */
+            max_tokens: number;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Scoring
+             * @enum {string}
+             */
+            scoring: "exact" | "contains" | "choice" | "json_schema" | "loglikelihood";
+            /** Versions */
+            versions: (number | "base")[];
+        };
+        /** EvaluationPage */
+        EvaluationPage: {
+            /** Data */
+            data: components["schemas"]["Evaluation"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
         /**
          * Event
          * @description `data` is the thing it is about, as it was then; its form follows from `type`.
@@ -3463,6 +4469,38 @@ export interface components {
              * @constant
              */
             object: "list";
+        };
+        /**
+         * Findings
+         * @description What a version was found to do when it was asked, and what its loading took.
+         */
+        Findings: {
+            /** Base Model */
+            base_model: string;
+            /** Differs */
+            differs: boolean;
+            footprint: components["schemas"]["Footprint"] | null;
+            /** Kl Max */
+            kl_max: number;
+            /** Loads */
+            loads: components["schemas"]["Load"][];
+            /** Samples */
+            samples: components["schemas"]["Sample"][];
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "built_in" | "tenant";
+        };
+        /**
+         * Footprint
+         * @description What it takes of the page arena while it is on the device.
+         */
+        Footprint: {
+            /** Page Bytes */
+            page_bytes: number;
+            /** Pages */
+            pages: number;
         };
         /**
          * FullProfileBody
@@ -3512,6 +4550,33 @@ export interface components {
             /** Name */
             name: string;
         };
+        /**
+         * Guard
+         * @description When to go back by itself: the version fails by more than `error_rate` more often than those
+         *     before it (0.05: five of a hundred requests), or its median time to the first token is more than
+         *     `ttft_ratio` times theirs, both judged once it has answered `min_requests`; or its score is more
+         *     than `score_drop` below the best of theirs, in the newest evaluation that asked both. Null: not
+         *     looked at.
+         */
+        Guard: {
+            /**
+             * Error Rate
+             * @default 0.05
+             */
+            error_rate: number | null;
+            /**
+             * Min Requests
+             * @default 20
+             */
+            min_requests: number;
+            /** Score Drop */
+            score_drop?: number | null;
+            /**
+             * Ttft Ratio
+             * @default 1.5
+             */
+            ttft_ratio: number | null;
+        };
         /** Health */
         Health: {
             /**
@@ -3520,6 +4585,82 @@ export interface components {
              * @constant
              */
             status: "ok";
+        };
+        /** Invitation */
+        Invitation: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Created By */
+            created_by: string;
+            /** Email */
+            email: string | null;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default invitation
+             * @constant
+             */
+            object: "invitation";
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | ("owner" | "operator" | "billing" | "read_only" | "metrics");
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "open" | "used" | "expired";
+            /** Used At */
+            used_at: string | null;
+            /** Used By */
+            used_by: string | null;
+        };
+        /** InvitationCreate */
+        InvitationCreate: {
+            /** Email */
+            email?: string | null;
+            /**
+             * Expires In S
+             * @default 604800
+             */
+            expires_in_s: number;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "developer" | "billing" | "viewer";
+        };
+        /** InvitationPage */
+        InvitationPage: {
+            /** Data */
+            data: components["schemas"]["Invitation"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** InvitationToken */
+        InvitationToken: {
+            /** Token */
+            token: string;
         };
         /**
          * Invoice
@@ -3774,6 +4915,81 @@ export interface components {
             tax_rate?: string | null;
         };
         /**
+         * Item
+         * @description One line. Either `prompt`, which the model goes on with as /v1/completions does, or
+         *     `messages`, which it answers as a chat.
+         */
+        Item: {
+            /** Choices */
+            choices?: string[] | null;
+            /** Expected */
+            expected?: string | null;
+            /** Messages */
+            messages?: components["schemas"]["Message"][] | null;
+            /** Prompt */
+            prompt?: string | null;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
+         * ItemAnswer
+         * @description `request_ids` lead to receipts: GET /v1/requests/{id}.
+         */
+        ItemAnswer: {
+            /** Answer */
+            answer: string | null;
+            /** Error */
+            error: string | null;
+            /** Request Ids */
+            request_ids: string[];
+            /** Score */
+            score: number | null;
+            /** Version */
+            version: number | "base";
+        };
+        /** ItemPage */
+        ItemPage: {
+            /** Data */
+            data: components["schemas"]["ItemView"][];
+            /** Has More */
+            has_more: boolean;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * ItemView
+         * @description One item with what each subject answered, side by side.
+         */
+        ItemView: {
+            /** Answers */
+            answers: components["schemas"]["ItemAnswer"][];
+            /** Item */
+            item: {
+                [key: string]: unknown;
+            };
+            /** No */
+            no: number;
+        };
+        /** Joined */
+        Joined: {
+            /**
+             * Object
+             * @default membership
+             * @constant
+             */
+            object: "membership";
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | ("owner" | "operator" | "billing" | "read_only" | "metrics");
+            /** Tenant Id */
+            tenant_id: string | null;
+        };
+        /**
          * JsonWebKey
          * @description RFC 8037. `kid` is the key's thumbprint (RFC 7638).
          */
@@ -3864,6 +5080,31 @@ export interface components {
             parallel_requests: components["schemas"]["ParallelLimit"];
             requests_per_min: components["schemas"]["RateLimit"];
             tokens_per_min: components["schemas"]["RateLimit"];
+        };
+        /** KeySignIn */
+        KeySignIn: {
+            /** Key */
+            key: string;
+        };
+        /**
+         * LayerPicture
+         * @description Rank and Frobenius norms of each adapted module in each layer: a list for each of `modules`,
+         *     in it a value for each of `layers`, null where that layer lacks it. `product` is of what is
+         *     added to the base model's weight, scale x B x A. Norms have four significant digits.
+         */
+        LayerPicture: {
+            /** Layers */
+            layers: number[];
+            /** Modules */
+            modules: string[];
+            /** Norm A */
+            norm_a: (number | null)[][];
+            /** Norm B */
+            norm_b: (number | null)[][];
+            /** Product */
+            product: (number | null)[][];
+            /** Rank */
+            rank: (number | null)[][];
         };
         /**
          * LedgerBalance
@@ -4097,6 +5338,31 @@ export interface components {
             object: "list";
         };
         /**
+         * Load
+         * @description Milliseconds of a load from the tier. `measured`: this version's own, `at` then. `predicted`:
+         *     the mean of the `loads` of adapters of any size that this engine has had from there; null where
+         *     it has had none.
+         */
+        Load: {
+            /**
+             * How
+             * @enum {string}
+             */
+            how: "measured" | "predicted";
+            /**
+             * Loads
+             * @default 1
+             */
+            loads: number;
+            /** Ms */
+            ms: number | null;
+            /**
+             * Tier
+             * @enum {string}
+             */
+            tier: "device" | "host" | "shared" | "store";
+        };
+        /**
          * Looked
          * @description How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
          *     stood as they were when they were found right.
@@ -4156,21 +5422,23 @@ export interface components {
         /**
          * Me
          * @description By `type` api_key, a tenant with its plan and the key's scopes; by admin_key, the operator
-         *     with the key's role. `secret_prefix` is that of the secret in use: a key has two while it is
+         *     with the key's role; person: who is signed in, with their role at that tenant, or among the
+         *     operator's people. `secret_prefix` is that of the secret in use: a key has two while it is
          *     rotated.
          */
         Me: {
             /** Key */
-            key: components["schemas"]["ApiKey"] | components["schemas"]["AdminKey"];
+            key: (components["schemas"]["ApiKey"] | components["schemas"]["AdminKey"]) | null;
             /**
              * Object
              * @default me
              * @constant
              */
             object: "me";
+            person: components["schemas"]["MyPerson"] | null;
             plan: components["schemas"]["Plan"] | null;
             /** Roles */
-            roles: ("owner" | "operator" | "billing" | "read_only" | "metrics")[];
+            roles: (("owner" | "operator" | "billing" | "read_only" | "metrics") | ("owner" | "developer" | "billing" | "viewer"))[];
             /** Scopes */
             scopes: ("inference" | "adapters" | "usage" | "keys")[];
             /** Secret Prefix */
@@ -4180,7 +5448,75 @@ export interface components {
              * Type
              * @enum {string}
              */
-            type: "api_key" | "admin_key";
+            type: "api_key" | "admin_key" | "person";
+        };
+        /** MemberChange */
+        MemberChange: {
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "developer" | "billing" | "viewer";
+        };
+        /**
+         * MemberOut
+         * @description Somebody who belongs to the tenant, or to the operator's people. `id` is the person's.
+         */
+        MemberOut: {
+            /** Email */
+            email: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Joined At
+             * Format: date-time
+             */
+            joined_at: string;
+            /** Name */
+            name: string | null;
+            /**
+             * Object
+             * @default person
+             * @constant
+             */
+            object: "person";
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | ("owner" | "operator" | "billing" | "read_only" | "metrics");
+            /**
+             * Signed In At
+             * Format: date-time
+             */
+            signed_in_at: string;
+        };
+        /** MemberPage */
+        MemberPage: {
+            /** Data */
+            data: components["schemas"]["MemberOut"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** Message */
+        Message: {
+            /** Content */
+            content: string;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "system" | "user" | "assistant";
         };
         /**
          * MeterCost
@@ -4312,6 +5648,15 @@ export interface components {
             /** Rank Min */
             rank_min: number;
         };
+        /** MyPerson */
+        MyPerson: {
+            /** Email */
+            email: string | null;
+            /** Id */
+            id: string;
+            /** Name */
+            name: string | null;
+        };
         /** MyTenant */
         MyTenant: {
             /** Id */
@@ -4397,6 +5742,47 @@ export interface components {
             scopes: ("inference" | "adapters" | "usage" | "keys")[];
         };
         /**
+         * NewInvitation
+         * @description The only answer that holds the link; who opens it and signs in has joined.
+         */
+        NewInvitation: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Created By */
+            created_by: string;
+            /** Email */
+            email: string | null;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Id */
+            id: string;
+            /** Link */
+            link: string;
+            /**
+             * Object
+             * @default invitation
+             * @constant
+             */
+            object: "invitation";
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | ("owner" | "operator" | "billing" | "read_only" | "metrics");
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "open" | "used" | "expired";
+            /** Used At */
+            used_at: string | null;
+            /** Used By */
+            used_by: string | null;
+        };
+        /**
          * NewWebhookEndpoint
          * @description The only answers that hold the secret, `whsec_...`.
          */
@@ -4428,6 +5814,44 @@ export interface components {
             types: string[] | null;
             /** Url */
             url: string;
+        };
+        /**
+         * Numbers
+         * @description Of requests that have ended: errors are answers of 5xx and sequences that failed. `ttft_ms`
+         *     is the median, to within a tenth; null where nothing was timed.
+         */
+        Numbers: {
+            /** Error Rate */
+            error_rate: number;
+            /** Errors */
+            errors: number;
+            /** Requests */
+            requests: number;
+            /** Ttft Ms */
+            ttft_ms: number | null;
+        };
+        /** OperatorChange */
+        OperatorChange: {
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "operator" | "billing" | "read_only" | "metrics";
+        };
+        /** OperatorInvitationCreate */
+        OperatorInvitationCreate: {
+            /** Email */
+            email?: string | null;
+            /**
+             * Expires In S
+             * @default 604800
+             */
+            expires_in_s: number;
+            /**
+             * Role
+             * @enum {string}
+             */
+            role: "owner" | "operator" | "billing" | "read_only" | "metrics";
         };
         /**
          * ParallelLimit
@@ -4468,7 +5892,10 @@ export interface components {
             /** Tenant */
             tenant?: string | null;
         };
-        /** Payment */
+        /**
+         * Payment
+         * @description One with `reversed_at` counts no longer.
+         */
         Payment: {
             /** Amount */
             amount: string;
@@ -4492,6 +5919,8 @@ export interface components {
             paid_at: string;
             /** Reference */
             reference: string;
+            /** Reversed At */
+            reversed_at: string | null;
         };
         /**
          * PaymentBody
@@ -4738,8 +6167,9 @@ export interface components {
         };
         /**
          * PricePreview
-         * @description What the month's usage cost `before`, and `after` the list had held for all of it; minimum
-         *     and included amounts are not in it.
+         * @description What the month's usage cost `before`, and `after` the list had held for all of it; likewise
+         *     what was due of it: less what a list includes, and its minimum at least, without credit, tax and
+         *     the rounding of an invoice. Of tenants that have used nothing, those that owe a minimum.
          */
         PricePreview: {
             /** After */
@@ -4752,6 +6182,14 @@ export interface components {
             };
             /** Data */
             data: components["schemas"]["TenantPreview"][];
+            /** Due After */
+            due_after: {
+                [key: string]: string;
+            };
+            /** Due Before */
+            due_before: {
+                [key: string]: string;
+            };
             /** Month */
             month: string;
             /**
@@ -4999,6 +6437,32 @@ export interface components {
              * @constant
              */
             object: "list";
+        };
+        /**
+         * ProbePrompts
+         * @description PUT body: what versions of this adapter are asked. An empty list: what every adapter is.
+         */
+        ProbePrompts: {
+            /** Prompts */
+            prompts: string[];
+        };
+        /** ProbePromptsView */
+        ProbePromptsView: {
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default adapter.probe_prompts
+             * @constant
+             */
+            object: "adapter.probe_prompts";
+            /** Prompts */
+            prompts: string[];
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "built_in" | "tenant";
         };
         /**
          * Problem
@@ -5366,6 +6830,116 @@ export interface components {
             state: string;
         };
         /**
+         * Result
+         * @description Of one subject. `score` is the share of items that passed with Wilson's 95% interval; for
+         *     loglikelihood the mean of the items' sums, higher is better, with the normal interval. Items
+         *     with an `error` did not pass, and have no loglikelihood.
+         */
+        Result: {
+            /** Answered */
+            answered: number;
+            /** Errors */
+            errors: number;
+            /** High */
+            high: number | null;
+            /** Low */
+            low: number | null;
+            /** Output Tokens */
+            output_tokens: number;
+            /** Passed */
+            passed: number | null;
+            /** Prompt Tokens */
+            prompt_tokens: number;
+            /** Score */
+            score: number | null;
+            /** Version */
+            version: number | "base";
+        };
+        /** ReversalBody */
+        ReversalBody: {
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * Rollout
+         * @description `held`: it neither goes on nor back, and why. `numbers` are of now while it runs (null: Redis
+         *     does not answer), and those that decided where it was rolled back.
+         */
+        Rollout: {
+            /** Alias */
+            alias: string;
+            /** Before */
+            before: components["schemas"]["AliasTarget"][];
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Created By */
+            created_by: string;
+            /** Ended At */
+            ended_at: string | null;
+            guard: components["schemas"]["Guard"];
+            /** Held */
+            held: string | null;
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            numbers: components["schemas"]["RolloutNumbers"] | null;
+            /**
+             * Object
+             * @default rollout
+             * @constant
+             */
+            object: "rollout";
+            /** Percent */
+            percent: number;
+            /** Reason */
+            reason: string | null;
+            /** Stage */
+            stage: number;
+            /**
+             * Stage Began At
+             * Format: date-time
+             */
+            stage_began_at: string;
+            /** Stages */
+            stages: components["schemas"]["Stage"][];
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "running" | "completed" | "rolled_back" | "cancelled";
+            /** Version */
+            version: number;
+        };
+        /** RolloutCreate */
+        RolloutCreate: {
+            /**
+             * @default {
+             *       "error_rate": 0.05,
+             *       "ttft_ratio": 1.5,
+             *       "min_requests": 20
+             *     }
+             */
+            guard: components["schemas"]["Guard"];
+            /** Reason */
+            reason?: string | null;
+            /** Stages */
+            stages: components["schemas"]["Stage"][];
+            /** Version */
+            version: number;
+        };
+        /**
+         * RolloutNumbers
+         * @description The version beside those before it, in the last minute, or ten where one has too few.
+         */
+        RolloutNumbers: {
+            before: components["schemas"]["Numbers"];
+            version: components["schemas"]["Numbers"];
+        };
+        /**
          * Rotation
          * @description `overlap_s`: for how long the secret so far stays good beside the new one.
          */
@@ -5496,6 +7070,142 @@ export interface components {
             object: "list";
         };
         /**
+         * Sample
+         * @description One prompt, what the base model and the version answer to it (greedy), and how far their
+         *     next-token distributions are apart at each of the first tokens of the base's answer: a lower
+         *     bound in nats of KL(base || version).
+         */
+        Sample: {
+            /** Answer */
+            answer: string;
+            /** Base Answer */
+            base_answer: string;
+            /** Kl */
+            kl: number[];
+            /** Prompt */
+            prompt: string;
+        };
+        /** SessionItem */
+        SessionItem: {
+            /** Address */
+            address: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Current */
+            current: boolean;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Id */
+            id: string;
+            /**
+             * Last Used At
+             * Format: date-time
+             */
+            last_used_at: string;
+            /**
+             * Object
+             * @default session
+             * @constant
+             */
+            object: "session";
+            /** User Agent */
+            user_agent: string | null;
+        };
+        /** SessionKey */
+        SessionKey: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Prefix */
+            prefix: string | null;
+        };
+        /** SessionList */
+        SessionList: {
+            /** Data */
+            data: components["schemas"]["SessionItem"][];
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** SessionPerson */
+        SessionPerson: {
+            /** Email */
+            email: string | null;
+            /** Id */
+            id: string;
+            /** Name */
+            name: string | null;
+        };
+        /**
+         * SessionTenant
+         * @description `role` null: by a key. `reads`: of what kind one may see, `scopes`: change and use.
+         */
+        SessionTenant: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Reads */
+            reads: ("inference" | "adapters" | "usage" | "keys")[];
+            /** Role */
+            role: ("owner" | "developer" | "billing" | "viewer") | null;
+            /** Scopes */
+            scopes: ("inference" | "adapters" | "usage" | "keys")[];
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "active" | "suspended";
+        };
+        /**
+         * SessionView
+         * @description Who is signed in, and as what. `csrf_token` goes into the header x-csrf-token of every
+         *     request that is no GET; `x-tenora-tenant` says which tenant is meant where there are several.
+         */
+        SessionView: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Csrf Token */
+            csrf_token: string;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Id */
+            id: string;
+            key: components["schemas"]["SessionKey"] | null;
+            /**
+             * Object
+             * @default session
+             * @constant
+             */
+            object: "session";
+            /** Operator Role */
+            operator_role: ("owner" | "operator" | "billing" | "read_only" | "metrics") | null;
+            person: components["schemas"]["SessionPerson"] | null;
+            /** Tenants */
+            tenants: components["schemas"]["SessionTenant"][];
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "person" | "api_key" | "admin_key";
+        };
+        /**
          * SettingsBody
          * @description Who sends invoices; what is not said stays. Prefixes hold for the numbers to come.
          *     `automatic`: a worker makes a month's invoices final when its days of grace are over.
@@ -5519,6 +7229,116 @@ export interface components {
             payment_days?: number | null;
             /** Tax Id */
             tax_id?: string | null;
+        };
+        /**
+         * Shadow
+         * @description A copy of `percent` of an alias' requests runs on `version`; its answers are not sent.
+         */
+        Shadow: {
+            /** Percent */
+            percent: number;
+            /** Version */
+            version: number;
+        };
+        /**
+         * ShadowAnswer
+         * @description What was sent beside what the shadow answered (null: it failed, by `error`). Only of a
+         *     `greedy` request (temperature 0) can one expect that both are `equal`.
+         */
+        ShadowAnswer: {
+            answer: components["schemas"]["ComparedAnswer"];
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Equal */
+            equal: boolean | null;
+            /** Error */
+            error: string | null;
+            /** Greedy */
+            greedy: boolean;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default shadow_answer
+             * @constant
+             */
+            object: "shadow_answer";
+            shadow: components["schemas"]["ComparedAnswer"] | null;
+        };
+        /** ShadowMedians */
+        ShadowMedians: {
+            /** First Token Ms */
+            first_token_ms: number | null;
+            /** Total Ms */
+            total_ms: number | null;
+        };
+        /**
+         * ShadowReport
+         * @description `shadow` is what runs now (null: nothing); `summary` of each version that ran, newest first;
+         *     `data` the answers, newest first.
+         */
+        ShadowReport: {
+            /** Alias */
+            alias: string;
+            /** Data */
+            data: components["schemas"]["ShadowAnswer"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+            shadow: components["schemas"]["Shadow"] | null;
+            /** Summary */
+            summary: components["schemas"]["ShadowSummary"][];
+        };
+        /**
+         * ShadowSummary
+         * @description Of what is kept of this version: a thousand answers of an alias at the most.
+         */
+        ShadowSummary: {
+            answer: components["schemas"]["ShadowMedians"];
+            /** Compared */
+            compared: number;
+            /** Equal */
+            equal: number;
+            /** Failed */
+            failed: number;
+            /** Greedy */
+            greedy: number;
+            /** Greedy Equal */
+            greedy_equal: number;
+            shadow: components["schemas"]["ShadowMedians"];
+            /** Version */
+            version: number;
+        };
+        /**
+         * SignedOut
+         * @description `provider_url`: where the provider's own session can be ended.
+         */
+        SignedOut: {
+            /**
+             * Object
+             * @default signed_out
+             * @constant
+             */
+            object: "signed_out";
+            /** Provider Url */
+            provider_url: string | null;
         };
         /**
          * SigningKey
@@ -5556,6 +7376,48 @@ export interface components {
              * @constant
              */
             object: "list";
+        };
+        /** SignInMethods */
+        SignInMethods: {
+            /**
+             * Object
+             * @default sign_in_methods
+             * @constant
+             */
+            object: "sign_in_methods";
+            /** Oidc */
+            oidc: string | null;
+        };
+        /**
+         * Stage
+         * @description `percent` of the requests go to the version until `after_s` seconds have passed and it has
+         *     answered `after_requests` in this stage, whichever are said. The last stage is watched for as
+         *     long, a minute if it says nothing; then the roll-out is complete.
+         */
+        Stage: {
+            /** After Requests */
+            after_requests?: number | null;
+            /** After S */
+            after_s?: number | null;
+            /** Percent */
+            percent: number;
+        };
+        /**
+         * StorageCost
+         * @description Of 30 days in the object store, by the list in force now for this adapter: bytes x 720 h,
+         *     from the first unit of the month on where the list has tiers.
+         */
+        StorageCost: {
+            /** Amount */
+            amount: string;
+            /** Bytes */
+            bytes: number;
+            /** Currency */
+            currency: string;
+            /** Kb Hours */
+            kb_hours: number;
+            /** Price Version */
+            price_version: string;
         };
         /**
          * StreamOptions
@@ -5677,7 +7539,10 @@ export interface components {
             /** Tenant Id */
             tenant_id: string | null;
         };
-        /** TenantPreview */
+        /**
+         * TenantPreview
+         * @description `before` and `after` are of the usage alone.
+         */
         TenantPreview: {
             /** After */
             after: {
@@ -5685,6 +7550,14 @@ export interface components {
             };
             /** Before */
             before: {
+                [key: string]: string;
+            };
+            /** Due After */
+            due_after: {
+                [key: string]: string;
+            };
+            /** Due Before */
+            due_before: {
                 [key: string]: string;
             };
             /** Meters */
@@ -6041,6 +7914,8 @@ export interface components {
             api_key_id?: string | null;
             /** Cached Tokens */
             cached_tokens: number;
+            /** Kind */
+            kind?: string | null;
             /** Model */
             model?: string | null;
             /** Output Tokens */
@@ -6076,6 +7951,20 @@ export interface components {
         Version: {
             /** Version */
             version: string;
+        };
+        /**
+         * VersionChange
+         * @description PATCH body. `deprecated`: it serves, and its answers carry a warning; `revoked`: nothing new
+         *     runs on it anywhere, for ever, and its content is given back. `reason` goes to the audit log.
+         */
+        VersionChange: {
+            /** Reason */
+            reason?: string | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "active" | "deprecated" | "revoked";
         };
         /** VoidBody */
         VoidBody: {
@@ -6389,10 +8278,12 @@ export interface operations {
         parameters: {
             query?: {
                 action?: string | null;
+                actor?: string | null;
                 /** @description Give the items after the one with this id */
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                target?: string | null;
                 tenant_id?: string | null;
             };
             header?: never;
@@ -6418,6 +8309,38 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["AuditPage"];
                 };
+            };
+        };
+    };
+    audit_export: {
+        parameters: {
+            query?: {
+                /** @description Only the operator's chain */
+                operator?: boolean;
+                /** @description Only this tenant's chain */
+                tenant_id?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };
@@ -6519,7 +8442,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
@@ -6581,6 +8504,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EngineView"];
+                };
+            };
+        };
+    };
+    admin_list_operators_invitations: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvitationPage"];
+                };
+            };
+        };
+    };
+    admin_invite_operator: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OperatorInvitationCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewInvitation"];
+                };
+            };
+        };
+    };
+    admin_withdraw_operators_invitation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invitation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
@@ -6889,6 +8910,141 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InvoiceRun"];
+                };
+            };
+        };
+    };
+    ledger_reverse_transaction: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                transaction_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReversalBody"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LedgerTransaction"];
+                };
+            };
+        };
+    };
+    admin_list_operators_people: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberPage"];
+                };
+            };
+        };
+    };
+    admin_remove_operators_person: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    admin_change_operators_person: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OperatorChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberOut"];
                 };
             };
         };
@@ -7992,6 +10148,109 @@ export interface operations {
             };
         };
     };
+    admin_list_tenants_invitations: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvitationPage"];
+                };
+            };
+        };
+    };
+    admin_invite_to_tenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewInvitation"];
+                };
+            };
+        };
+    };
+    admin_withdraw_tenants_invitation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invitation_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
     ledger_list_tenant_ledger: {
         parameters: {
             query?: {
@@ -8034,6 +10293,110 @@ export interface operations {
             };
         };
     };
+    admin_list_tenants_people: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberPage"];
+                };
+            };
+        };
+    };
+    admin_remove_tenants_person: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    admin_change_tenants_person: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemberChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberOut"];
+                };
+            };
+        };
+    };
     usage_get_all_usage: {
         parameters: {
             query?: {
@@ -8041,7 +10404,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
@@ -8414,6 +10777,276 @@ export interface operations {
             };
         };
     };
+    auth_callback: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    auth_accept_invitation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationToken"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Joined"];
+                };
+            };
+        };
+    };
+    auth_login: {
+        parameters: {
+            query?: {
+                /** @description The page to come back to */
+                next?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            302: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    auth_logout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignedOut"];
+                };
+            };
+        };
+    };
+    auth_get_methods: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInMethods"];
+                };
+            };
+        };
+    };
+    auth_get_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+        };
+    };
+    auth_sign_in_by_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeySignIn"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+        };
+    };
+    auth_list_sessions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionList"];
+                };
+            };
+        };
+    };
+    auth_end_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
     operations_health: {
         parameters: {
             query?: never;
@@ -8559,6 +11192,11 @@ export interface operations {
                      * @description adapter_config.json
                      */
                     adapter_config: string;
+                    /**
+                     * Format: binary
+                     * @description The adapter's own chat template (chat_template.jinja, at most 64 KiB)
+                     */
+                    chat_template?: string;
                     /** @description The adapter's name; it gets a new version */
                     name: string;
                     /** @description A completed upload, instead of weights */
@@ -8654,6 +11292,37 @@ export interface operations {
             };
         };
     };
+    adapters_list_adapter_aliases: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AliasList"];
+                };
+            };
+        };
+    };
     adapters_put_adapter_alias: {
         parameters: {
             query?: never;
@@ -8686,6 +11355,318 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Alias"];
+                };
+            };
+        };
+    };
+    adapters_delete_adapter_alias: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    adapters_get_adapter_alias_history: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AliasHistory"];
+                };
+            };
+        };
+    };
+    adapters_roll_back_adapter_alias: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Because"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Alias"];
+                };
+            };
+        };
+    };
+    adapters_get_adapter_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+        };
+    };
+    adapters_begin_adapter_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RolloutCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+        };
+    };
+    adapters_cancel_adapter_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Because"] | null;
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+        };
+    };
+    adapters_get_adapter_shadow: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                alias: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShadowReport"];
+                };
+            };
+        };
+    };
+    adapters_get_probe_prompts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProbePromptsView"];
+                };
+            };
+        };
+    };
+    adapters_put_probe_prompts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProbePrompts"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProbePromptsView"];
                 };
             };
         };
@@ -8750,6 +11731,107 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    adapters_change_adapter_version: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["VersionChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterVersion"];
+                };
+            };
+        };
+    };
+    adapters_get_adapter_report: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterReport"];
+                };
+            };
+        };
+    };
+    adapters_post_import: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdapterImport"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterVersion"];
                 };
             };
         };
@@ -9000,6 +12082,43 @@ export interface operations {
             };
         };
     };
+    audit_list_own_entries: {
+        parameters: {
+            query?: {
+                action?: string | null;
+                actor?: string | null;
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                target?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+        };
+    };
     invoices_get_billing_profile: {
         parameters: {
             query?: never;
@@ -9137,7 +12256,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;
@@ -9168,6 +12287,171 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
+                };
+            };
+        };
+    };
+    evaluations_list_evaluations: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EvaluationPage"];
+                };
+            };
+        };
+    };
+    evaluations_create_evaluation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EvaluationCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Evaluation"];
+                };
+            };
+        };
+    };
+    evaluations_get_evaluation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                evaluation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Evaluation"];
+                };
+            };
+        };
+    };
+    evaluations_cancel_evaluation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                evaluation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Evaluation"];
+                };
+            };
+        };
+    };
+    evaluations_list_evaluation_items: {
+        parameters: {
+            query?: {
+                /** @description Items after this number */
+                after?: number;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                evaluation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ItemPage"];
                 };
             };
         };
@@ -9204,6 +12488,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
+    people_list_invitations: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvitationPage"];
+                };
+            };
+        };
+    };
+    people_invite: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationCreate"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewInvitation"];
+                };
+            };
+        };
+    };
+    people_withdraw_invitation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invitation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };
@@ -9528,6 +12910,106 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+        };
+    };
+    people_list_people: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberPage"];
+                };
+            };
+        };
+    };
+    people_remove_person: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    people_change_person: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemberChange"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberOut"];
                 };
             };
         };
@@ -9946,7 +13428,7 @@ export interface operations {
                 bucket?: "1h" | "1d" | "1mo";
                 /** @description Before this; default: now */
                 end?: string | null;
-                /** @description Any of adapter, adapter_version, api_key, model, tier (tenant), by commas */
+                /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
                 /** @description How many buckets at most */
                 limit?: number;

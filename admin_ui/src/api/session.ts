@@ -1,60 +1,120 @@
-/** Who is signed in: one key and what it opens. Kept in sessionStorage, so it ends with the tab. */
+/**
+ * Who is signed in. The session is in a cookie that no script can read; here is what the server says
+ * of it. A key is shown once, to be exchanged, and kept nowhere.
+ */
 
-import { createClient, required } from "./client";
+import { createClient, type Schemas } from "./client";
 import { ApiError, describe } from "./errors";
 
 export type Role = "tenant" | "admin";
 
-export interface Session {
-  key: string;
+/** What a request says beside the cookie. */
+export interface Credentials {
+  csrf: string;
+  /** Whose request it is, of somebody who belongs to several. */
+  tenant: string | null;
+}
+
+/** A tenant, or the operator's side, as what somebody may look around. */
+export interface Place {
   role: Role;
-  /** The tenant's. */
+  tenant: string | null;
   name: string | null;
-  /** The key's scopes, of an admin key its roles; null: not known. */
-  may: string[] | null;
+  /** Scopes, on the operator's side roles. */
+  may: string[];
 }
 
-const STORAGE_KEY = "tenora.session";
+export interface Session {
+  csrf: string;
+  /** Of a person, their email; of a key, the part of it that may be seen. */
+  who: string;
+  isPerson: boolean;
+  places: Place[];
+  place: Place | null;
+}
 
-export function loadSession(): Session | null {
-  const raw = sessionStorage.getItem(STORAGE_KEY);
-  if (raw === null) return null;
+const PLACE_KEY = "tenora.place";
+const OPERATOR = "operator";
+
+export function credentialsOf(session: Session | null): Credentials {
+  return { csrf: session?.csrf ?? "", tenant: session?.place?.tenant ?? null };
+}
+
+/** The session as the pages know it. Throws an Error where a key opens nothing. */
+export function sessionOf(view: Schemas["SessionView"], wanted: string | null): Session {
+  const places = view.tenants.map(placeOf);
+  if (view.operator_role !== null)
+    places.push({ role: "admin", tenant: null, name: null, may: [view.operator_role] });
+  if (view.type === "admin_key" && view.operator_role === "metrics")
+    throw new Error("This key reads metrics only; there is nothing here for it.");
+  const key = view.type === "api_key" ? "tn_" : "tna_";
+  return {
+    csrf: view.csrf_token,
+    who: view.person
+      ? (view.person.email ?? view.person.name ?? view.person.id)
+      : `${key}${view.key?.prefix ?? "configured"}…`,
+    isPerson: view.type === "person",
+    places,
+    place: places.find((place) => placeId(place) === wanted) ?? places[0] ?? null,
+  };
+}
+
+/** What somebody sees of a tenant, and of inference what they may do. */
+function placeOf(tenant: Schemas["SessionTenant"]): Place {
+  const may: string[] = tenant.reads.filter(
+    (scope) => scope !== "inference" || tenant.scopes.includes(scope),
+  );
+  if (tenant.role === "owner") may.push("people");
+  return { role: "tenant", tenant: tenant.id, name: tenant.name, may };
+}
+
+export function placeId(place: Place): string {
+  return place.tenant ?? OPERATOR;
+}
+
+/** The place chosen last in this tab: an id, no secret. */
+export function chosenPlace(): string | null {
+  return sessionStorage.getItem(PLACE_KEY);
+}
+
+export function choosePlace(place: Place): void {
+  sessionStorage.setItem(PLACE_KEY, placeId(place));
+}
+
+const NOBODY: Credentials = { csrf: "", tenant: null };
+
+/** Asks the server who is signed in; null: nobody. */
+export async function loadSession(): Promise<Session | null> {
   try {
-    const { key, role, name = null, may = null } = JSON.parse(raw) as Partial<Session>;
-    if (typeof key === "string" && (role === "tenant" || role === "admin"))
-      return { key, role, name, may };
-  } catch {
-    // Written by something else: as good as signed out.
+    const { data } = await createClient(NOBODY).GET("/auth/session");
+    return data === undefined ? null : sessionOf(data, chosenPlace());
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) return null;
+    throw error;
   }
-  sessionStorage.removeItem(STORAGE_KEY);
-  return null;
 }
 
-export function saveSession(session: Session | null): void {
-  if (session === null) sessionStorage.removeItem(STORAGE_KEY);
-  else sessionStorage.setItem(STORAGE_KEY, JSON.stringify(session));
-}
-
-/** A visible part of a key, to tell keys apart without showing one. */
-export function maskKey(key: string): string {
-  return key.length <= 14 ? "••••" : `${key.slice(0, 10)}…${key.slice(-4)}`;
-}
-
-/** Asks the API whose key this is. Throws an Error whose message says why it opens nothing. */
-export async function whoHas(key: string): Promise<Session> {
+/** Exchanges a key for a session. Throws an Error whose message says why it opens nothing. */
+export async function signInByKey(key: string): Promise<Session> {
   try {
-    const { data } = await createClient(key).GET("/v1/me");
-    const me = required(data);
-    if (me.type === "api_key")
-      return { key, role: "tenant", name: me.tenant?.name ?? null, may: me.scopes };
-    if (me.roles.every((role) => role === "metrics"))
-      throw new Error("This key reads metrics only; there is nothing here for it.");
-    return { key, role: "admin", name: null, may: me.roles };
+    const { data } = await createClient(NOBODY).POST("/auth/session", { body: { key } });
+    if (data === undefined) throw new Error("The server sent an empty answer.");
+    return sessionOf(data, null);
   } catch (error) {
     if (error instanceof ApiError && error.status === 401)
       throw new Error("This key is not known here. Check that it is complete and not revoked.");
     if (error instanceof ApiError && error.status === 403)
       throw new Error(`This key is known but not allowed in: ${error.message}`);
     throw new Error(describe(error));
+  }
+}
+
+/** Ends the session on the server, of which nothing is left here. */
+export async function endSession(session: Session): Promise<string | null> {
+  try {
+    const { data } = await createClient(credentialsOf(session)).POST("/auth/logout");
+    return data?.provider_url ?? null;
+  } catch {
+    return null; // it was over already, or ends by itself
   }
 }

@@ -1,7 +1,8 @@
 /** Multipart upload of an adapter. XMLHttpRequest, because fetch tells no upload progress. */
 
-import type { Schemas } from "./client";
+import { headersOf, type Schemas } from "./client";
 import { ApiError } from "./errors";
+import type { Credentials } from "./session";
 
 export interface AdapterFiles {
   config: File;
@@ -10,7 +11,7 @@ export interface AdapterFiles {
 
 /** Resolves with what the server made of it (state `quarantined`); `onProgress` gets 0..1. */
 export function uploadAdapter(
-  key: string,
+  credentials: Credentials,
   name: string,
   files: AdapterFiles,
   onProgress: (fraction: number) => void,
@@ -23,7 +24,8 @@ export function uploadAdapter(
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", "/v1/adapters");
-    request.setRequestHeader("authorization", `Bearer ${key}`);
+    for (const [header, value] of Object.entries(headersOf(credentials)))
+      request.setRequestHeader(header, value);
     request.responseType = "json";
     request.upload.onprogress = (event) => {
       if (event.lengthComputable) onProgress(event.loaded / event.total);

@@ -7,6 +7,7 @@ import {
   Box,
   Burger,
   Group,
+  NativeSelect,
   NavLink,
   Text,
   Tooltip,
@@ -16,7 +17,7 @@ import { IconLogout } from "@tabler/icons-react";
 import type { ReactNode } from "react";
 import { Link, useLocation } from "react-router";
 import { useSession } from "../api/context";
-import { maskKey } from "../api/session";
+import { type Place, placeId } from "../api/session";
 import { ColorSchemeToggle } from "./ColorSchemeToggle";
 import { destinationsOf } from "./destinations";
 import { Logo } from "./Logo";
@@ -26,7 +27,7 @@ export function Shell({ children }: { children: ReactNode }) {
   const [opened, { toggle, close }] = useDisclosure();
   const { session } = useSession();
   const { pathname } = useLocation();
-  const destinations = session === null ? [] : destinationsOf(session);
+  const destinations = destinationsOf(session?.place ?? null);
 
   return (
     <AppShell
@@ -78,16 +79,30 @@ export function Shell({ children }: { children: ReactNode }) {
 }
 
 function SignedIn() {
-  const { session, signOut } = useSession();
-  if (session === null) return null;
+  const { session, signOut, goTo } = useSession();
+  const place = session?.place;
+  if (!session || !place) return null;
+  const nameOf = ({ role, name }: Place) => (role === "admin" ? "Operator" : (name ?? "Tenant"));
   return (
     <Box className={classes.signedIn}>
+      {session.places.length > 1 && (
+        <NativeSelect
+          aria-label="Where"
+          size="xs"
+          mb={8}
+          value={placeId(place)}
+          data={session.places.map((each) => ({ value: placeId(each), label: nameOf(each) }))}
+          onChange={(event) => {
+            const wanted = event.currentTarget.value;
+            const chosen = session.places.find((each) => placeId(each) === wanted);
+            if (chosen) goTo(chosen);
+          }}
+        />
+      )}
       <Group gap={8} mb={6} px={8} wrap="nowrap">
-        <Badge color={session.role === "admin" ? "grape" : "teal"}>
-          {session.role === "admin" ? "Operator" : (session.name ?? "Tenant")}
-        </Badge>
-        <Text size="xs" c="dimmed" ff="monospace" truncate>
-          {maskKey(session.key)}
+        <Badge color={place.role === "admin" ? "grape" : "teal"}>{nameOf(place)}</Badge>
+        <Text size="xs" c="dimmed" ff={session.isPerson ? undefined : "monospace"} truncate>
+          {session.who}
         </Text>
       </Group>
       <Group gap={4}>

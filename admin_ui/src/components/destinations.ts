@@ -7,9 +7,10 @@ import {
   IconMessages,
   IconStack2,
   IconUsers,
+  IconUsersGroup,
   type TablerIcon,
 } from "@tabler/icons-react";
-import type { Role, Session } from "../api/session";
+import type { Place, Role } from "../api/session";
 
 export interface Destination {
   to: string;
@@ -25,6 +26,7 @@ const DESTINATIONS: Record<Role, Destination[]> = {
     { to: "/playground", label: "Playground", Icon: IconMessages, opens: ["inference"] },
     { to: "/usage", label: "Usage and cost", Icon: IconChartBar, opens: ["usage"] },
     { to: "/keys", label: "Keys", Icon: IconKey, opens: ["keys"] },
+    { to: "/people", label: "People", Icon: IconUsersGroup, opens: ["people"] },
   ],
   admin: [
     {
@@ -42,9 +44,9 @@ const DESTINATIONS: Record<Role, Destination[]> = {
   ],
 };
 
-/** A session from before keys said what they may do opens every page of its side. */
-export function destinationsOf({ role, may }: Pick<Session, "role" | "may">): Destination[] {
-  return DESTINATIONS[role].filter(
-    ({ opens }) => may === null || opens.some((needed) => may.includes(needed)),
+export function destinationsOf(place: Place | null): Destination[] {
+  if (place === null) return [];
+  return DESTINATIONS[place.role].filter(({ opens }) =>
+    opens.some((needed) => place.may.includes(needed)),
   );
 }

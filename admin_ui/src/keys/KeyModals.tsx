@@ -27,7 +27,7 @@ import {
 
 /** The scopes that whoever is signed in may give. */
 function useScopes(owner: Owner): readonly Scope[] {
-  const may = useSession().session?.may;
+  const may = useSession().session?.place?.may;
   return owner === null && may ? SCOPES.filter((scope) => may.includes(scope)) : SCOPES;
 }
 

@@ -1,6 +1,6 @@
 /** The state of one streamed answer: text so far, headers, times, usage, how it ended. */
 
-import { useCallback, useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import {
   type ChatHandlers,
   type ChatHeaders,
@@ -9,6 +9,7 @@ import {
   streamChat,
 } from "../api/chat";
 import { useSession } from "../api/context";
+import { credentialsOf } from "../api/session";
 
 export interface Answer {
   status: "idle" | "waiting" | "streaming" | "done" | "stopped" | "failed";
@@ -43,7 +44,7 @@ export function tokenRate({ usage, ttftMs, totalMs }: Answer): number | null {
 
 export function useStream() {
   const { session } = useSession();
-  const key = session?.key ?? "";
+  const credentials = useMemo(() => credentialsOf(session), [session]);
   const [answer, setAnswer] = useState<Answer>(IDLE);
   const current = useRef<AbortController | null>(null);
 
@@ -76,14 +77,14 @@ export function useStream() {
       };
       setAnswer({ ...IDLE, status: "waiting" });
       try {
-        await streamChat(key, request, control.signal, handlers);
+        await streamChat(credentials, request, control.signal, handlers);
         update((before) => ({ status: "done", totalMs: before.totalMs ?? elapsed() }));
       } catch (error) {
         if (control.signal.aborted) update(() => ({ status: "stopped", totalMs: elapsed() }));
         else update(() => ({ status: "failed", error, totalMs: elapsed() }));
       }
     },
-    [key],
+    [credentials],
   );
 
   return { answer, start, stop };

@@ -1,4 +1,4 @@
-/** The door: one key, whose kind is found out by asking the API. */
+/** The door: by the sign-in provider, where there is one, or by a key of either kind. */
 
 import {
   Alert,
@@ -6,23 +6,27 @@ import {
   Button,
   Card,
   Center,
+  Divider,
   Group,
   PasswordInput,
   Stack,
   Text,
   Title,
 } from "@mantine/core";
-import { IconInfoCircle, IconKey } from "@tabler/icons-react";
+import { IconInfoCircle, IconKey, IconLogin2 } from "@tabler/icons-react";
 import { type FormEvent, useState } from "react";
 import { useSession } from "../api/context";
 import { describe } from "../api/errors";
-import { whoHas } from "../api/session";
+import { signInByKey } from "../api/session";
 import { ColorSchemeToggle } from "../components/ColorSchemeToggle";
 import { Logo } from "../components/Logo";
+import { failure, loginUrl, useProvider } from "./methods";
 import classes from "./SignInPage.module.css";
 
 export function SignInPage() {
   const { notice, signIn } = useSession();
+  const provider = useProvider();
+  const told = notice ?? failure(window.location.search);
   const [key, setKey] = useState("");
   const [error, setError] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
@@ -37,7 +41,7 @@ export function SignInPage() {
     setBusy(true);
     setError(null);
     try {
-      signIn(await whoHas(trimmed));
+      signIn(await signInByKey(trimmed));
     } catch (reason) {
       setError(describe(reason));
       setBusy(false);
@@ -63,31 +67,49 @@ export function SignInPage() {
                   opens tenants and the engine.
                 </Text>
               </div>
-              {notice && (
+              {told && (
                 <Alert color="yellow" icon={<IconInfoCircle size={18} />} role="status">
-                  {notice}
+                  {told}
                 </Alert>
+              )}
+              {provider !== null && (
+                <>
+                  <Button
+                    component="a"
+                    href={loginUrl()}
+                    leftSection={<IconLogin2 size={16} />}
+                    fullWidth
+                  >
+                    Sign in with {provider}
+                  </Button>
+                  <Divider label="or with a key" />
+                </>
               )}
               <PasswordInput
                 label="Key"
                 placeholder="Paste your key"
                 autoComplete="off"
                 spellCheck={false}
-                autoFocus
+                autoFocus={provider === null}
                 leftSection={<IconKey size={16} />}
                 value={key}
                 onChange={(event) => setKey(event.currentTarget.value)}
                 error={error}
                 errorProps={{ role: "alert" }}
               />
-              <Button type="submit" loading={busy} fullWidth>
+              <Button
+                type="submit"
+                loading={busy}
+                fullWidth
+                variant={provider === null ? "filled" : "default"}
+              >
                 Sign in
               </Button>
             </Stack>
           </form>
         </Card>
         <Text c="dimmed" size="xs" ta="center" mt="md">
-          The key stays in this tab and is forgotten when you close it.
+          The key is exchanged for a session and not kept; closing the browser signs you out.
         </Text>
       </Box>
     </Center>

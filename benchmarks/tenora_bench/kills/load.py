@@ -45,7 +45,7 @@ def count_errors(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 @asynccontextmanager
 async def under_load(
-    url: str, keys: Mapping[str, str], load: Load, clients: int
+    url: str, keys: Mapping[str, str], load: Load, clients: int, seed: int | None = None
 ) -> AsyncIterator[None]:
     """Requests of all tenants, one after the other from each client, until the block ends; those
     in flight then are waited for."""
@@ -53,7 +53,7 @@ async def under_load(
     over = asyncio.Event()
     async with aiohttp.ClientSession(url, timeout=timeout) as http:
         tasks = [
-            asyncio.create_task(_client(list(keys.values()), http, load, number, over))
+            asyncio.create_task(_client(list(keys.values()), http, load, number, seed, over))
             for number in range(clients)
         ]
         try:
@@ -64,21 +64,34 @@ async def under_load(
 
 
 async def _client(
-    keys: list[str], http: aiohttp.ClientSession, load: Load, number: int, over: asyncio.Event
+    keys: list[str],
+    http: aiohttp.ClientSession,
+    load: Load,
+    number: int,
+    seed: int | None,
+    over: asyncio.Event,
 ) -> None:
     while not over.is_set():
         turn = len(load.outcomes)
         outcome = Outcome()
         load.outcomes.append(outcome)
-        await ask(http, keys[turn % len(keys)], outcome, stream=number > 0, turn=turn)
+        key = keys[turn % len(keys)]
+        await ask(http, key, outcome, stream=number > 0, turn=turn, seed=seed)
         if outcome.error is not None:
             await asyncio.sleep(0.2)
 
 
 async def ask(
-    http: aiohttp.ClientSession, key: str, outcome: Outcome, *, stream: bool, turn: int = 0
+    http: aiohttp.ClientSession,
+    key: str,
+    outcome: Outcome,
+    *,
+    stream: bool,
+    turn: int = 0,
+    seed: int | None = None,
 ) -> None:
-    """One completion by the tenant's adapter `support`; what became of it goes into `outcome`."""
+    """One completion by the tenant's adapter `support`; what became of it goes into `outcome`. A
+    pretend engine takes its pace from the seed."""
     body: dict[str, Any] = {
         "model": "support",
         "prompt": f"Question {turn}: how long is the warranty?",
@@ -86,6 +99,7 @@ async def ask(
         "temperature": 0,
         "ignore_eos": True,
         "stream": stream,
+        **({} if seed is None else {"seed": seed}),
     }
     if stream:
         body["stream_options"] = {"include_usage": True}

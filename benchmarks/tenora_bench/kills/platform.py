@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,7 +18,12 @@ from typing import Any, Literal, get_args
 import httpx
 
 from tenora_bench.client import BenchError
+from tenora_bench.kills.pretend import held_engine
 from tenora_bench.server import free_port, wait_ready
+from tenora_engine.transport.messages import Boot
+
+Pretend = Callable[[Path, Path], Boot]
+"""Of a data directory and a model, the pretend engine that a platform there will look for."""
 
 Part = Literal["engine", "api-1", "api-2", "worker", "valkey", "postgres"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -41,6 +46,7 @@ class Platform:
     url: str
     data_dir: Path
     pid: int
+    engine_owner: int  # the process whose child the engine is
     keys: dict[str, str]
 
     def pid_of(self, part: Part) -> int | None:
@@ -48,30 +54,52 @@ class Platform:
         with contextlib.suppress(OSError, ValueError, IndexError):
             if part in _PID_FILES:
                 return int((self.data_dir / _PID_FILES[part]).read_text().split()[0])
-            return next(iter(children(self.pid, f"tenora-{part}")), None)
+            owner = self.engine_owner if part == "engine" else self.pid
+            return next(iter(children(owner, f"tenora-{part}")), None)
         return None
 
 
 @contextmanager
-def up(scratch: Path, model: Path) -> Iterator[Platform]:
-    """`tenora up` on a free port with its demo tenants, two API processes, and room for all."""
-    data, port = scratch / "data", free_port()
+def up(scratch: Path, model: Path, pretend: Pretend | None = None) -> Iterator[Platform]:
+    """`tenora up` on a free port with its demo tenants, two API processes, and room for all; at its
+    own engine, or at a pretend one beside it."""
+    data, log = scratch / "data", scratch / "up.log"
     scratch.mkdir(parents=True, exist_ok=True)
-    log = scratch / "up.log"
-    command = [sys.executable, "-m", "tenora_platform.cli.main", "up", "--port", str(port)]
-    command += ["--data-dir", str(data), "--model", str(model)]
-    command += ["--workers", str(_API_PROCESSES), "--lease-s", str(LEASE_S)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
+    with ExitStack() as stack:
+        options: list[str] = []
+        owner = None
+        if pretend is not None:
+            boot = pretend(data, model)
+            owner = stack.enter_context(held_engine(boot, log))
+            options = ["--engine", boot.address.endpoint]
+        process, url = stack.enter_context(_platform(data, model, log, options))
         wait_ready(url, process, log, timeout_s=300)
         tenants = _demo_tenants(data, process, log)
         _lift_limits(url, (data / "admin_key").read_text().strip(), tenants)
         keys = {name: str(tenant["key"]) for name, tenant in tenants.items()}
-        yield Platform(url, data, process.pid, keys)
+        yield Platform(url, data, process.pid, owner or process.pid, keys)
+
+
+@contextmanager
+def _platform(
+    data: Path, model: Path, log: Path, options: Sequence[str]
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The process and its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "tenora_platform.cli.main", "up", "--port", str(port)]
+    command += ["--data-dir", str(data), "--model", str(model)]
+    command += ["--workers", str(_API_PROCESSES), "--lease-s", str(LEASE_S)]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Each event is to be a client's.
+            env={**os.environ, "TENORA_PROBE_ADAPTERS": "false"},
+        )
+    try:
+        yield process, f"http://127.0.0.1:{port}"
     finally:
         process.send_signal(signal.SIGINT)
         try:

@@ -7,7 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -17,22 +19,26 @@ import aiohttp
 from tenora_bench.books import Books
 from tenora_bench.client import BenchError
 from tenora_bench.kills.load import Load, Outcome, ask, count_errors, under_load
-from tenora_bench.kills.platform import LEASE_S, PARTS, Part, Platform, processes_of, up
+from tenora_bench.kills.platform import LEASE_S, PARTS, Part, Platform, Pretend, processes_of, up
 from tenora_bench.kills.verdict import BOUND_S, Event, Found, verdict
 
 _GIVE_UP_S = 90.0
-_LOADED_S = 1.0  # of load before the first and after each
+_LOADED_S = 1.0  # of load before each, where nothing else is said, and after the last
 _CLIENTS = 3
+_PRETEND_CLIENTS = 6
+_PACE_US = 4000
+"""A pretend engine's from token to token: a request lasts some 70 ms, and most kills meet one."""
 _PROBE_S = 5.0  # a probe may have met the very process that is stopped
 
 
 @dataclass(frozen=True)
 class Blow:
-    """What is done to which part; `stop_s` is for how long it is stopped."""
+    """What is done to which part, after so long of load; `stop_s` is for how long it is stopped."""
 
     part: Part
     how: Literal["kill", "stop"] = "kill"
     stop_s: float = 0.0
+    after_s: float = _LOADED_S
 
 
 def random_blows(times: int, seed: int) -> list[Blow]:
@@ -45,6 +51,15 @@ def random_blows(times: int, seed: int) -> list[Blow]:
     return blows
 
 
+def random_kills(count: int, seed: int) -> list[Blow]:
+    """So many kills, of each part as often as of any other or once more, in random order and at
+    random times."""
+    chance = Random(seed)
+    parts = [PARTS[number % len(PARTS)] for number in range(count)]
+    chance.shuffle(parts)
+    return [Blow(part, after_s=chance.uniform(0.05, 2.0)) for part in parts]
+
+
 def measure_kills(
     scratch: Path,
     model: Path,
@@ -52,14 +67,17 @@ def measure_kills(
     read_books: Callable[[Path], Books],
     engine_stop_s: float = 0.0,
     bound_s: float = BOUND_S,
+    pretend: Pretend | None = None,
 ) -> dict[str, Any]:
     """Deal the blows under load; stop the engine for `engine_stop_s` at the end (0: do not); see
     what is held one lease later; take the platform down and read the books of its data directory.
     """
     load, found = Load(), Found(bound_s=bound_s)
-    with up(scratch, model) as platform:
+    with up(scratch, model, pretend) as platform:
         seen = [platform.pid_of(part) for part in PARTS]
-        asyncio.run(_deal(platform, load, found, blows, engine_stop_s))
+        clients, seed = (_CLIENTS, None) if pretend is None else (_PRETEND_CLIENTS, _PACE_US)
+        loaded = partial(under_load, platform.url, platform.keys, load, clients, seed)
+        asyncio.run(_deal(platform, load, found, blows, engine_stop_s, loaded))
         seen += [platform.pid_of(part) for part in PARTS]
     found.processes_left += processes_of(platform.data_dir, seen)
     books = read_books(platform.data_dir)
@@ -78,7 +96,12 @@ def measure_kills(
 
 
 async def _deal(
-    platform: Platform, load: Load, found: Found, blows: Sequence[Blow], engine_stop_s: float
+    platform: Platform,
+    load: Load,
+    found: Found,
+    blows: Sequence[Blow],
+    engine_stop_s: float,
+    loaded: Callable[[], AbstractAsyncContextManager[None]],
 ) -> None:
     # Probes have connections of their own: one that is kept might lead to a stopped process.
     async with aiohttp.ClientSession(
@@ -86,11 +109,11 @@ async def _deal(
         timeout=aiohttp.ClientTimeout(total=_PROBE_S),
         connector=aiohttp.TCPConnector(force_close=True),
     ) as probe:
-        async with under_load(platform.url, platform.keys, load, _CLIENTS):
-            await asyncio.sleep(_LOADED_S)
+        async with loaded():
             for blow in blows:
+                await asyncio.sleep(blow.after_s)
                 found.events.append(await _blow(platform, load, probe, blow))
-                await asyncio.sleep(_LOADED_S)
+            await asyncio.sleep(_LOADED_S)
             if engine_stop_s:
                 found.shown_s = await _stop_engine(platform, load, probe, engine_stop_s)
         await asyncio.sleep(LEASE_S + 1)

@@ -36,19 +36,25 @@ class AdapterFormatError(AdapterLoadError):
 
 
 _UNSUPPORTED = {
-    "use_dora": "DoRA is not supported; train with use_dora=False",
-    "modules_to_save": "whole trained modules are not supported; train LoRA matrices only",
-    "trainable_token_indices": "trained embedding rows are not supported",
+    "use_dora": "DoRA rescales what the base model's own weights put out, which no low-rank matrix"
+    " can add; train with use_dora=False (use_rslora=True often makes up for it)",
+    "modules_to_save": "whole trained modules are not supported, because every tenant shares the"
+    " base model's; train without modules_to_save (LLaMA-Factory: additional_target; axolotl:"
+    " lora_modules_to_save)",
+    "trainable_token_indices": "trained embedding rows are not supported, because every tenant"
+    " shares the base model's; train without new tokens",
     "lora_bias": "biases of LoRA matrices are not supported; train with lora_bias=False",
-    "layer_replication": "replicated layers are not supported",
-    "target_parameters": "LoRA on bare parameters is not supported; use target_modules",
-    "alora_invocation_tokens": "activated LoRA is not supported",
-    "use_qalora": "QA-LoRA is not supported",
-    "use_bdlora": "block-diagonal LoRA is not supported",
-    "arrow_config": "Arrow routing is not supported",
-    "kasa_config": "KaSA is not supported",
-    "monteclora_config": "MonteCLoRA is not supported",
-    "num_virtual_tokens": "prompt tuning is not supported",
+    "layer_replication": "replicated layers are not supported; train the base model's own",
+    "target_parameters": "LoRA on bare parameters, such as a mixture's experts, is not supported;"
+    " train with target_modules alone",
+    "alora_invocation_tokens": "activated LoRA, which begins in the middle of a prompt, is not"
+    " supported; train without alora_invocation_tokens",
+    "use_qalora": "QA-LoRA is not supported; train with use_qalora=False",
+    "use_bdlora": "block-diagonal LoRA is not supported; train without use_bdlora",
+    "arrow_config": "Arrow routing is not supported; upload the routed adapters one by one",
+    "kasa_config": "KaSA is not supported; train without kasa_config",
+    "monteclora_config": "MonteCLoRA is not supported; train without monteclora_config",
+    "num_virtual_tokens": "prompt tuning is not supported; train with peft.LoraConfig",
 }
 _WITHOUT_EFFECT = frozenset(
     {
@@ -70,6 +76,13 @@ _WITHOUT_EFFECT = frozenset(
         "qalora_group_size",
         "ensure_weight_tying",
         "runtime_config",
+        "merge_weights",  # of PEFT before 0.4: merged when it is loaded
+        "transformers_version",
+        "library_name",
+        "torch_dtype",
+        "dtype",
+        "unsloth_fixed",
+        "unsloth_version",
     }
 )
 _READ = frozenset(
@@ -86,15 +99,24 @@ _READ = frozenset(
     }
 )
 _CHOICES: dict[str, tuple[tuple[object, ...], str]] = {
-    "peft_type": (("LORA",), "only LoRA adapters can be served"),
-    "task_type": ((None, "CAUSAL_LM"), "only CAUSAL_LM adapters can be served"),
-    "bias": ((None, "none"), "trained biases are not supported; train with bias='none'"),
+    "peft_type": (("LORA",), "only LoRA adapters can be served; train with peft.LoraConfig"),
+    "task_type": (
+        (None, "CAUSAL_LM"),
+        "only CAUSAL_LM adapters can be served; train the model that generates text",
+    ),
+    # A trained bias is a tensor of its own, which nothing maps: the Llama family has none.
+    "bias": ((None, "none", "all", "lora_only"), "it must be none, all or lora_only"),
     "init_lora_weights": (
         (None, True, False, "gaussian", "eva", "orthogonal", "mica"),
         "this initialisation changes the base weights; save with"
         " path_initial_model_for_weight_conversion, which turns it into plain LoRA",
     ),
 }
+_MLX_FIELDS = ("fine_tune_type", "lora_parameters")
+_MLX = (
+    "is missing, and the other fields are MLX's: `tenora adapter push` converts such a folder; by"
+    " hand, transpose lora_a and lora_b into lora_A and lora_B, with lora_alpha = scale x rank"
+)
 
 
 def _is_off(value: object) -> bool:
@@ -103,17 +125,43 @@ def _is_off(value: object) -> bool:
 
 def unsupported_fields(config: Mapping[str, object]) -> list[FieldProblem]:
     """Fields that would change what the adapter does in a way that is not served here."""
+    if "peft_type" not in config and any(name in config for name in _MLX_FIELDS):
+        return [FieldProblem("peft_type", _MLX)]
     problems = []
     for name, (allowed, message) in _CHOICES.items():
         value = config.get(name)
+        if name == "peft_type" and name not in config and _looks_like_lora(config):
+            continue
         if not any(value is choice or value == choice for choice in allowed):
             problems.append(FieldProblem(name, f"is {_short(value)}: {message}"))
     for name, value in config.items():
-        if _is_off(value) or name in _CHOICES or name in _READ or name in _WITHOUT_EFFECT:
+        if _is_off(value) or _is_known(name):
             continue
-        unknown = "is not known to this version, which cannot tell what it changes"
+        unknown = (
+            "is not known to this version, which cannot tell what it changes; set it to null if"
+            " the adapter was trained without it"
+        )
         problems.append(FieldProblem(_short(name), _UNSUPPORTED.get(name, unknown)))
     return problems
+
+
+def _looks_like_lora(config: Mapping[str, object]) -> bool:
+    """torchtune wrote these fields alone."""
+    return "r" in config and "target_modules" in config
+
+
+def ignored_fields(config: Mapping[str, object]) -> list[str]:
+    """Fields that this version does not know and passes over, because they are off (null, false or
+    empty): those of newer PEFT versions, and of tools that add their own."""
+    return [
+        _short(name)
+        for name, value in config.items()
+        if _is_off(value) and not _is_known(name) and name not in _UNSUPPORTED
+    ]
+
+
+def _is_known(name: str) -> bool:
+    return name in _CHOICES or name in _READ or name in _WITHOUT_EFFECT
 
 
 def _short(value: object) -> str:

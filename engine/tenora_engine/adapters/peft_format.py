@@ -50,10 +50,14 @@ _BLOCK = {
     "down_proj": "mlp",
 }
 # PEFT's save_pretrained writes the prefix and leaves the adapter's name ("default") out; other
-# tools, and model.state_dict(), do otherwise.
+# tools, and model.state_dict(), do otherwise. Of a LlamaModel the inner `model.` is missing.
 _TENSOR = re.compile(
-    r"(?:base_model\.model\.)?model\.layers\.(0|[1-9][0-9]{0,4})\."
+    r"(?:base_model\.model\.)?(?:model\.)?layers\.(0|[1-9][0-9]{0,4})\."
     r"(self_attn|mlp)\.([a-z]+_proj)\.lora_(A|B)(?:\.default)?\.weight"
+)
+# What DDP, FSDP, activation checkpointing and torch.compile put into names: no module of its own.
+_WRAPPERS = re.compile(
+    r"\Amodule\.|_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\."
 )
 _SUFFIX = r"(.*\.)?({})$"  # how PEFT matches keys of rank_pattern and alpha_pattern
 _LAYER = r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
@@ -150,7 +154,11 @@ def _pattern_problems(config: LoraConfig) -> list[FieldProblem]:
     if not problems:
         matcher = _Matcher(config)
         problems += [
-            FieldProblem("target_modules", f"{path} is not supported: embeddings and lm_head stay")
+            FieldProblem(
+                "target_modules",
+                f"matches {path}, and LoRA on embeddings and lm_head is not supported; train"
+                " without it",
+            )
             for path in _EMBEDDINGS
             if not matcher.all_linear and matcher.targets(path)
         ]
@@ -239,9 +247,9 @@ def tensor_name(layer: int, module: str, matrix: Literal["A", "B"]) -> str:
 
 
 def parse_tensor_name(name: str) -> TensorName | None:
-    """The inverse of `tensor_name`, for names without PEFT's prefix or with `.default.` too; None
-    for any other text."""
-    match = _TENSOR.fullmatch(name)
+    """The inverse of `tensor_name`, for names without PEFT's prefix, with `.default.` or with what
+    wrappers add to them too; None for any other text."""
+    match = _TENSOR.fullmatch(_WRAPPERS.sub("", name))
     if match is None or _BLOCK.get(match[3]) != match[2]:
         return None
     return TensorName(int(match[1]), match[3], "A" if match[4] == "A" else "B")

@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from jinja2 import nodes
@@ -19,6 +19,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tenora_engine.errors import InvalidRequestError, ModelLoadError
 
 PARAM = "messages"
+
+
+class Renders(Protocol):
+    """What makes one text of a conversation."""
+
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str: ...
+
+    def render_open(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str: ...
 
 
 class ChatTemplate:
@@ -36,6 +44,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise ModelLoadError(f"the model's chat template is broken: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self.source = source
 
     @classmethod
     def read(cls, folder: Path) -> ChatTemplate | None:
@@ -52,10 +61,10 @@ class ChatTemplate:
             source = {item["name"]: item["template"] for item in source}.get("default")
         if not source:
             return None
-        return cls(source, _special_tokens(config, _read_json(folder / "special_tokens_map.json")))
+        return cls(source, read_special_tokens(folder))
 
     @staticmethod
-    def require(template: ChatTemplate | None) -> ChatTemplate:
+    def require(template: Renders | None) -> Renders:
         """`template`, or InvalidRequestError when the model has none."""
         if template is None:
             raise InvalidRequestError(
@@ -112,6 +121,12 @@ def _read_json(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelLoadError(f"{file} is not valid JSON: {error}") from error
     return value
+
+
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """What templates of the model in `folder` may write, by name (`bos_token`)."""
+    config = _read_json(folder / "tokenizer_config.json")
+    return _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
 
 
 def _special_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:

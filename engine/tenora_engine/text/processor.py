@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
-from tenora_engine.text.chat_template import ChatTemplate
+from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.token_bytes import TokenBytes
@@ -46,6 +46,8 @@ class TextProcessor:
         added = self._tokenizer.get_added_tokens_decoder().values()
         self._control = ControlTokens([token.content for token in added if token.special])
         self._template = ChatTemplate.read(folder)
+        self.special_tokens = read_special_tokens(folder)
+        """What a template may write, by name (`bos_token`)."""
         self.eos_token_ids = read_eos_token_ids(folder)
         """The ids that end a sequence, the model's own first. Empty when it names none."""
 
@@ -57,6 +59,11 @@ class TextProcessor:
     @property
     def has_chat_template(self) -> bool:
         return self._template is not None
+
+    @property
+    def chat_template_source(self) -> str | None:
+        """The model's own chat template, as it is written."""
+        return None if self._template is None else self._template.source
 
     def encode(
         self, text: str, add_special_tokens: bool = True, control_tokens: bool = True
@@ -81,17 +88,24 @@ class TextProcessor:
         continue_final_message: bool = False,
         control_tokens: bool = True,
         template_arguments: Mapping[str, Any] | None = None,
+        template: Renders | None = None,
     ) -> list[int]:
-        """Token ids of a conversation through the model's own chat template. With `control_tokens`
-        False those written out in the messages or other arguments stay text. Raises
-        InvalidRequestError (param "messages") when the template refuses it or there is none."""
+        """Token ids of a conversation through the model's own chat template, or another's. With
+        `control_tokens` False those written out in the messages or other arguments stay text.
+        Raises InvalidRequestError (param "messages") when the template refuses it or there is
+        none."""
         given = [messages, tools, template_arguments]
         shield = None
         if not control_tokens and self._control.occur_in(given):
             shield = self._control.shield()
             messages, tools, template_arguments = shield.hide(given)
         text = self.render_chat(
-            messages, add_generation_prompt, tools, continue_final_message, template_arguments
+            messages,
+            add_generation_prompt,
+            tools,
+            continue_final_message,
+            template_arguments,
+            template,
         )
         if shield is None:
             return self.encode(text, add_special_tokens=False)  # the template writes them itself
@@ -108,18 +122,19 @@ class TextProcessor:
         tools: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
+        template: Renders | None = None,
     ) -> str:
         """The text that `encode_chat` encodes. With `continue_final_message` it ends where the
         last message does, for the model to go on with."""
-        template = ChatTemplate.require(self._template)
+        renders = ChatTemplate.require(template or self._template)
         arguments = {
             **(template_arguments or {}),
             "add_generation_prompt": add_generation_prompt,
             "tools": tools,
         }
         if continue_final_message:
-            return template.render_open(messages, **arguments)
-        return template.render(messages, **arguments)
+            return renders.render_open(messages, **arguments)
+        return renders.render(messages, **arguments)
 
     def prepare_plain(self) -> None:
         """Make now what the first control token that stays text would wait for (0.3 s for a

@@ -164,7 +164,7 @@ class EngineProcess:
         line = await child.stdout.readline() if child.stdout is not None else b""
         if not line:
             raise EngineUnavailableError(
-                f"the engine process ended while starting ({_how(await child.wait())});"
+                f"the engine process ended while starting ({how_ended(await child.wait())});"
                 " its log says more"
             )
         report: m.Report = _decode_report(line)
@@ -177,7 +177,7 @@ class EngineProcess:
         backoff = Backoff()
         while True:
             if self._child is not None:
-                how = _how(await self._ended(self._child))
+                how = how_ended(await self._ended(self._child))
                 error = EngineUnavailableError(f"the engine process died ({how})")
                 self._note(Died(error))
             await asyncio.sleep(backoff.after(time.monotonic() - self._launched_s))
@@ -237,7 +237,8 @@ class EngineProcess:
         return child.returncode
 
 
-def _how(status: int) -> str:
+def how_ended(status: int) -> str:
+    """A child's exit status in words."""
     if status >= 0:
         return f"exit status {status}"
     try:

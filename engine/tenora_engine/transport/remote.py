@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 class RemoteEngineClient(RoutedClient):
     """An EngineClient over one EngineLink. Several may share one engine; each may start before the
     engine does, and is ready again by itself when another engine has taken its place there.
-    Without a `text_factory` it has no `text`, for who makes none."""
+    Without a `text_factory` it has no `text`, for who makes none; with `late_text` it is made when
+    it is first asked for, for who seldom needs it."""
 
     def __init__(
         self,
@@ -48,8 +49,11 @@ class RemoteEngineClient(RoutedClient):
         model_folder: str,
         text_factory: Callable[[str], TextProcessor] | None = TextProcessor,
         start_timeout_s: float = 600.0,
+        *,
+        late_text: bool = False,
     ) -> None:
         super().__init__()
+        self._late_text = late_text
         self._address = address
         self._model_folder = model_folder
         self._text_factory = text_factory
@@ -81,6 +85,8 @@ class RemoteEngineClient(RoutedClient):
 
     @property
     def text(self) -> TextProcessor:
+        if self._text is None and self._late_text and self._text_factory is not None:
+            self._text = self._text_factory(self._model_folder)
         if self._text is None:
             raise EngineUnavailableError("the engine's client has no text, or was not started")
         return self._text
@@ -107,7 +113,7 @@ class RemoteEngineClient(RoutedClient):
         self._connect()
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                if self._text_factory is not None:
+                if self._text_factory is not None and not self._late_text:
                     self._text = await asyncio.to_thread(self._text_factory, self._model_folder)
                 await self._is_ready.wait()
         except TimeoutError:

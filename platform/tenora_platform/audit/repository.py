@@ -38,6 +38,8 @@ async def list_entries(
     action: str | None,
     after: str | None,
     limit: int,
+    actor: str | None = None,
+    target: str | None = None,
 ) -> list[AuditRow]:
     """Newest first; ids sort by time, so `after` is a place in the list. One more than `limit`
     is fetched, to know whether there is more."""
@@ -46,6 +48,21 @@ async def list_entries(
         query = query.where(AuditRow.tenant_id == tenant_id)
     if action is not None:
         query = query.where(AuditRow.action == action)
+    if actor is not None:
+        query = query.where(AuditRow.actor == actor)
+    if target is not None:
+        query = query.where(AuditRow.target == target)
     if after is not None:
         query = query.where(AuditRow.id < after)
     return list(await session.scalars(query))
+
+
+async def next_entries(
+    session: AsyncSession, chains: str | None, place: tuple[str, int], limit: int
+) -> list[AuditRow]:
+    """Of one chain, or of all by name: those behind a place, in the order in which they were
+    written."""
+    query = select(AuditRow).order_by(AuditRow.chain, AuditRow.seq).limit(limit)
+    if chains is not None:
+        query = query.where(AuditRow.chain == chains)
+    return list(await session.scalars(query.where(tuple_(AuditRow.chain, AuditRow.seq) > place)))

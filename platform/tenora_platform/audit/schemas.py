@@ -14,7 +14,8 @@ from tenora_platform.schemas import IdItem, ListPage
 
 class AuditEntry(IdItem):
     """`details` is all that was hashed; `before` and `after` are out of it: the target as it was
-    and as it is (null: it did not exist, or does not any more; both are null in old entries)."""
+    and as it is (null: it did not exist, or does not any more; both are null in old entries), and
+    the address that it was asked from (null: by the platform itself)."""
 
     object: Literal["audit_log"] = "audit_log"
     tenant_id: str | None
@@ -26,6 +27,7 @@ class AuditEntry(IdItem):
     target: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+    address: str | None
     details: dict[str, Any]
     request_id: str | None
     prev_hash: str
@@ -35,7 +37,7 @@ class AuditEntry(IdItem):
     def of(cls, row: AuditRow) -> Self:
         details = json.loads(row.details)
         columns = {column.key: getattr(row, column.key) for column in AuditRow.__table__.columns}
-        changes = {"before": details.get("before"), "after": details.get("after")}
+        changes = {name: details.get(name) for name in ("before", "after", "address")}
         return cls.model_validate(columns | changes | {"details": details})
 
 

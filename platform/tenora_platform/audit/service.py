@@ -47,12 +47,14 @@ class AuditLog:
         details: Details | None = None,
     ) -> AuditRow:
         """Record `action` (such as `api_key.revoke`) on `target` (an id), with what the target was
-        `before` (None: nothing) and is `after` it. `tenant_id` is whose chain it belongs to; None
+        `before` (None: nothing) and is `after` it, and from which address a request asked for
+        it. `tenant_id` is whose chain it belongs to; None
         is the operator's and needs an admin session."""
         chain = tenant_id or OPERATOR
         await lock(session, f"audit:{chain}")
         last = await repository.last_of(session, chain)
-        request_id = structlog.contextvars.get_contextvars().get("request_id")
+        context = structlog.contextvars.get_contextvars()
+        where = {"address": address} if (address := context.get("address")) else {}
         row = AuditRow(
             id=new_id("audit"),
             tenant_id=tenant_id,
@@ -62,8 +64,8 @@ class AuditLog:
             actor=actor,
             action=action,
             target=target,
-            details=_canonical({"before": before, "after": after, **(details or {})}),
-            request_id=request_id,
+            details=_canonical({"before": before, "after": after, **where, **(details or {})}),
+            request_id=context.get("request_id"),
             prev_hash=last.hash if last else _GENESIS,
         )
         row.hash = self.hash_of(row)

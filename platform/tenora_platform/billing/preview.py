@@ -6,11 +6,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
-from tenora_platform.billing.price_lists import Meter, PriceList, Scope, covers, specificity
+from tenora_platform.billing.price_lists import (
+    Meter,
+    PriceList,
+    Prices,
+    Scope,
+    covers,
+    specificity,
+)
 from tenora_platform.billing.rating import exact_sum, graduated
+
+_MOMENT = timedelta(microseconds=1)
 
 Money = dict[str, Decimal]
 """By currency."""
@@ -46,6 +56,15 @@ class MeterChange:
 TenantChange = dict[MeterKey, MeterChange]
 
 
+@dataclass(frozen=True)
+class Due:
+    """What a tenant's month comes to with what its list includes and asks for at least: before
+    credit, tax and the rounding of an invoice's lines."""
+
+    before: Money
+    after: Money
+
+
 def preview(new: PriceList, used: Iterable[MonthUsed]) -> dict[str, TenantChange]:
     """By tenant, as if `new` had been there from the month's beginning until its end: it takes over
     what it holds for, unless a more specific list has rated it."""
@@ -70,6 +89,41 @@ def preview(new: PriceList, used: Iterable[MonthUsed]) -> dict[str, TenantChange
         else:
             _add(tenants[tenant][key].after, new.currency, graduated(tiers, quantity))
     return {tenant: dict(tenants[tenant]) for tenant in sorted(tenants)}
+
+
+def dues(
+    new: PriceList,
+    until: datetime,
+    lists: Iterable[PriceList],
+    plans: Mapping[str, str],
+    changes: Mapping[str, TenantChange],
+) -> dict[str, Due]:
+    """Of the month that ends at `until`, by tenant, those with nothing to pay left out. `plans`:
+    each tenant's that there was; one that has used nothing may owe a minimum all the same."""
+    found, prices = {}, Prices(lists)
+    for tenant, plan in sorted(plans.items()):
+        meters = changes.get(tenant, {}).values()
+        customer = Scope(None, tenant, plan, None)
+        old = prices.choose(customer, until - _MOMENT)  # as an invoice chooses
+        replaced = covers(new.scope, customer) and (
+            old is None or specificity(new.scope) >= specificity(old.scope)
+        )
+        due = Due(
+            _due(total([each.before for each in meters]), old),
+            _due(total([each.after for each in meters]), new if replaced else old),
+        )
+        if due.before or due.after:
+            found[tenant] = due
+    return found
+
+
+def _due(used: Money, terms: PriceList | None) -> Money:
+    if terms is None:
+        return used
+    open_ = used.get(terms.currency, Decimal(0))
+    left = max(exact_sum((open_, terms.included.copy_negate())), Decimal(0))
+    due = used | {terms.currency: max(left, terms.minimum)}
+    return {currency: amount for currency, amount in due.items() if amount}
 
 
 def _takes_over(new: PriceList, used: MonthUsed) -> bool:

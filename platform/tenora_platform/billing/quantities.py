@@ -3,11 +3,11 @@ no commits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import date, timedelta
+from collections.abc import Collection, Iterable, Mapping
+from datetime import date, datetime, timedelta
 from typing import cast
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,6 +15,8 @@ from tenora_platform.billing.preview import MonthUsed
 from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope
 from tenora_platform.billing.rating import Volume
 from tenora_platform.billing.tables import VolumeRow
+from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import UsageDayRow, UsageSeriesRow
 
 
@@ -64,6 +66,16 @@ def _columns(volume: Volume) -> dict[str, object]:
     return dict(zip((column.key for column in _VOLUME), volume, strict=True))
 
 
+async def plans_of(
+    session: AsyncSession, end: datetime, tenants: Collection[str]
+) -> dict[str, str]:
+    """By tenant: of these and of those that there were before `end`."""
+    query = select(TenantRow.id, TenantRow.plan).where(
+        or_(TenantRow.created_at < end, TenantRow.id.in_(tenants))
+    )
+    return {row.id: row.plan for row in await session.execute(query)}
+
+
 async def month_used(
     session: AsyncSession, month: date, lists: Iterable[PriceList]
 ) -> list[MonthUsed]:
@@ -76,16 +88,15 @@ async def month_used(
         series.plan,
         series.model,
         series.class_,
-        UsageDayRow.meter,
         UsageDayRow.price_version_no,
     )
+    columns = (*METERS, *AMOUNTS.values())
     query = (
-        select(*keys, func.sum(UsageDayRow.quantity), func.sum(UsageDayRow.amount))
+        select(*keys, *(func.sum(getattr(UsageDayRow, column)) for column in columns))
         .join(series, series.id == UsageDayRow.series_id)
         .where(
             UsageDayRow.day >= month,
             UsageDayRow.day < (month + timedelta(days=32)).replace(day=1),
-            UsageDayRow.meter.in_(METERS),
         )
         .group_by(*keys)
     )
@@ -93,10 +104,12 @@ async def month_used(
         MonthUsed(
             scope=Scope(*row[:4]),
             class_=row[4],
-            meter=cast("Meter", row[5]),
-            quantity=int(row[7]),
-            amount=row[8],
-            rated_by=by_no.get(row[6]),
+            meter=meter,
+            quantity=int(quantity),
+            amount=amount,
+            rated_by=by_no.get(row[5]),
         )
         for row in await session.execute(query)
+        for meter, quantity, amount in zip(METERS, row[6:13], row[13:], strict=True)
+        if quantity
     ]

@@ -9,7 +9,15 @@ from typing import cast
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.price_lists import METERS, Meter, PriceList, Scope, Tier, Tiers
+from tenora_platform.billing.price_lists import (
+    HELD_METERS,
+    METERS,
+    Meter,
+    PriceList,
+    Scope,
+    Tier,
+    Tiers,
+)
 from tenora_platform.billing.tables import PriceRow, PriceVersionRow
 from tenora_platform.locks import lock, lock_shared
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
@@ -178,9 +186,10 @@ async def has_rated(session: AsyncSession, price: PriceList) -> bool:
 
 
 def _rated_days() -> Select[UsageDayRow]:
-    """Sums of what has been priced."""
+    """Sums of what has been priced, and is still there."""
+    there = UsageDayRow.sequences + sum(getattr(UsageDayRow, meter) for meter in HELD_METERS)
     return (
         select(UsageDayRow)
         .join(UsageSeriesRow, UsageSeriesRow.id == UsageDayRow.series_id)
-        .where(UsageDayRow.price_version_no > 0, UsageDayRow.quantity > 0)
+        .where(UsageDayRow.price_version_no > 0, there > 0)
     )

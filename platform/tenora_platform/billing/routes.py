@@ -3,14 +3,14 @@ them are in `usage.routes`."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.billing import prices, quantities, repository, service
-from tenora_platform.billing.preview import preview
+from tenora_platform.billing.preview import dues, preview
 from tenora_platform.billing.price_lists import PriceList, Scope
 from tenora_platform.billing.schemas import (
     MissingPrices,
@@ -26,6 +26,7 @@ from tenora_platform.billing.schemas import (
 )
 from tenora_platform.db import Database
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.invoices.period import end_of, midnight
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import AdminSession, State
@@ -115,20 +116,26 @@ async def add_missing_prices(
 async def preview_price(body: PricePreviewCreate, session: AdminSession) -> PricePreview:
     """What a month's usage would have cost each tenant by a list like this, had it held for all of
     the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
-    unless a more specific list rated it."""
+    unless a more specific list rated it. `due_before` and `due_after` are with what lists include
+    and ask for at least."""
     month = _month(body.month)
     new = PriceList(
         id="",
         no=0,
         scope=await prices.of_somebody(session, scope_of(body)),
         currency=body.currency,
-        effective_from=datetime.combine(month, time(), UTC),
+        effective_from=midnight(month),
         effective_to=None,
         tiers=body.per_million.tiers(),
+        minimum=body.minimum,
+        included=body.included,
     )
     lists = await repository.price_lists(session)
     used = await quantities.month_used(session, month, lists)
-    return PricePreview.of(f"{month:%Y-%m}", preview(new, used))
+    changes = preview(new, used)
+    until = midnight(end_of(month))
+    plans = await quantities.plans_of(session, until, changes)
+    return PricePreview.of(f"{month:%Y-%m}", changes, dues(new, until, lists, plans, changes))
 
 
 def _month(text: str | None) -> date:

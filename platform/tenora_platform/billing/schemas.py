@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tenora_platform.billing.preview import MeterChange, TenantChange, total
+from tenora_platform.billing.preview import Due, MeterChange, TenantChange, total
 from tenora_platform.billing.price_lists import (
     ANY_CLASS,
     HELD_METERS,
@@ -313,29 +313,42 @@ class MeterPreview(BaseModel):
 
 
 class TenantPreview(BaseModel):
+    """`before` and `after` are of the usage alone."""
+
     tenant: str
     before: dict[str, str]
     after: dict[str, str]
+    due_before: dict[str, str]
+    due_after: dict[str, str]
     meters: list[MeterPreview]
 
 
 class PricePreview(BaseModel):
-    """What the month's usage cost `before`, and `after` the list had held for all of it; minimum
-    and included amounts are not in it."""
+    """What the month's usage cost `before`, and `after` the list had held for all of it; likewise
+    what was due of it: less what a list includes, and its minimum at least, without credit, tax and
+    the rounding of an invoice. Of tenants that have used nothing, those that owe a minimum."""
 
     object: Literal["price_preview"] = "price_preview"
     month: str
     before: dict[str, str]
     after: dict[str, str]
+    due_before: dict[str, str]
+    due_after: dict[str, str]
     data: list[TenantPreview]
 
     @classmethod
-    def of(cls, month: str, changes: Mapping[str, TenantChange]) -> PricePreview:
+    def of(
+        cls, month: str, changes: Mapping[str, TenantChange], dues: Mapping[str, Due]
+    ) -> PricePreview:
         every = [change for each in changes.values() for change in each.values()]
-        return cls(month=month, **_sides(every), data=[_preview(*each) for each in changes.items()])
+        data = [
+            _preview(tenant, changes.get(tenant, {}), dues.get(tenant, Due({}, {})))
+            for tenant in sorted({*changes, *dues})
+        ]
+        return cls(month=month, **_sides(every), **_dues(list(dues.values())), data=data)
 
 
-def _preview(tenant: str, changes: TenantChange) -> TenantPreview:
+def _preview(tenant: str, changes: TenantChange, due: Due) -> TenantPreview:
     meters = [
         MeterPreview.model_validate(
             {
@@ -348,7 +361,15 @@ def _preview(tenant: str, changes: TenantChange) -> TenantPreview:
         )
         for key, change in sorted(changes.items())
     ]
-    return TenantPreview(tenant=tenant, meters=meters, **_sides(list(changes.values())))
+    sides = _sides(list(changes.values()))
+    return TenantPreview(tenant=tenant, meters=meters, **sides, **_dues([due]))
+
+
+def _dues(dues: Sequence[Due]) -> dict[str, Any]:
+    return {
+        "due_before": _shown(total([due.before for due in dues])),
+        "due_after": _shown(total([due.after for due in dues])),
+    }
 
 
 def _sides(changes: Sequence[MeterChange]) -> dict[str, Any]:

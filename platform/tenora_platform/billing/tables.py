@@ -1,4 +1,5 @@
-"""Rows of prices and rated lines. Money is NUMERIC and Decimal everywhere; nothing is a float."""
+"""Rows of prices, and of how far tenants are in their tiers. Money is NUMERIC and Decimal
+everywhere; nothing is a float."""
 
 from __future__ import annotations
 

@@ -38,35 +38,31 @@ class Spell:
     used: Mapping[str, Decimal]
 
 
-async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Credit | None:
-    """None where a grant has expired and nobody has said yet what lapsed of it (`close_expired`).
+async def credit_of(session: AsyncSession, tenant_id: str, now: datetime) -> Credit:
+    """What lapsed is told from usage, late usage counted, and not from what was written down of it.
     Without grants there is nothing to spend."""
     grants = await repository.grants(session, tenant_id)
-    if any(_is_open(grant, now) for grant in grants):
-        return None
-    ends = [each.expires_at for each in grants if each.expires_at and each.lapsed is None]
-    left = exact_sum(grant.amount - (grant.lapsed or 0) for grant in grants)
+    newest = max((each.created_at for each in grants), default=now)
+    expired = expired_of(grants, now)
+    last = max((newest, *(when for when, _ in expired)))
+    spells = await spells_of(session, tenant_id, grants, newest, last)
+    paid = paid_by(grants, spells)
+    closed = {grant.id for _, grant in expired}
+    left = exact_sum(paid[each.id] if each.id in closed else each.amount for each in grants)
+    ends = [each.expires_at for each in grants if each.expires_at and each.id not in closed]
     return Credit(
-        cap=exact_sum((left, await _beyond(session, tenant_id, grants))),
+        cap=exact_sum((left, _beyond(grants, [each for each in spells if each.end <= newest]))),
         since=min((grant.created_at for grant in grants), default=now),
         until=min(ends, default=None),
     )
 
 
-async def _beyond(
-    session: AsyncSession, tenant_id: str, grants: Sequence[CreditGrantRow]
-) -> Decimal:
-    """What no grant has paid of the usage between the first and the newest: requests that took more
-    than was left, or usage while the tenant was not prepaid. It is on invoices, and a new grant
+def _beyond(grants: Sequence[CreditGrantRow], spells: Sequence[Spell]) -> Decimal:
+    """What no grant has paid of the usage before the newest: requests that took more than was left,
+    or usage while no grant held or the tenant was not prepaid. It is on invoices, and a new grant
     does not pay it again."""
-    newest = max((each.created_at for each in grants), default=datetime.min.replace(tzinfo=UTC))
-    spells = await spells_of(session, tenant_id, grants, newest)
     used = exact_sum(amount for spell in spells for amount in spell.used.values())
     return exact_sum((used, *(-paid for paid in paid_by(grants, spells).values())))
-
-
-def _is_open(grant: CreditGrantRow, now: datetime) -> bool:
-    return grant.lapsed is None and grant.expires_at is not None and grant.expires_at <= now
 
 
 def paid_by(grants: Iterable[CreditGrantRow], spells: Iterable[Spell]) -> dict[str, Decimal]:
@@ -125,14 +121,3 @@ def close(grants: Sequence[CreditGrantRow], spells: Sequence[Spell], now: dateti
     for _, grant in expired_of(grants, now):
         lapsed = exact_sum((grant.amount, -paid[grant.id]))
         grant.lapsed = lapsed if grant.lapsed is None else min(grant.lapsed, lapsed)
-
-
-async def close_expired(session: AsyncSession, tenant_id: str, now: datetime) -> None:
-    """What lapsed of grants is written down, for budgets to go by; a worker sees that the ledger
-    does not have it yet. A session of the operator's."""
-    grants = await repository.grants(session, tenant_id, lock=True)
-    expired = expired_of(grants, now)
-    if expired:
-        last = max(when for when, _ in expired)
-        close(grants, await spells_of(session, tenant_id, grants, last), now)
-        await session.flush()

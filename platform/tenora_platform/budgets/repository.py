@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import reduce
+from operator import add
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +23,7 @@ from tenora_platform.times import LATEST
 from tenora_platform.usage.ids import event_of, event_text, occupancy_of, occupancy_text
 from tenora_platform.usage.reading import Span as Rest
 from tenora_platform.usage.reading import pieces, tenant_no
+from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import (
     OccupancyEventRow,
     UsageDayRow,
@@ -28,6 +31,10 @@ from tenora_platform.usage.tables import (
     UsageHourRow,
     UsageSeriesRow,
 )
+
+_HELD_LATE = timedelta(days=64)
+"""So long after it ended occupancy may be stored: days of storage are caught up on for two months.
+The index is by when it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Span:
 
 async def spent(session: AsyncSession, tenant_id: str, span: Span) -> int:
     """Nanos, each event's whole amount rounded up once."""
-    found = await _by_version(session, tenant_id, span, "charged_nanos", _nanos)
+    found = await _by_version(session, tenant_id, span, _nanos_of, _nanos)
     return int(sum(found.values(), Decimal(0)))
 
 
@@ -49,7 +56,7 @@ async def amounts_spent(
     session: AsyncSession, tenant_id: str, start: datetime, end: datetime
 ) -> dict[str, Decimal]:
     """Of what ended in between, by currency, to all twelve decimals."""
-    found = await _by_version(session, tenant_id, Span(start, end), None, _amount)
+    found = await _by_version(session, tenant_id, Span(start, end), _amount_of, _amount)
     query = select(PriceVersionRow.no, PriceVersionRow.currency)
     total: dict[str, Decimal] = {}
     for no, currency in await session.execute(query.where(PriceVersionRow.no.in_(list(found)))):
@@ -58,6 +65,7 @@ async def amounts_spent(
 
 
 _Rated = type[UsageEventRow] | type[OccupancyEventRow]
+_Summed = type[UsageDayRow] | type[UsageHourRow]
 
 
 def _nanos(row: _Rated) -> ColumnElement[Decimal]:
@@ -68,25 +76,30 @@ def _amount(row: _Rated) -> ColumnElement[Decimal | None]:
     return row.amount.expression
 
 
+def _nanos_of(row: _Summed) -> ColumnElement[int]:
+    return row.charged_nanos.expression
+
+
+def _amount_of(row: _Summed) -> ColumnElement[Decimal]:
+    return reduce(add, (getattr(row, column) for column in AMOUNTS.values()))
+
+
 async def _by_version(
     session: AsyncSession,
     tenant_id: str,
     span: Span,
-    meter: str | None,
+    of_sum: Callable[[_Summed], ColumnElement[Any]],
     of_event: Callable[[_Rated], ColumnElement[Any]],
 ) -> dict[int, Decimal]:
-    """By price version: of whole days and hours from the sums (the quantity of `meter`, or all
-    amounts), of the rest from the events."""
+    """By price version: of whole days and hours from the sums, of the rest from the events."""
     of = pieces(span.start, span.end or LATEST)
     queries: list[Any] = []
     for row, begins, spans in (
         (UsageDayRow, UsageDayRow.day, [(each.start.date(), each.end.date()) for each in of.days]),
         (UsageHourRow, UsageHourRow.hour, [(each.start, each.end) for each in of.hours]),
     ):
-        what = row.amount if meter is None else row.quantity
-        query = select(row.price_version_no, func.sum(what)).where(row.tenant_id == tenant_id)
-        if meter is not None:
-            query = query.where(row.meter == meter)
+        query = select(row.price_version_no, func.sum(of_sum(row)))
+        query = query.where(row.tenant_id == tenant_id)
         if span.key_id is not None:
             query = query.where(row.series_id.in_(_series_of(tenant_id, span.key_id)))
         query = query.group_by(row.price_version_no)
@@ -170,7 +183,7 @@ async def _lately_held(
     query = select(row.id, row.ends, _nanos(row)).where(
         row.tenant_no == tenant_no(tenant_id),
         row.price_version_no.is_not(None),
-        (row.ingested_at >= func.now() - within) & (row.ends >= func.now() - timedelta(days=3))
+        (row.ingested_at >= func.now() - within) & (row.ends >= func.now() - _HELD_LATE)
         | row.id.in_(ids),
     )
     return [

@@ -17,7 +17,7 @@ from tenora_platform.budgets.accounts import (
     nanos_within,
     next_month,
 )
-from tenora_platform.budgets.credit import Credit, close_expired, credit_of
+from tenora_platform.budgets.credit import Credit, credit_of
 from tenora_platform.budgets.repository import Span
 from tenora_platform.budgets.store import BudgetStore, Correction, Snapshot
 from tenora_platform.db import Database
@@ -42,7 +42,7 @@ class Seeder:
         before_ms, pending = await self._store.open(tenant_id)
         async with self._db.tenant_session(tenant_id) as session:
             await one_snapshot(session)
-            credit = await self._credit(session, tenant_id, now) if CREDIT in accounts else None
+            credit = await credit_of(session, tenant_id, now) if CREDIT in accounts else None
             spent = {
                 account: await repository.spent(session, tenant_id, span_of(account, credit))
                 for account in accounts
@@ -62,23 +62,13 @@ class Seeder:
         found: dict[str, int] = {}
         async with self._db.tenant_session(tenant_id) as session:
             for account in accounts:
-                credit = await self._credit(session, tenant_id, now) if account == CREDIT else None
+                credit = await credit_of(session, tenant_id, now) if account == CREDIT else None
                 found[account] = await repository.spent(
                     session, tenant_id, span_of(account, credit)
                 )
                 if credit is not None:
                     found["credit_cap"] = nanos_within(credit.cap)
         return found
-
-    async def _credit(self, session: AsyncSession, tenant_id: str, now: datetime) -> Credit:
-        credit = await credit_of(session, tenant_id, now)
-        if credit is not None:
-            return credit
-        async with self._db.admin_session() as operator:
-            await close_expired(operator, tenant_id, now)
-            credit = await credit_of(operator, tenant_id, now)
-        assert credit is not None
-        return credit
 
 
 async def one_snapshot(session: AsyncSession) -> None:

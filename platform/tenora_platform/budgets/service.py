@@ -44,6 +44,7 @@ from tenora_platform.usage.records import BadRecordError
 TICK_S = 1.0
 FLEX = "flex"
 """As what a request is served that has been degraded, or relegated because it would be late."""
+_LAST_S = 5.0
 _SEEDS_MAX = 3  # of one request: a day may begin, or Redis be emptied, between two steps
 _log = structlog.get_logger(__name__)
 
@@ -173,6 +174,12 @@ class Budgets:
                 await self._look()
             except RedisError as error:
                 _log.warning("holds not renewed", reason=str(error))
+
+    async def finish(self) -> None:
+        """Before the process ends: what is still being settled and told."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_LAST_S)
+        await self._teller.finish(_LAST_S)
 
     def _refuse(
         self, tenant: TenantContext, levels: Sequence[Level], by: Level, wanted: int

@@ -36,6 +36,11 @@ class Teller:
             if level.reached or level is refused_by:
                 self._tell("budget.hard", tenant_id, level)
 
+    async def finish(self, most_s: float) -> None:
+        """Before the process ends: until all that was said is kept."""
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=most_s)
+
     def _tell(self, kind: Kind, tenant_id: str, level: Level) -> None:
         once = f"{level.budget.account} {level.cap}"
         told = (kind, tenant_id, once)

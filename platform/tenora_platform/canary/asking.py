@@ -65,17 +65,16 @@ def auth_of(tenant: CanaryTenant) -> dict[str, str]:
     return {"authorization": f"Bearer {tenant.key}"}
 
 
-async def lead_to(engine: EngineClient, tenant: CanaryTenant, path: Path) -> bool:
-    """Have the tenant's adapter where the path begins; whether it came to that. Its cached KV goes
+async def lead_to(engine: EngineClient, tenant: CanaryTenant, path: Path) -> None:
+    """Have the tenant's adapter where the path begins, if it comes to that soon. Its cached KV goes
     with it."""
     if path in ("base", "device"):
-        return True
+        return
     digest = tenant.adapter.digest
     await engine.forget_adapter(tenant.namespace, digest, device_only=path == "host")
     until_s = time.monotonic() + _MOVED_WITHIN_S
     while (there := await engine.residency(tenant.adapter)) != path:
         if time.monotonic() > until_s:
-            return False
+            return
         _log.debug("canary's adapter is on its way", wanted=path, there=there)
         await asyncio.sleep(0.05)
-    return True

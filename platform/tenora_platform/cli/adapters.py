@@ -17,6 +17,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from tenora_platform.cli.adapter_folder import AdapterFolder, read_folder
 from tenora_platform.cli.client import (
     DEFAULT_URL,
     ApiClient,
@@ -32,13 +33,6 @@ from tenora_platform.cli.errors import CliError
 app = typer.Typer(no_args_is_help=True)
 _KEY = "a tenant's API key"
 _CHECK_S = 300
-_HEADER_BYTES_MAX = 1024 * 1024  # the server takes no larger one
-CONVERT = (
-    'python -c "import torch, safetensors.torch as s; '
-    "t = torch.load(r'{folder}/adapter_model.bin', map_location='cpu', weights_only=True); "
-    "s.save_file({{k: v.contiguous().clone() for k, v in t.items()}}, "
-    "r'{folder}/adapter_model.safetensors')\""
-)
 _COLUMNS = {
     "name": "name",
     "version": "version",
@@ -74,16 +68,21 @@ def show_adapter(
 
 @app.command("push")
 def push(
-    folder: Annotated[Path, typer.Argument(help="What peft's save_pretrained wrote.")],
+    folder: Annotated[
+        Path, typer.Argument(help="What the trainer wrote: peft's save_pretrained, or MLX.")
+    ],
     name: Annotated[str, typer.Option(help="The adapter's name; a new version if it exists.")],
     url: Url = DEFAULT_URL,
     key: TenantKey = None,
 ) -> None:
-    """Upload a PEFT folder and wait until it has been checked."""
-    config, weights = _peft_files(folder)
+    """Upload an adapter's folder and wait until it has been checked. Weights in several files are
+    sent as one, MLX's as PEFT's; what is no part of the adapter stays here, and is listed."""
+    sent = read_folder(folder)
+    if sent.skipped:
+        typer.echo(f"not sent: {', '.join(sent.skipped)}", err=True)
     with connected(url, key, what=_KEY) as api:
-        _preflight(api, name, config, weights)
-        made = _upload(api, name, config, weights)
+        _preflight(api, name, sent)
+        made = _upload(api, name, sent)
         version = _await_check(api, name, int(made["version"]))
     if version["state"] == "rejected":
         raise CliError(f"{name}@{version['version']} was rejected: {reasons(version)}")
@@ -92,36 +91,12 @@ def push(
         typer.echo(f"warning: {line}", err=True)
 
 
-def _peft_files(folder: Path) -> tuple[Path, Path]:
-    """Config and weights. Raises CliError, which says how to convert weights of another format."""
-    config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
-    for file in (config, weights):
-        if file.is_file():
-            continue
-        pickled = folder / "adapter_model.bin"
-        if file == weights and pickled.is_file():
-            raise CliError(
-                f"{folder} holds adapter_model.bin only; Tenora takes safetensors, which cannot "
-                "hold code.",
-                f"Convert it: {CONVERT.format(folder=folder)}",
-            )
-        raise CliError(
-            f"{file} does not exist.",
-            "A PEFT folder holds adapter_config.json and adapter_model.safetensors.",
-        )
-    return config, weights
-
-
-def _preflight(api: ApiClient, name: str, config: Path, weights: Path) -> None:
+def _preflight(api: ApiClient, name: str, sent: AdapterFolder) -> None:
     """Raises CliError if the upload would be refused. What cannot be known yet is no refusal."""
-    with weights.open("rb") as file:
-        length = file.read(8)
-        header = length + file.read(min(int.from_bytes(length, "little"), _HEADER_BYTES_MAX))
-    size = weights.stat().st_size
     answer = api.http.post(
         "/v1/adapters/preflight",
-        data={"name": name, "weights_bytes": str(size)},
-        files={"adapter_config": config.read_bytes(), "header": header},
+        data={"name": name, "weights_bytes": str(sent.weights_bytes)},
+        files={"adapter_config": sent.config, "header": sent.header},
     )
     if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
         return  # the engine is loading: the upload is taken and checked later
@@ -197,6 +172,12 @@ class _Counted:
     def fileno(self) -> int:
         return self._file.fileno()
 
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
     def __iter__(self) -> _Counted:
         return self
 
@@ -206,7 +187,13 @@ class _Counted:
         raise StopIteration
 
 
-def _upload(api: ApiClient, name: str, config: Path, weights: Path) -> dict[str, Any]:
+def _template_part(sent: AdapterFolder) -> dict[str, Any]:
+    if sent.chat_template is None:
+        return {}
+    return {"chat_template": ("chat_template.jinja", sent.chat_template.encode(), "text/plain")}
+
+
+def _upload(api: ApiClient, name: str, sent: AdapterFolder) -> dict[str, Any]:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -214,10 +201,11 @@ def _upload(api: ApiClient, name: str, config: Path, weights: Path) -> dict[str,
         TransferSpeedColumn(),
         console=Console(stderr=True),
     )
-    with bar, weights.open("rb") as file:
-        counted = cast(BinaryIO, _Counted(file, bar, weights.stat().st_size))
+    with bar, sent.open_weights() as file:
+        counted = cast(BinaryIO, _Counted(file, bar, sent.weights_bytes))
         files = {
-            "adapter_config": ("adapter_config.json", config.read_bytes(), "application/json"),
+            "adapter_config": ("adapter_config.json", sent.config, "application/json"),
+            **_template_part(sent),
             "weights": ("adapter_model.safetensors", counted, "application/octet-stream"),
         }
         timeout = httpx.Timeout(60, write=600, read=600)

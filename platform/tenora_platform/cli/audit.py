@@ -1,17 +1,15 @@
-"""`tenora audit`: whether the log and the ledger are as they were written."""
+"""`tenora audit`: whether the log and the ledger are as they were written, and the log as lines."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from tenora_platform.cli.client import DEFAULT_URL, AdminKey, AsJson, Url, connected, show
 
 audit = typer.Typer(no_args_is_help=True)
-
-
-@audit.callback()
-def group() -> None:
-    """One command today; said, so that it keeps its name."""
 
 
 @audit.command("verify")
@@ -24,3 +22,19 @@ def verify(url: Url = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False
     show(found, {"valid": "valid", "problem": "problem"}, as_json=as_json, rows=rows)
     if not found["valid"]:
         raise typer.Exit(1)
+
+
+@audit.command("export")
+def export(
+    out: Annotated[Path | None, typer.Option(help="File to write; else standard output.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's chain.")] = None,
+    operator: Annotated[bool, typer.Option(help="Only the operator's chain.")] = False,
+    url: Url = DEFAULT_URL,
+    key: AdminKey = None,
+) -> None:
+    """Every entry of the audit log as a line of JSON, chain by chain."""
+    query = {"operator": "true"} if operator else {}
+    if tenant is not None:
+        query["tenant_id"] = tenant
+    with connected(url, key, what="the admin key") as api:
+        api.save("/admin/v1/audit_logs/export", query, out)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
@@ -60,6 +62,21 @@ class ApiClient:
             if not page.get("has_more") or not page["data"]:
                 return items
             query["after"] = page.get("last_id") or page["data"][-1]["id"]
+
+    def save(self, path: str, query: dict[str, str], out: Path | None) -> None:
+        """A streamed answer into a file, whose name is printed, or onto standard output."""
+        with self.http.stream("GET", path, params=query) as answer:
+            if answer.is_error:
+                answer.read()
+                raise refusal(answer)
+            if out is None:
+                for piece in answer.iter_text():
+                    sys.stdout.write(piece)
+                return
+            with out.open("wb") as file:
+                for chunk in answer.iter_bytes():
+                    file.write(chunk)
+        typer.echo(str(out))
 
 
 def any_key(key: str | None) -> str | None:

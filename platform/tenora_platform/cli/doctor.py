@@ -26,7 +26,6 @@ from tenora_platform.embedded.valkey import find_binary
 from tenora_platform.installation import Installation
 from tenora_platform.portal import Portal
 from tenora_platform.resources import portal_folder
-from tenora_platform.secret import ServerSecret, load_secret
 from tenora_platform.settings import Settings
 
 Verdict = Literal["ok", "note", "wrong"]
@@ -54,6 +53,7 @@ def report(settings: Settings) -> bool:
         check_model,
         check_memory,
         check_parts,
+        check_intake,
         check_port,
         check_database,
         check_redis,
@@ -153,6 +153,18 @@ def check_parts(settings: Settings) -> Finding:
     return Finding("parts", "ok", f"{engine}, one worker, {processes}")
 
 
+def check_intake(_: Settings) -> Finding:
+    """What the process that examines uploads can be kept from."""
+    from tenora_platform.intake.checker import CheckLostError, confinement
+
+    try:
+        found = confinement()
+    except CheckLostError as error:
+        return Finding("intake", "wrong", f"uploads cannot be checked: {error}")
+    text = f"uploads are checked in a process apart; {found}"
+    return Finding("intake", "note" if "open" in (found.network, found.files) else "ok", text)
+
+
 def check_port(settings: Settings) -> Finding:
     from tenora_platform.cli.checks import check_address
 
@@ -171,7 +183,7 @@ def check_database(settings: Settings) -> Finding:
             return Finding("database", "wrong", str(error))
         return Finding("database", "ok", f"embedded PostgreSQL ({binaries})")
     installation = Installation(settings.installation)
-    urls = database_urls(settings.database_url, _secret(settings), installation)
+    urls = database_urls(settings.database_url, settings.server_secret(), installation)
     try:
         current, head = migration_state(urls)
         most = most_connections(urls)
@@ -203,7 +215,7 @@ def check_redis(settings: Settings) -> Finding:
     except (redis.RedisError, OSError, ValueError) as error:
         return Finding("redis", "wrong", f"TENORA_REDIS_URL cannot be used: {error}")
     try:
-        mark = marks.mark_of(Installation(settings.installation), _secret(settings))
+        mark = marks.mark_of(Installation(settings.installation), settings.server_secret())
         marks.compare(holder, mark)
     except marks.TakenError as error:
         return Finding("redis", "wrong", str(error))
@@ -222,11 +234,6 @@ def check_chromium(_: Settings) -> Finding:
     if found is None:
         return Finding("chromium", "note", "none; only the browser test needs it, and skips")
     return Finding("chromium", "ok", found)
-
-
-def _secret(settings: Settings) -> ServerSecret:
-    configured = settings.secret.get_secret_value() if settings.secret else None
-    return load_secret(settings.data_dir, configured)
 
 
 def _installed(distribution: str) -> bool:

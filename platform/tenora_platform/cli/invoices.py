@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -23,6 +23,7 @@ from tenora_platform.cli.errors import CliError
 
 invoice = typer.Typer(no_args_is_help=True)
 
+Form = Literal["json", "csv", "pdf"]
 InvoiceId = Annotated[str, typer.Argument(help="The invoice's id; none: the newest ones.")]
 _ADMIN = "the admin key"
 _LIST = {
@@ -165,10 +166,12 @@ def export(
     typer.echo(str(file))
 
 
-def _form(form: str) -> Literal["json", "csv", "pdf"]:
-    if form not in ("json", "csv", "pdf"):
-        raise CliError(f"There is no format {form!r}.", "json, csv or pdf.")
-    return form  # type: ignore[return-value]
+def _form(form: str) -> Form:
+    known: Form
+    for known in get_args(Form):
+        if form == known:
+            return known
+    raise CliError(f"There is no format {form!r}.", "json, csv or pdf.")
 
 
 def _base(api: ApiClient) -> str:

@@ -8,7 +8,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,9 +16,18 @@ from rich.table import Table
 
 from tenora_bench.client import BenchError
 
+if TYPE_CHECKING:
+    from tenora_engine.transport.messages import Boot
+
 
 def kills(
     times: Annotated[int, typer.Option(help="So often each process is killed, and stopped.")] = 2,
+    kills: Annotated[
+        int, typer.Option(help="Instead: so many kills in all, at random times, and no stops.")
+    ] = 0,
+    engine: Annotated[str, typer.Option(help="real or pretend (a model's pace and no model).")] = (
+        "real"
+    ),
     row: Annotated[int, typer.Option(help="Then the engine is killed so often in a row.")] = 0,
     stop_s: Annotated[float, typer.Option(help="Then stopped for so long; 0: not.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
@@ -27,15 +36,19 @@ def kills(
 ) -> None:
     """Kill and stop what `tenora up` started, under load and in random order. Exit status 1 where
     anything was lost, doubled, held, not back within 15 s or left behind."""
-    from tenora_bench.kills.run import Blow, measure_kills, random_blows
+    from tenora_bench.kills.run import Blow, measure_kills, random_blows, random_kills
     from tenora_engine.model.default_model import ensure_default_model
     from tenora_platform.cli.books import read_books
 
+    if engine not in ("real", "pretend"):
+        raise typer.BadParameter(f"{engine!r} is neither real nor pretend", param_hint="--engine")
     base = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
-    blows = [*random_blows(times, seed), *[Blow("engine")] * row]
+    some = random_kills(kills, seed) if kills else random_blows(times, seed)
+    blows = [*some, *[Blow("engine")] * row]
+    pretend = pretend_engine if engine == "pretend" else None
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-kills-") as folder:
-            result = measure_kills(Path(folder), base, blows, read_books, stop_s)
+            result = measure_kills(Path(folder), base, blows, read_books, stop_s, pretend=pretend)
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error
@@ -44,6 +57,17 @@ def kills(
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if result["faults"]:
         raise typer.Exit(1)
+
+
+def pretend_engine(data_dir: Path, model: Path) -> Boot:
+    """For a platform in this data directory, where it will look for one."""
+    from tenora_bench.api.pretend_engine import FACTORY
+    from tenora_engine.transport.messages import Boot
+    from tenora_platform.processes.engine_address import engine_address
+    from tenora_platform.settings import Settings
+
+    settings = Settings(data_dir=data_dir, model=str(model))
+    return Boot(settings.to_engine_config(), engine_address(settings), FACTORY)
 
 
 def print_kills(result: dict[str, Any]) -> None:
@@ -59,6 +83,11 @@ def print_kills(result: dict[str, Any]) -> None:
         console.print(f"stopped engine: /readyz after {result['stopped_engine_shown_s']:.1f} s")
     console.print(f"{result['answered']} of {result['requests']} requests answered")
     console.print(f"errors: {result['errors'] or 'none'}")
-    console.print(f"books: {result['books']}")
+    books = dict(result["books"])
+    compared = ", ".join(f"{count} {name}" for name, count in books.pop("compared").items())
+    console.print(f"books: {books}")
+    console.print(
+        f"reconciled: {compared.replace('_', ' ')}".replace(" days", " days of tenants", 1)
+    )
     for fault in result["faults"]:
         console.print(f"FAULT: {fault}")

@@ -17,6 +17,7 @@ from tenora_platform.cli import (
     api_bench,
     audit,
     edge_bench,
+    intake_bench,
     invoices,
     kills,
     money_bench,
@@ -25,6 +26,7 @@ from tenora_platform.cli import (
     tenants,
     usage,
     usage_export,
+    usage_rebuild,
 )
 from tenora_platform.cli.errors import FriendlyGroup
 from tenora_platform.cli.options import with_settings
@@ -45,10 +47,13 @@ app.add_typer(usage.usage, name="usage", help="What was used and what it cost.")
 app.add_typer(receipts.receipt, name="receipt", help="Receipts of requests.")
 app.add_typer(prices.price, name="price", help="Price lists, and what a new one would change.")
 usage.usage.command("export")(usage_export.export_usage)
+usage.usage.command("rebuild")(usage_rebuild.rebuild)
 app.add_typer(invoices.invoice, name="invoice", help="Invoices: made, shown, exported.")
 app.add_typer(audit.audit, name="audit", help="The audit log (needs the admin key).")
 bench.command("api")(api_bench.api)  # it knows how an engine is reached
 bench.command("edge")(edge_bench.edge)
+bench.command("intake")(intake_bench.intake)
+bench.command("uploads")(intake_bench.uploads)
 bench.command("money")(money_bench.money)
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")

@@ -8,7 +8,8 @@ import logging
 import os
 import signal
 import threading
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 
 from rich.console import Console
 
@@ -32,7 +33,7 @@ from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.presence import Presence, this_process
 from tenora_platform.redis_client import open_redis
-from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
 
@@ -40,9 +41,9 @@ def engine(settings: Settings) -> None:
     """Run the engine alone: model, arena, usage outbox. API processes and workers share it."""
     settings = _prepared(settings)
     address = engine_address(settings)
-    claim_servers(settings, _secret(settings))
+    claim_servers(settings, settings.server_secret())
     try:
-        settings = found_servers(settings, _secret(settings), database=False)
+        settings = found_servers(settings, settings.server_secret(), database=False)
     except EmbeddedServerError:
         _say("no Redis is shared with other engines (TENORA_REDIS_URL names one)")
     config = settings.to_engine_config()
@@ -66,7 +67,7 @@ def api(settings: Settings) -> None:
     settings = _prepared(settings)
     address = engine_address(settings)
     settings = _with_servers(settings)
-    if not has_admin_key(settings, _urls(settings, _secret(settings))):
+    if not has_admin_key(settings, _urls(settings, settings.server_secret())):
         raise CliError(
             "There is no admin key yet.", "Set TENORA_ADMIN_KEY, or run `tenora serve` once."
         )
@@ -106,16 +107,23 @@ def worker(settings: Settings) -> None:
 def migrate(settings: Settings) -> None:
     """Bring the database to this version's schema, its roles included."""
     configure_logging(settings.log_level)
+    with reached_database(settings) as urls:
+        prepare_database(urls)
+        _say(f"the database is at revision {migration_state(urls)[0]}")
+
+
+@contextmanager
+def reached_database(settings: Settings) -> Iterator[DatabaseUrls]:
+    """The operator's database or that of the data directory; ours is started for as long as it
+    takes, if it does not run. Raises EmbeddedServerError."""
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
-    secret = _secret(settings)
+    secret = settings.server_secret()
     with ExitStack() as stack:
         try:
             ready = found_servers(settings, secret, redis=False)
-        except EmbeddedServerError:  # then ours are started for as long as it takes
+        except EmbeddedServerError:
             ready = stack.enter_context(running_servers(settings, secret))
-        urls = _urls(ready, secret)
-        prepare_database(urls)
-        _say(f"the database is at revision {migration_state(urls)[0]}")
+        yield _urls(ready, secret)
 
 
 def _say_present(redis_url: str) -> None:
@@ -142,7 +150,7 @@ def _prepared(settings: Settings) -> Settings:
 def _with_servers(settings: Settings) -> Settings:
     """With servers that run, whose schema is ours. Raises CliError, EmbeddedServerError,
     TakenError or DatabaseSetupError."""
-    secret = _secret(settings)
+    secret = settings.server_secret()
     settings = found_servers(settings, secret)
     current, head = migration_state(_urls(settings, secret))
     if current != head:
@@ -157,11 +165,6 @@ def _with_servers(settings: Settings) -> Settings:
 def _urls(settings: Settings, secret: ServerSecret) -> DatabaseUrls:
     assert settings.database_url is not None  # found by now
     return database_urls(settings.database_url, secret, Installation(settings.installation))
-
-
-def _secret(settings: Settings) -> ServerSecret:
-    configured = settings.secret.get_secret_value() if settings.secret else None
-    return load_secret(settings.data_dir, configured)
 
 
 def _say(text: str) -> None:

@@ -81,16 +81,12 @@ def preview_prices(
         body["month"] = month
     with connected(url, key, what=_ADMIN) as api:
         found = api.call("POST", f"{_PATH}/preview", json=body)
-    rows = [
-        {
-            "tenant": tenant["tenant"],
-            **meter,
-            "before": _money(meter["before"]),
-            "after": _money(meter["after"]),
-        }
-        for tenant in found["data"]
-        for meter in tenant["meters"]
-    ]
+    rows = []
+    for tenant in found["data"]:
+        due = {"meter": "due", "before": tenant["due_before"], "after": tenant["due_after"]}
+        for each in (*tenant["meters"], due):
+            money = {name: _money(each[name]) for name in ("before", "after")}
+            rows.append({"tenant": tenant["tenant"], **each, **money})
     names = ("tenant", "meter", "class", "quantity", "before", "after", "unpriced")
     show(found, {name: name for name in names}, as_json=as_json, rows=rows)
 

@@ -26,7 +26,7 @@ from tenora_platform.marks import claim_redis, claim_store, mark_of
 from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.supervisor import Supervisor
-from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
 WhenReady = Callable[[Settings], Awaitable[None]]
@@ -62,8 +62,7 @@ def _run(settings: Settings, when_ready: WhenReady) -> None:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    configured = settings.secret.get_secret_value() if settings.secret else None
-    secret = load_secret(settings.data_dir, configured)
+    secret = settings.server_secret()
     with running_servers(settings, secret) as ready:
         assert ready.database_url is not None
         installation = Installation(ready.installation)

@@ -23,7 +23,7 @@ usage = typer.Typer(no_args_is_help=True)
 
 Start = Annotated[str | None, typer.Option(help="From this time on, such as 2026-11-01.")]
 End = Annotated[str | None, typer.Option(help="Before this time.")]
-Bucket = Annotated[str | None, typer.Option(help="1h or 1d.")]
+Bucket = Annotated[str | None, typer.Option(help="1h, 1d or 1mo.")]
 GroupBy = Annotated[str | None, typer.Option(help="adapter, api_key, ...")]
 _KEY = "a tenant's API key"
 
@@ -90,7 +90,9 @@ def reconcile(
         run = _finished(api, run, time.monotonic() + wait_s)
         found = {**api.call("GET", "/admin/v1/reconciliation"), "run": run}
     columns = {"event": "event_id", "kind": "kind", "reason": "reason"}
-    show(found, columns, as_json=as_json, rows=_named(found, tenant))
+    rows = _named(found, tenant)
+    if rows or as_json:
+        show(found, columns, as_json=as_json, rows=rows)
     if not as_json:
         typer.echo(_summary(run), err=True)
     if not found["settled"] or not run["agrees"]:
@@ -155,7 +157,11 @@ def _show_buckets(answer: dict[str, Any], *, as_json: bool) -> None:
     rows = []
     for each in answer["data"]:
         began = each.get("start") or each.get("start_time")
-        rows += [{"start": began, **result} for result in each["results"]]
+        for result in each["results"]:
+            row = {"start": began, **result}
+            if "meters" in row:
+                row["meters"] = ["{meter} {quantity}: {amount}".format(**m) for m in row["meters"]]
+            rows.append(row)
     names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
     columns = {name: name for name in names if name != "object"} or {"start": "start"}
     show(answer, columns, as_json=as_json, rows=rows)

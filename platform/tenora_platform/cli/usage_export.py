@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tenora_platform.cli.client import DEFAULT_URL, AdminKey, Url, connected, refusal
+from tenora_platform.cli.client import DEFAULT_URL, AdminKey, Url, connected
 
 
 def export_usage(
@@ -27,18 +26,5 @@ def export_usage(
     """Every event of usage as a line of JSON, with the same id each time (needs the admin key)."""
     given = {"start": start, "end": end, "tenant": tenant, "form": form}
     query = {name: value for name, value in given.items() if value is not None}
-    with (
-        connected(url, key, what="the admin key") as api,
-        api.http.stream("GET", "/admin/v1/usage/cloudevents", params=query) as answer,
-    ):
-        if answer.is_error:
-            answer.read()
-            raise refusal(answer)
-        if out is None:
-            for chunk in answer.iter_bytes():
-                sys.stdout.write(chunk.decode())
-            return
-        with out.open("wb") as file:
-            for chunk in answer.iter_bytes():
-                file.write(chunk)
-    typer.echo(str(out))
+    with connected(url, key, what="the admin key") as api:
+        api.save("/admin/v1/usage/cloudevents", query, out)

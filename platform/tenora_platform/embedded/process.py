@@ -26,12 +26,15 @@ def socket_fits(path: Path) -> bool:
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on now."""
+    """A port on 127.0.0.1 that nobody listens on now. For a minute it is given to nobody else: it
+    is in TIME_WAIT, and only who asks for it by its number, with SO_REUSEADDR, gets it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+        probe.listen(1)
+        with socket.create_connection(probe.getsockname()):
+            probe.accept()[0].close()  # first, so that TIME_WAIT is this side's
+        return int(probe.getsockname()[1])
 
 
 def server_user() -> pwd.struct_passwd | None:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenora_platform.auth import current_admin, current_tenant
-from tenora_platform.bodies import body_of
+from tenora_platform.bodies import body_of, header_of
 from tenora_platform.db import Database
 from tenora_platform.errors import ApiError, BadRequestError, ConflictError, response_of
 from tenora_platform.idempotency import repository
@@ -95,7 +95,7 @@ class Idempotency:
                 code="invalid_idempotency_key",
             )
         state = scope["app"].state.tenora
-        body = HashedBody(receive, _header(scope, b"content-type") or b"")
+        body = HashedBody(receive, header_of(scope, b"content-type") or b"")
         books = _Books(state.db, state.secret, request)
         first = await books.begin()
         if first is None:
@@ -238,7 +238,7 @@ def _key_of(scope: Scope) -> str | None:
     path = scope["path"]
     if not path.startswith(("/v1/", "/admin/v1/")) or path.startswith(WITHOUT):
         return None
-    key = _header(scope, b"idempotency-key")
+    key = header_of(scope, b"idempotency-key")
     return None if key is None else key.decode("latin-1")
 
 
@@ -272,8 +272,3 @@ def _another(what: str) -> ConflictError:
         "request.",
         code="idempotency_key_reused",
     )
-
-
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
-    return found

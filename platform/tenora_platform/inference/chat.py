@@ -9,6 +9,7 @@ from typing import Any
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
+from tenora_engine.text.chat_template import Renders
 from tenora_platform.errors import ApiError, BadRequestError, from_engine
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
@@ -27,9 +28,11 @@ from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.state import AppState
 
 
-def chat_prompt(state: AppState, body: ChatCompletionRequest) -> Prompt:
-    """Tokens of the conversation, through the base model's chat template. Raises BadRequestError,
-    InvalidRequestError (the template refuses the messages)."""
+def chat_prompt(
+    state: AppState, body: ChatCompletionRequest, template: Renders | None = None
+) -> Prompt:
+    """Tokens of the conversation, through the base model's chat template or this one. Raises
+    BadRequestError, InvalidRequestError (the template refuses the messages)."""
     refuse_unsupported(body)
     text, model = state.engine.text, state.engine.model
     token_ids = text.encode_chat(
@@ -38,6 +41,7 @@ def chat_prompt(state: AppState, body: ChatCompletionRequest) -> Prompt:
         continue_final_message=body.continue_final_message,
         control_tokens=state.settings.allow_control_tokens,
         template_arguments=body.chat_template_kwargs,
+        template=template,
     )
     token_ids = truncated(token_ids, body, model)
     words = bad_words(body, text)

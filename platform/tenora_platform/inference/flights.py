@@ -5,6 +5,7 @@ the word between processes; each reads it once a second."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,15 +25,14 @@ _ENDED = (
 _KEPT_S = 600  # a process that has not asked for so long has ended its streams for other reasons
 _log = structlog.get_logger(__name__)
 
-# ARGV: since (microseconds; 0: only the time), kept microseconds. Returns {now, members...}
+# ARGV: since (microseconds; below 0: so long ago), kept microseconds. Returns {now, members...}
 _READ = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
-local found = {}
-if tonumber(ARGV[1]) > 0 then
-  found = redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], '+inf')
-end
+local since = tonumber(ARGV[1])
+if since <= 0 then since = now + since end
+local found = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', since), '+inf')
 return {string.format('%.0f', now), found}
 """
 _WRITE = """
@@ -65,6 +65,7 @@ class Flights:
         self._ending: set[asyncio.Task[None]] = set()
         self._unsaid: dict[str, None] = {}  # what Redis has not taken yet, in order
         self._stopping: ApiError | None = None
+        self._began_s = time.monotonic() - POLL_S  # what a slow answer of Redis may take
 
     @asynccontextmanager
     async def flight(self, tenant: TenantContext, runs: tuple[Endable, ...]) -> AsyncIterator[None]:
@@ -85,6 +86,10 @@ class Flights:
     async def key_revoked(self, key_id: str) -> None:
         await self._tell(f"key:{key_id}")
 
+    async def person_removed(self, tenant_id: str, person_id: str) -> None:
+        """They do not belong to this tenant any more."""
+        await self._tell(f"person:{tenant_id}/{person_id}")
+
     async def secret_ended(self, prefix: str) -> None:
         """One of a key's two secrets, or the only one it had so far."""
         await self._tell(f"secret:{prefix}")
@@ -100,13 +105,15 @@ class Flights:
     async def keep_watch(self) -> None:
         """End what other processes were told of, for ever. While Redis is away it waits: what was
         to be said meanwhile is said, and read, when it is back."""
-        since = "0"
+        last = ""
         while True:
+            # At first as far back as requests may have begun here: Redis may have been away.
+            since = last or f"{(self._began_s - time.monotonic()) * 1e6:.0f}"
             try:
                 now, found = await self._redis.eval(_READ, 1, _ENDED, since, str(_KEPT_S * 10**6))
                 for said in found:
                     self._end_of(said.decode())
-                since = now.decode()
+                last = now.decode()
                 await self._say()
             except RedisError as error:
                 _log.warning("ended keys not read", reason=str(error), unsaid=len(self._unsaid))
@@ -132,6 +139,13 @@ class Flights:
         if kind == "tenant":
             error = ForbiddenError("This tenant was suspended.", code="tenant_suspended")
             ended = [flight for flight in self._flying if flight.tenant.tenant_id == of]
+        elif kind == "person":
+            error = ForbiddenError(
+                "You do not belong to this tenant any more.", code="not_a_member"
+            )
+            tenant_id, _, person_id = of.partition("/")
+            whose = (tenant_id, person_id)
+            ended = [f for f in self._flying if (f.tenant.tenant_id, f.tenant.key_id) == whose]
         elif kind == "secret":
             error = UnauthorizedError("This API key has been replaced.", code="key_rotated")
             ended = [flight for flight in self._flying if flight.tenant.key_prefix == of]

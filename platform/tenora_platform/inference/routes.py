@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.background import BackgroundTask
 from starlette.datastructures import State as StarletteState
 
 from tenora_platform.auth import TenantContext, require_scope
@@ -15,6 +16,7 @@ from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
 from tenora_platform.ids import new_ulid
 from tenora_platform.inference.admission import admitted
+from tenora_platform.inference.answers import Answer
 from tenora_platform.inference.chat import chat_prompt, chat_stream, chat_whole
 from tenora_platform.inference.completions import (
     completion_stream,
@@ -36,6 +38,7 @@ from tenora_platform.inference.session import (
     choose_tier,
     require_engine,
 )
+from tenora_platform.inference.shadowing import chosen, follow
 from tenora_platform.inference.stream import EventStream, unless_gone
 from tenora_platform.inference.tokenising import (
     count_characters,
@@ -45,7 +48,7 @@ from tenora_platform.inference.tokenising import (
 )
 from tenora_platform.inference.transcripts import transcript_of
 from tenora_platform.registry import repository
-from tenora_platform.registry.resolver import model_not_found
+from tenora_platform.registry.resolver import ResolvedModel, model_not_found
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState, State, state_of
 from tenora_platform.tenants.key_terms import covers, require_model
@@ -132,10 +135,22 @@ async def create_chat_completion(
     require_model(tenant, body.model)
     length = count_characters([body.messages, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
-    work = partial(chat_prompt, state, body)
-    prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)
-    session = await _session(
-        request, tenant, body, [prompt], kind="chatcmpl", open_ended=open_ended, length=length
+    resolved = await _resolved(state, tenant, body)
+    template = await state.templates.of(tenant.tenant_id, resolved.adapter, state.engine.text)
+    work = partial(chat_prompt, state, body, template)
+    if template is None:
+        prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)
+    else:
+        prompt = await state.templates.run(tenant.tenant_id, work)
+    session = _session(
+        request,
+        tenant,
+        body,
+        resolved,
+        [prompt],
+        kind="chatcmpl",
+        open_ended=open_ended,
+        length=length,
     )
     if body.stream:
         return _streamed(session, chat_stream(session, body))
@@ -152,32 +167,37 @@ async def create_completion(
     refuse_too_long(state.engine, max(lengths, default=0), "prompt")
     work = partial(text_prompts, state, body)
     prompts = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
-    session = await _session(
-        request, tenant, body, prompts, kind="cmpl", open_ended=False, length=sum(lengths)
+    resolved = await _resolved(state, tenant, body)
+    session = _session(
+        request, tenant, body, resolved, prompts, kind="cmpl", open_ended=False, length=sum(lengths)
     )
     if body.stream:
         return _streamed(session, completion_stream(session, body))
     return await _whole(session, request, completion_whole(session, body))
 
 
-async def _session(
+async def _resolved(state: AppState, tenant: TenantContext, body: SamplingFields) -> ResolvedModel:
+    """Who says who is asking stays with one version of a weighted alias. Raises NotFoundError."""
+    sticky = body.user or body.prompt_cache_key
+    return await state.resolver.resolve(
+        tenant.tenant_id, body.model, state.engine.model.id, sticky=sticky
+    )
+
+
+def _session(
     request: Request,
     tenant: TenantContext,
     body: SamplingFields,
+    resolved: ResolvedModel,
     prompts: list[Prompt],
     *,
     kind: str,
     open_ended: bool,
     length: int,
 ) -> InferenceSession:
-    state = state_of(request)
-    # Who says who is asking stays on one side of a weighted alias; else each prompt does.
-    sticky = body.user or body.prompt_cache_key or repr([prompt.token_ids for prompt in prompts])
-    resolved = await state.resolver.resolve(
-        tenant.tenant_id, body.model, state.engine.model.id, sticky=sticky
-    )
+    shadow = chosen(resolved)
     return InferenceSession(
-        state=state,
+        state=state_of(request),
         tenant=tenant,
         resolved=resolved,
         prompts=prompts,
@@ -189,6 +209,8 @@ async def _session(
         admission=getattr(request.state, "admission", None),
         transcript=transcript_of(request, tenant, body, length),
         asked_tier=body.service_tier,
+        shadow=shadow,
+        answer=None if shadow is None else Answer(),
     )
 
 
@@ -200,7 +222,8 @@ def _only_once(state: StarletteState) -> str:
 
 
 def _streamed(session: InferenceSession, events: AsyncGenerator[bytes]) -> EventStream:
-    return EventStream(events, lambda: session.headers, session.leave)
+    after = partial(follow, session)
+    return EventStream(events, lambda: session.headers, session.leave, after)
 
 
 async def _whole(
@@ -210,5 +233,8 @@ async def _whole(
 ) -> Response:
     answer = await unless_gone(request.receive, work, session.leave)
     return Response(
-        answer.model_dump_json(), media_type="application/json", headers=session.headers
+        answer.model_dump_json(),
+        media_type="application/json",
+        headers=session.headers,
+        background=BackgroundTask(follow, session),  # once it has been sent
     )

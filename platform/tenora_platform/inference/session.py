@@ -17,13 +17,14 @@ from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold
 from tenora_platform.errors import ApiError, UnavailableError
+from tenora_platform.inference.answers import Answer
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
 from tenora_platform.inference.schemas import PromptTokensDetails, SamplingFields, Usage
-from tenora_platform.limits.service import Admission
+from tenora_platform.limits.service import Admission, Hold
 from tenora_platform.limits.uses import tokens_at_once
 from tenora_platform.receipts.contents import Transcript
-from tenora_platform.registry.resolver import ResolvedModel
+from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel, ShadowTarget
 from tenora_platform.state import AppState, not_ready_reason
 
 OPEN_ENDED_TOKENS = 1024
@@ -44,6 +45,19 @@ def choose_tier(tenant: TenantContext, wanted: str | None) -> str:
     if wanted in tenant.plan.tiers:
         return str(wanted)
     return tenant.plan.sla_class
+
+
+def deprecation_headers(adapter: ResolvedAdapter) -> dict[str, str]:
+    """Of an answer by a deprecated version: since when (RFC 9745), and in words."""
+    if adapter.deprecated_s is None:
+        return {}
+    return {
+        "deprecation": f"@{adapter.deprecated_s}",
+        "x-tenora-warning": (
+            f"{adapter.label} is deprecated; move to another version of {adapter.name} before it "
+            "is revoked"
+        ),
+    }
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,9 @@ class InferenceSession:
     admission: Admission | None = None  # where the limits have counted it
     transcript: Transcript | None = None  # if its contents are kept
     asked_tier: str | None = None  # by the client
+    shadow: ShadowTarget | None = None  # on which it is run once more, when it has been answered
+    answer: Answer | None = None  # if it is compared
+    limited: bool = True  # by what plan and key allow in a minute, and at once
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     created: int = 0
@@ -84,6 +101,7 @@ class InferenceSession:
         if adapter is not None:
             self.headers["x-tenora-adapter"] = adapter.label
             self.headers["x-tenora-adapter-digest"] = adapter.digest
+            self.headers.update(deprecation_headers(adapter))
         self._runs = [self._run(number, prompt) for number, prompt in enumerate(self.prompts)]
 
     def _run(self, number: int, prompt: Prompt) -> Run:
@@ -124,14 +142,7 @@ class InferenceSession:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises RateLimitedError and the engine's refusals before the first piece; an ApiError
         later when a sequence fails. However it ends, the hold is settled to what was used."""
-        hold = await self.state.limits.acquire(
-            self.tenant,
-            self._estimated_tokens(),
-            self._num_sequences,
-            requests=0,
-            admission=self.admission,
-        )
-        self.headers.update(hold.headers)
+        hold = await self._hold()
         budget: BudgetHold = NO_HOLD
         try:
             budget = await self.state.budgets.acquire(self.tenant, self._runs, self._history)
@@ -145,23 +156,48 @@ class InferenceSession:
                 self.state.flights.flight(self.tenant, tuple(self._runs)),
                 contextlib.aclosing(merged(self._runs)) as pieces,
             ):
-                async for piece in pieces:
-                    self._note_tier()
-                    if self.transcript is not None:
-                        self.transcript.add(piece)
-                    yield piece
+                with self.state.outcomes.watch(self.tenant.tenant_id, self.resolved) as watch:
+                    if self.answer is not None:
+                        self.answer.begin()
+                    async for piece in pieces:
+                        watch.piece()
+                        self._note(piece)
+                        yield piece
+            if self.answer is not None:
+                self.answer.end()
         finally:
             kept = self.state.copies.keep([record for run in self._runs for record in run.usage])
             try:
-                if any(run.begun for run in self._runs):
+                began = any(run.begun for run in self._runs)
+                if began:
                     self._keep_contents()
+                if hold is not None and began:
                     await hold.settle(sum(run.count_tokens() for run in self._runs))
-                else:
+                elif hold is not None:
                     await hold.release()
             finally:
                 await budget.end(self._runs)
                 if kept is not None:  # before the client is told what it has used
                     await asyncio.shield(kept)
+
+    async def _hold(self) -> Hold | None:
+        if not self.limited:
+            return None
+        hold = await self.state.limits.acquire(
+            self.tenant,
+            self._estimated_tokens(),
+            self._num_sequences,
+            requests=0,
+            admission=self.admission,
+        )
+        self.headers.update(hold.headers)
+        return hold
+
+    def _note(self, piece: Piece) -> None:
+        self._note_tier()
+        for listener in (self.transcript, self.answer):
+            if listener is not None:
+                listener.add(piece)
 
     def _keep_contents(self) -> None:
         if self.transcript is not None:

@@ -43,8 +43,10 @@ class EventStream(Response):
         events: AsyncGenerator[bytes],
         headers: Callable[[], Mapping[str, str]],
         leave: Callable[[ApiError], Awaitable[None]],
+        after: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(media_type="text/event-stream")
+        self._after = after  # all of it was sent
         self._events = events
         self._leave = leave
         self._more_headers = headers
@@ -52,6 +54,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGoneError):  # what has begun can only be cut off
             await unless_gone(receive, self._send_all(send), self._leave)
+            await self._after()
 
     async def _send_all(self, send: Send) -> None:
         async with contextlib.aclosing(self._events) as events:

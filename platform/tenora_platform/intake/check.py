@@ -7,13 +7,18 @@ The platform speaks to the engine through EngineClient only, with one exception:
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from tenora_engine.adapters.config_fields import AdapterFormatError, FieldProblem
+from tenora_engine.adapters.config_fields import (
+    AdapterFormatError,
+    FieldProblem,
+    ignored_fields,
+)
 from tenora_engine.adapters.identity import adapter_digest, normalise_config
 from tenora_engine.adapters.peft_format import (
     EffectiveLora,
@@ -24,7 +29,9 @@ from tenora_engine.adapters.peft_format import (
     parse_tensor_name,
 )
 from tenora_engine.config import LORA_MODULES, ModelInfo
+from tenora_platform.intake.foreign import foreign_kind
 from tenora_platform.intake.header import Header, IntakeError, read_header, show, strict_json
+from tenora_platform.intake.picture import draw
 from tenora_platform.intake.report import AdapterFacts, ModuleFacts, Problem, ValidationReport
 from tenora_platform.intake.tensors import against_model, foreign_tensors
 from tenora_platform.intake.values import TensorValues, scan_values
@@ -34,6 +41,7 @@ PROBLEMS_MAX = 100
 
 _CONFIG_CODES = {
     "peft_type": "unsupported_peft_type",
+    "num_virtual_tokens": "unsupported_peft_type",
     "task_type": "unsupported_task_type",
     "bias": "unsupported_bias",
     "use_dora": "unsupported_dora",
@@ -103,11 +111,13 @@ def examine_header(
         problems.append(error.problem)
     except AdapterFormatError as error:
         problems += [_config_problem(problem) for problem in error.problems]
-    warnings = _base_model_warning(raw_config, model)
+    warnings = _config_warnings(raw_config, model)
     try:
         header = read_header(weights, file_bytes)
     except IntakeError as error:
-        return Examined([*problems, error.problem], warnings, raw_config)
+        # A dtype or shape that is refused may be one of a kind of tensor that has a name.
+        named = foreign_kind(error.problem.field) or error.problem
+        return Examined([*problems, named], warnings, raw_config)
     foreign = foreign_tensors(header)
     problems += foreign
     if config is None or foreign:
@@ -120,10 +130,19 @@ def examine_header(
 def check_adapter(
     config_bytes: bytes, weights: Path, model: ModelInfo, max_rank: int
 ) -> CheckedAdapter:
-    """Examines an upload in one pass over its bytes; blocks, so call it in a thread. Never raises
-    for what the tenant sent: that becomes a problem of the report."""
+    """`check_open_adapter` of a file that has a name."""
     with weights.open("rb") as file:
-        examined = examine_header(config_bytes, file, weights.stat().st_size, model, max_rank)
+        return check_open_adapter(config_bytes, file, model, max_rank)
+
+
+def check_open_adapter(
+    config_bytes: bytes, weights: BinaryIO, model: ModelInfo, max_rank: int
+) -> CheckedAdapter:
+    """Examines an upload, its bytes twice. It blocks and may meet anything, so workers
+    call it in a process apart (`checker`). Never raises for what the tenant sent: that becomes a
+    problem of the report."""
+    file_bytes = os.fstat(weights.fileno()).st_size
+    examined = examine_header(config_bytes, weights, file_bytes, model, max_rank)
     if examined.problems:
         return CheckedAdapter(examined.report(), None, None, None, (), None)
     assert examined.config is not None  # there are no problems
@@ -133,6 +152,7 @@ def check_adapter(
         report = ValidationReport(problems=_capped(problems), warnings=examined.warnings)
         return CheckedAdapter(report, None, None, None, (), values.sha256)
     facts = _facts(examined.config, examined.effective, examined.header, values.tensors)
+    facts.picture = draw(weights, examined.header, examined.effective)
     normalised = normalise_config(examined.raw_config)
     warnings = examined.warnings + _no_effect_warning(facts)
     return CheckedAdapter(
@@ -235,21 +255,45 @@ def _facts(
     )
 
 
-def _base_model_warning(config: Mapping[str, object], model: ModelInfo) -> list[Problem]:
+def _config_warnings(config: Mapping[str, object], model: ModelInfo) -> list[Problem]:
+    found = [
+        ("base_model_name_or_path", "other_base_model", _other_base_model(config, model)),
+        ("bias", "bias_without_effect", _bias_without_effect(config)),
+    ]
+    warnings = [
+        Problem(field=f"adapter_config.{field}", code=code, message=message)
+        for field, code, message in found
+        if message
+    ]
+    if ignored := ignored_fields(config):
+        warnings.append(
+            Problem(
+                field="adapter_config",
+                code="ignored_fields",
+                message=f"this version does not know {', '.join(map(show, ignored[:8]))}"
+                f"{' and more' * (len(ignored) > 8)}, and passes over them, because they are off",
+            )
+        )
+    return warnings
+
+
+def _other_base_model(config: Mapping[str, object], model: ModelInfo) -> str:
     """By the last part of the name: the rest is an owner, or somebody's folder."""
     named = config.get("base_model_name_or_path")
     if not isinstance(named, str) or not named.strip("/"):
-        return []
+        return ""
     if _last_part(named) == _last_part(model.id):
-        return []
-    return [
-        Problem(
-            field="adapter_config.base_model_name_or_path",
-            code="other_base_model",
-            message=f"names {show(named)}, while this server runs {show(model.id)}; an adapter "
-            "does what it learned on its own base model only",
-        )
-    ]
+        return ""
+    return (
+        f"names {show(named)}, while this server runs {show(model.id)}; an adapter does what it "
+        "learned on its own base model only"
+    )
+
+
+def _bias_without_effect(config: Mapping[str, object]) -> str:
+    if config.get("bias") in (None, "none"):
+        return ""
+    return "asks for trained biases, and the file holds none: there are none to serve"
 
 
 def _last_part(name: str) -> str:

@@ -34,6 +34,7 @@ _SIGNATURES = (
     (b"GGUF", "format_refused", "a GGUF file"),
     (b"\x1f\x8b", "format_refused", "a gzip archive"),
     (b"\x89HDF", "format_refused", "an HDF5 file"),
+    (b"version ", "format_refused", "a Git LFS pointer (`git lfs pull` fetches the file itself)"),
 )
 
 
@@ -206,7 +207,10 @@ def _entry(name: str, body: object, data_begin: int) -> TensorEntry:
     shape = _sizes(name, "shape", body["shape"])
     if not 1 <= len(shape) <= DIMENSIONS_MAX or 0 in shape:
         raise IntakeError(
-            name, "invalid_shape", f"the shape {list(shape)} is empty or has too many dimensions"
+            name,
+            "invalid_shape",
+            f"the shape {list(shape)} is empty or has too many dimensions; DeepSpeed ZeRO-3 leaves "
+            "empty ones where the weights were not gathered before they were saved",
         )
     offsets = _sizes(name, "data_offsets", body["data_offsets"])
     if len(offsets) != 2 or offsets[0] >= offsets[1]:

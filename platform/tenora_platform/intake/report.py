@@ -24,6 +24,19 @@ class ModuleFacts(BaseModel):
     norm_b: float
 
 
+class LayerPicture(BaseModel):
+    """Rank and Frobenius norms of each adapted module in each layer: a list for each of `modules`,
+    in it a value for each of `layers`, null where that layer lacks it. `product` is of what is
+    added to the base model's weight, scale x B x A. Norms have four significant digits."""
+
+    modules: list[str]
+    layers: list[int]
+    rank: list[list[int | None]]
+    norm_a: list[list[float | None]]
+    norm_b: list[list[float | None]]
+    product: list[list[float | None]]
+
+
 class AdapterFacts(BaseModel):
     """What was measured. `scaling` is alpha over r (over its root with rsLoRA) of the defaults."""
 
@@ -36,6 +49,7 @@ class AdapterFacts(BaseModel):
     layers: list[int]
     dtypes: list[str]
     scaling: float
+    picture: LayerPicture | None = None  # lists of adapters leave it out
 
 
 class ValidationReport(BaseModel):

@@ -16,17 +16,10 @@ from tenora_engine.adapters.peft_format import (
     parse_tensor_name,
 )
 from tenora_engine.config import ModelInfo
+from tenora_platform.intake.foreign import foreign_kind
 from tenora_platform.intake.header import Header, TensorEntry, show
 from tenora_platform.intake.report import Problem
 
-_FOREIGN = (
-    ("lora_magnitude_vector", "unsupported_dora", "belongs to DoRA, which is not supported"),
-    ("lora_embedding_", "unsupported_embeddings", "adapts an embedding, which is not supported"),
-    ("modules_to_save", "unsupported_modules_to_save", "is a whole trained module, not LoRA"),
-    ("embed_tokens", "unsupported_embeddings", "adapts an embedding, which is not supported"),
-    ("lm_head", "unsupported_lm_head", "adapts the output head, which is not supported"),
-    (".bias", "unsupported_bias", "is a bias, which is not supported"),
-)
 _EXAMPLES = 2
 _KINDS_SHOWN = 4
 _NUMBER = re.compile(r"\.\d+\.")
@@ -34,21 +27,11 @@ _NUMBER = re.compile(r"\.\d+\.")
 
 def foreign_tensors(header: Header) -> list[Problem]:
     """Tensors of kinds that are known and not supported, each kind named for what it is."""
-    return _summed(
-        [
-            Problem(field=entry.name, code=code, message=f"this tensor {what}")
-            for entry in header.tensors
-            for code, what in [_foreign_kind(entry.name)]
-            if code
-        ]
-    )
-
-
-def _foreign_kind(name: str) -> tuple[str, str]:
-    for part, code, what in _FOREIGN:
-        if part in name:
-            return code, what
-    return "", ""
+    problems: dict[str, list[Problem]] = defaultdict(list)
+    for entry in header.tensors:
+        if problem := foreign_kind(entry.name):
+            problems[problem.message].append(problem)
+    return [problem for alike in problems.values() for problem in _summed(alike)]
 
 
 def against_model(

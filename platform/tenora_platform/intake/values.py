@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -34,13 +33,13 @@ class FileValues:
     tensors: tuple[TensorValues, ...]
 
 
-def scan_values(path: Path, header: Header) -> FileValues:
+def scan_values(file: BinaryIO, header: Header) -> FileValues:
     """One pass over the file, `CHUNK_BYTES` at a time. Raises OSError, and ValueError if the file
     is shorter than its header said (it changed while it was read)."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        digest.update(_read(file, header.data_begin))
-        tensors = tuple(_scan(file, entry, digest) for entry in header.tensors)
+    file.seek(0)
+    digest.update(_read(file, header.data_begin))
+    tensors = tuple(_scan(file, entry, digest) for entry in header.tensors)
     return FileValues(digest.hexdigest(), tensors)
 
 
@@ -61,7 +60,7 @@ def _scan(file: BinaryIO, entry: TensorEntry, digest: Any) -> TensorValues:
         if not finite:
             continue
         with np.errstate(invalid="ignore"):  # widening a signalling NaN would warn
-            values = _as_float64(data, entry.dtype)
+            values = as_float64(data, entry.dtype)
         if not np.isfinite(values).all():
             finite = False
             continue
@@ -76,7 +75,8 @@ def _scan(file: BinaryIO, entry: TensorEntry, digest: Any) -> TensorValues:
     )
 
 
-def _as_float64(data: bytes, dtype: str) -> NDArray[np.float64]:
+def as_float64(data: bytes, dtype: str) -> NDArray[np.float64]:
+    """Stored values, widened; exact."""
     if dtype == "BF16":  # the upper half of a float32
         wide = np.frombuffer(data, dtype="<u2").astype("<u4") << 16
         return wide.view("<f4").astype(np.float64)

@@ -19,6 +19,7 @@ from tenora_platform.invoices.lines import USED
 from tenora_platform.invoices.requests import Behind, requests_of
 from tenora_platform.invoices.schemas import InvoiceLine, line_view
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
+from tenora_platform.usage.sums import AMOUNTS
 
 Group = Literal["day", "adapter", "api_key", "request"]
 
@@ -119,11 +120,14 @@ async def details_of(
 async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> list[LineDetail]:
     """As the invoice took them; whatever was stored since is not among them."""
     columns, keys = _SUMS[group]
+    meter = line.meter or ""
+    cost = AMOUNTS[meter]  # fails for what is no meter
     statement = text(
         f"""
-        SELECT {columns}, sum(u.quantity) AS quantity, sum(u.amount) AS amount
+        SELECT {columns}, sum(u.{meter}) AS quantity, sum(u.{cost}) AS amount
           FROM invoice_usage u JOIN usage_series s ON s.id = u.series_id {_JOINS.get(group, "")}
-         WHERE u.invoice_id = :invoice AND u.meter = :meter AND u.price_version_no = :price
+         WHERE u.invoice_id = :invoice AND (u.{meter} <> 0 OR u.{cost} <> 0)
+           AND u.price_version_no = :price
            AND s.class = :class AND u.day >= :month
            AND u.day < (CAST(:month AS date) + interval '1 month')
          GROUP BY {keys} ORDER BY {keys}
@@ -131,7 +135,6 @@ async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> li
     )
     values: dict[str, Any] = {
         "invoice": line.invoice_id,
-        "meter": line.meter,
         "price": line.price_version_no,
         "class": line.class_,
         "month": line.month,

@@ -22,7 +22,7 @@ SELECT i.id, encode(sha256(convert_to(CAST(jsonb_build_array(
   (SELECT jsonb_agg(jsonb_build_array(u.tenant_id, u.day, u.series_id, u.meter,
             u.price_version_no, u.quantity, u.amount)
             ORDER BY u.day, u.series_id, u.meter, u.price_version_no)
-     FROM invoice_usage u WHERE u.invoice_id = i.id)
+     FROM invoice_usage_meters u WHERE u.invoice_id = i.id)
 ) AS text), 'UTF8')), 'hex') AS digest FROM invoices i
 """
 """By id. To be narrowed by a condition on i."""

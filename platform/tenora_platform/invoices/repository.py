@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
-from sqlalchemy import ARRAY, Text, any_, delete, func, literal, or_, select, update
+from sqlalchemy import ARRAY, Text, and_, any_, delete, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -21,6 +21,7 @@ from tenora_platform.invoices.tables import (
     InvoiceRow,
     InvoiceUsageRow,
 )
+from tenora_platform.ledger.tables import LedgerTransactionRow
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage.tables import UsageDayRow
 
@@ -194,24 +195,34 @@ async def notes_to(session: AsyncSession, invoice_id: str) -> list[InvoiceRow]:
     return list(await session.scalars(query))
 
 
-async def payments_of(session: AsyncSession, invoice_id: str) -> list[InvoicePaymentRow]:
-    """Oldest first."""
+_REVERSAL = and_(
+    LedgerTransactionRow.tenant_id == InvoicePaymentRow.tenant_id,
+    LedgerTransactionRow.kind == "payment",
+    LedgerTransactionRow.reference == InvoicePaymentRow.id + ":reversed",
+)
+
+
+async def payments_of(
+    session: AsyncSession, invoice_id: str
+) -> list[tuple[InvoicePaymentRow, datetime | None]]:
+    """Oldest first, each with when it was reversed."""
     query = (
-        select(InvoicePaymentRow)
+        select(InvoicePaymentRow, LedgerTransactionRow.created_at)
+        .outerjoin(LedgerTransactionRow, _REVERSAL)
         .where(InvoicePaymentRow.invoice_id == invoice_id)
         .order_by(InvoicePaymentRow.id)
     )
-    return list(await session.scalars(query))
+    return [(payment, reversed_at) for payment, reversed_at in await session.execute(query)]
 
 
 async def settled(
     session: AsyncSession, invoice_ids: Iterable[str]
 ) -> dict[str, tuple[Decimal, Decimal]]:
-    """(paid, credited by notes) of each invoice that has any of it."""
+    """(paid and not reversed, credited by notes) of each invoice that has any of it."""
     ids = literal(list(invoice_ids), ARRAY(Text))
     paid = (
         select(InvoicePaymentRow.invoice_id, func.sum(InvoicePaymentRow.amount))
-        .where(InvoicePaymentRow.invoice_id == any_(ids))
+        .where(InvoicePaymentRow.invoice_id == any_(ids), ~exists().where(_REVERSAL))
         .group_by(InvoicePaymentRow.invoice_id)
     )
     credited = (

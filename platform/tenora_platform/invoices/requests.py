@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import TextClause, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.price_lists import PriceList
+from tenora_platform.billing.price_lists import HELD_METERS, PriceList
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import ulid_text
@@ -62,11 +62,10 @@ async def requests_of(
         "limit": limit + 1,
         **_after(page),
     }
-    quantity = _QUANTITIES.get(line.meter or "")
-    if quantity is None:
-        found = await session.execute(_OCCUPANCY, values)
+    if line.meter not in _QUANTITIES:
+        found = await session.execute(_occupancy_events(line.meter or ""), values)
         return [_occupancy(each) for each in found.mappings()]
-    rows = (await session.execute(_events(quantity), values)).mappings().all()
+    rows = (await session.execute(_events(line.meter), values)).mappings().all()
     return await _rated(session, rows, line)
 
 
@@ -90,45 +89,49 @@ def _place(at: datetime, key: UUID, sequence: int) -> str:
 
 _TAKEN = """
   JOIN invoice_usage u ON u.invoice_id = :invoice AND u.series_id = e.series_id
-   AND u.meter = :meter AND u.price_version_no = e.price_version_no AND u.day = {day}
+   AND u.price_version_no = e.price_version_no AND u.day = {day} AND u.{meter} <> 0
   JOIN usage_days d ON d.tenant_id = :tenant AND d.day = u.day AND d.series_id = u.series_id
-   AND d.meter = u.meter AND d.price_version_no = u.price_version_no
+   AND d.price_version_no = u.price_version_no
  WHERE e.tenant_no = (SELECT no FROM tenants WHERE id = :tenant)
    AND e.price_version_no = :price AND s.class = :class
-   AND (d.quantity = u.quantity OR e.ingested_at <= :made AND e.ingested_at > coalesce((
+   AND (d.{meter} = u.{meter} OR e.ingested_at <= :made AND e.ingested_at > coalesce((
      SELECT max(i.finalised_at) FROM invoice_usage p JOIN invoices i ON i.id = p.invoice_id
       WHERE p.tenant_id = :tenant AND p.day = u.day AND p.series_id = u.series_id
-        AND p.meter = u.meter AND p.price_version_no = u.price_version_no
+        AND p.{meter} <> 0 AND p.price_version_no = u.price_version_no
         AND i.status = 'final' AND i.id <> :invoice AND i.finalised_at < :made
    ), '-infinity'))
 """
 """What an invoice took of a day's sum; where it did not take all of it, by when it was stored."""
 
 
-def _events(quantity: str) -> TextClause:
-    taken = _TAKEN.format(day="(e.event_time AT TIME ZONE 'UTC')::date")
+def _events(meter: str) -> TextClause:
+    taken = _TAKEN.format(day="(e.event_time AT TIME ZONE 'UTC')::date", meter=meter)
     return text(
         f"""
         SELECT e.request, e.sequence, e.event_time
           FROM usage_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
-           AND e.event_time >= :begin AND e.event_time < :end AND {quantity} > 0
+           AND e.event_time >= :begin AND e.event_time < :end AND {_QUANTITIES[meter]} > 0
            AND (e.event_time, e.request, e.sequence) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.event_time, e.request, e.sequence LIMIT :limit
         """
     )
 
 
-_OCCUPANCY = text(
-    f"""
-    SELECT e.id, e.ends, e.quantity, e.amount
-      FROM occupancy_events e JOIN usage_series s ON s.id = e.series_id
-      {_TAKEN.format(day="(e.ends AT TIME ZONE 'UTC')::date")}
-       AND e.meter = :meter AND e.ends >= :begin AND e.ends < :end
-       AND (e.ends, e.id, 0) > (:after_time, :after_id, :after_sequence)
-     ORDER BY e.ends, e.id LIMIT :limit
-    """
-)
+def _occupancy_events(meter: str) -> TextClause:
+    if meter not in HELD_METERS:
+        raise LookupError(f"{meter!r} is no meter")
+    taken = _TAKEN.format(day="(e.ends AT TIME ZONE 'UTC')::date", meter=meter)
+    return text(
+        f"""
+        SELECT e.id, e.ends, e.quantity, e.amount
+          FROM occupancy_events e JOIN usage_series s ON s.id = e.series_id
+          {taken}
+           AND e.meter = :meter AND e.ends >= :begin AND e.ends < :end
+           AND (e.ends, e.id, 0) > (:after_time, :after_id, :after_sequence)
+         ORDER BY e.ends, e.id LIMIT :limit
+        """
+    )
 
 
 def _occupancy(row: Mapping[Any, Any]) -> Behind:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StringConstraints
 
 from tenora_platform.invoices.currency import plain, shown
+from tenora_platform.invoices.lines import LineKind
 from tenora_platform.invoices.period import PeriodName, end_of, name_of
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoicePaymentRow, InvoiceRow
 from tenora_platform.schemas import Body, IdItem, ListPage
@@ -18,7 +19,6 @@ from tenora_platform.times import BodyTime
 
 Kind = Literal["invoice", "credit_note"]
 Status = Literal["draft", "final", "void"]
-LineKind = Literal["usage", "adjustment", "included", "minimum", "credit", "tax"]
 Text = Annotated[
     str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
 ]
@@ -100,19 +100,25 @@ class InvoiceLine(BaseModel):
 
 
 class Payment(IdItem):
+    """One with `reversed_at` counts no longer."""
+
     object: Literal["payment"] = "payment"
     amount: str
     reference: str
     paid_at: datetime
+    reversed_at: datetime | None
     created_at: datetime
 
     @classmethod
-    def of(cls, row: InvoicePaymentRow, currency: str) -> Payment:
+    def of(
+        cls, row: InvoicePaymentRow, currency: str, reversed_at: datetime | None = None
+    ) -> Payment:
         return cls(
             id=row.id,
             amount=shown(row.amount, currency),
             reference=row.reference,
             paid_at=row.paid_at,
+            reversed_at=reversed_at,
             created_at=row.created_at,
         )
 
@@ -190,7 +196,7 @@ class Invoice(InvoiceSummary):
         cls,
         row: InvoiceRow,
         lines: Sequence[InvoiceLineRow],
-        payments: Sequence[InvoicePaymentRow],
+        payments: Sequence[tuple[InvoicePaymentRow, datetime | None]],
         settled: tuple[Decimal, Decimal],
     ) -> Invoice:
         return cls(
@@ -199,14 +205,16 @@ class Invoice(InvoiceSummary):
             buyer=Party(**row.buyer),
             terms=InvoiceTerms(**row.terms),
             lines=[line_view(line, row) for line in lines],
-            payments=[Payment.of(each, row.currency) for each in payments],
+            payments=[
+                Payment.of(each, row.currency, reversed_at) for each, reversed_at in payments
+            ],
         )
 
 
 def line_view(line: InvoiceLineRow, row: InvoiceRow) -> InvoiceLine:
     return InvoiceLine(
         no=line.no,
-        kind=_known(line.kind),
+        kind=line.kind,
         description=_description(line, row.terms),
         month=name_of(line.month) if line.month else None,
         meter=line.meter,
@@ -219,11 +227,6 @@ def line_view(line: InvoiceLineRow, row: InvoiceRow) -> InvoiceLine:
         amount=shown(line.amount, row.currency),
         of_line=line.of_line,
     )
-
-
-def _known(kind: str) -> LineKind:
-    found: LineKind = kind  # type: ignore[assignment]  # rows have no other
-    return found
 
 
 def _description(line: InvoiceLineRow, terms: Mapping[str, Any]) -> str:

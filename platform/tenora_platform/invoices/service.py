@@ -105,16 +105,17 @@ class InvoiceService:
         self, invoice_id: str, amount: Decimal, reference: str, paid_at: datetime | None
     ) -> InvoicePaymentRow:
         """Note money that came in, once for each reference. Raises NotFoundError, ConflictError for
-        what is not a final invoice and for a reference with another amount, BadRequestError for
-        more than is open."""
+        what is not a final invoice and for a reference with another amount or one that is reversed,
+        BadRequestError for more than is open."""
         row = await self._locked(invoice_id)
         self._demand_final(row)
-        for each in await repository.payments_of(self.session, row.id):
+        for each, reversed_at in await repository.payments_of(self.session, row.id):
             if each.reference == reference:
-                if each.amount == amount:
+                if each.amount == amount and reversed_at is None:
                     return each
+                how = shown(each.amount, row.currency) + (", and reversed" if reversed_at else "")
                 raise ConflictError(
-                    f"The payment {reference!r} is noted with {shown(each.amount, row.currency)}.",
+                    f"The payment {reference!r} is noted with {how}.",
                     param="reference",
                     code="payment_noted_otherwise",
                 )

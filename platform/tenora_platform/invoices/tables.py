@@ -24,6 +24,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
+from tenora_platform.invoices.lines import LineKind
+from tenora_platform.usage.tables import Measures
 
 _Time = DateTime(timezone=True)
 _Money = Numeric(38, 12)
@@ -107,7 +109,7 @@ class InvoiceLineRow(Base):
     invoice_id: Mapped[str] = mapped_column(Text, primary_key=True)
     no: Mapped[int] = mapped_column(Integer, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
-    kind: Mapped[str] = mapped_column(Text)
+    kind: Mapped[LineKind] = mapped_column(Text)
     amount: Mapped[Decimal] = mapped_column(_Money)
     exact: Mapped[Decimal] = mapped_column(_Money)
     month: Mapped[date | None] = mapped_column(Date)
@@ -119,19 +121,16 @@ class InvoiceLineRow(Base):
     of_line: Mapped[int | None] = mapped_column(Integer)
 
 
-class InvoiceUsageRow(Base):
+class InvoiceUsageRow(Measures, Base):
     """What of one sum by day an invoice has had: the lines of usage are its sums."""
 
     __tablename__ = "invoice_usage"
 
     invoice_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"))
+    tenant_id: Mapped[str] = mapped_column(Text)
     day: Mapped[date] = mapped_column(Date, primary_key=True)
-    series_id: Mapped[int] = mapped_column(Integer, ForeignKey("usage_series.id"), primary_key=True)
-    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    series_id: Mapped[int] = mapped_column(Integer, primary_key=True)
     price_version_no: Mapped[int] = mapped_column(Integer, primary_key=True)
-    quantity: Mapped[int] = mapped_column(BigInteger)
-    amount: Mapped[Decimal] = mapped_column(_Money)
 
 
 class InvoicePaymentRow(Base):

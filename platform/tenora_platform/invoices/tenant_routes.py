@@ -23,7 +23,7 @@ from tenora_platform.state import State
 
 router = APIRouter(prefix="/v1", tags=["invoices"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
-KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
+BillingTenant = Annotated[TenantContext, Depends(require_scope("keys", right="billing"))]
 
 
 @router.get("/invoices")
@@ -91,14 +91,14 @@ async def get_billing_profile(state: State, tenant: UsageTenant) -> BillingProfi
 
 @router.put("/billing_profile")
 async def put_billing_profile(
-    body: ProfileBody, state: State, tenant: KeysTenant
+    body: ProfileBody, state: State, tenant: BillingTenant
 ) -> BillingProfile:
     """Say whom your next invoices are for. Tax is the operator's to say."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
         return await put_profile(
             session,
             state.audit,
-            f"api_key:{tenant.key_id}",
+            tenant.actor,
             tenant.tenant_id,
             body.model_dump(),
         )

@@ -18,7 +18,7 @@ from tenora_platform.ledger.tables import (
     LedgerEntryRow,
     LedgerTransactionRow,
 )
-from tenora_platform.usage.sums import COUNTS
+from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import UsageDayRow
 
 Amounts = dict[tuple[str, str], Decimal]
@@ -77,18 +77,19 @@ async def take_mark(session: AsyncSession, tenant_id: str, day: date) -> bool:
 
 async def sums_of(session: AsyncSession, tenant_id: str, day: date) -> Amounts:
     """What the day's usage has cost so far, by the sums. What waits for a price is not in it."""
+    costs = [func.sum(getattr(UsageDayRow, column)) for column in AMOUNTS.values()]
     query = (
-        select(PriceVersionRow.currency, UsageDayRow.meter, func.sum(UsageDayRow.amount))
+        select(PriceVersionRow.currency, *costs)
         .join(PriceVersionRow, PriceVersionRow.no == UsageDayRow.price_version_no)
-        .where(
-            UsageDayRow.tenant_id == tenant_id,
-            UsageDayRow.day == day,
-            UsageDayRow.meter.not_in(COUNTS),
-        )
-        .group_by(PriceVersionRow.currency, UsageDayRow.meter)
+        .where(UsageDayRow.tenant_id == tenant_id, UsageDayRow.day == day)
+        .group_by(PriceVersionRow.currency)
     )
-    found = await session.execute(query)
-    return {(currency, revenue(meter)): amount for currency, meter, amount in found}
+    return {
+        (currency, revenue(meter)): amount
+        for currency, *amounts in await session.execute(query)
+        for meter, amount in zip(AMOUNTS, amounts, strict=True)
+        if amount
+    }
 
 
 async def posted_of(session: AsyncSession, tenant_id: str, kind: str, day: date) -> Amounts:

@@ -1,4 +1,5 @@
-"""HTTP routes of the ledger: a tenant reads its own books, the operator anybody's. Nobody posts."""
+"""HTTP routes of the ledger: a tenant reads its own books, the operator anybody's. Nobody posts
+here, but for reversals by hand."""
 
 from __future__ import annotations
 
@@ -8,16 +9,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
 from tenora_platform.ledger import due, repository
 from tenora_platform.ledger.repository import Filter
+from tenora_platform.ledger.reversal import reverse_by_hand
 from tenora_platform.ledger.schemas import (
     LedgerBalance,
     LedgerBalances,
     LedgerPage,
     LedgerTransaction,
+    ReversalBody,
 )
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.schemas import After, Limit
@@ -67,6 +70,27 @@ async def list_balances(tenant_id: str, session: AdminSession) -> LedgerBalances
         data=[LedgerBalance.of(account, balance) for account, balance in found],
         days_due=await due.days_of(session, tenant_id),
     )
+
+
+@router.post(
+    "/admin/v1/ledger/transactions/{transaction_id}/reverse",
+    dependencies=[Depends(require_role("billing"))],
+)
+async def reverse_transaction(
+    transaction_id: str,
+    body: ReversalBody,
+    session: AdminSession,
+    state: State,
+    admin: CurrentAdmin,
+) -> LedgerTransaction:
+    """Take back a payment that was none, by a posting of its opposite: its invoice is open again.
+    Once more gives the same reversal. 409 `not_reversible` for every other kind, which says what to
+    do instead."""
+    row = await reverse_by_hand(
+        session, state.ledger, state.audit, transaction_id, reason=body.reason, actor=admin.actor
+    )
+    lines = await repository.lines_of(session, [row.id])
+    return LedgerTransaction.of(row, lines[row.id])
 
 
 async def _demand_tenant(session: AsyncSession, tenant_id: str) -> None:

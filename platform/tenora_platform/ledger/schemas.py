@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel
 
+from tenora_platform.budgets.schemas import Note
 from tenora_platform.ledger.accounts import Nature, nature_of
 from tenora_platform.ledger.chain import Line
 from tenora_platform.ledger.tables import (
@@ -15,7 +16,7 @@ from tenora_platform.ledger.tables import (
     LedgerBalanceRow,
     LedgerTransactionRow,
 )
-from tenora_platform.schemas import IdItem, ListPage
+from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.usage.service import money
 
 
@@ -47,6 +48,10 @@ class LedgerTransaction(IdItem):
         columns = {each.key: getattr(row, each.key) for each in row.__table__.columns}
         entries = [LedgerEntry(account=each.account, amount=money(each.amount)) for each in lines]
         return cls.model_validate(columns | {"entries": entries})
+
+
+class ReversalBody(Body):
+    reason: Note
 
 
 class LedgerPage(ListPage[LedgerTransaction]):

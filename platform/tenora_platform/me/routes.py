@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from tenora_platform.auth import TenantContext, current_caller
+from tenora_platform.auth import SCOPES, TenantContext, current_caller
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.me.schemas import Me, MyTenant
+from tenora_platform.me.schemas import Me, MyPerson, MyTenant
 from tenora_platform.operators.roles import AdminContext
 from tenora_platform.operators.service import AdminKeyService
+from tenora_platform.people.tables import PersonRow
 from tenora_platform.state import AppState, State
 from tenora_platform.tenants.key_service import ApiKeyService
 from tenora_platform.tenants.schemas import Plan
@@ -21,10 +22,42 @@ CurrentCaller = Annotated[TenantContext | AdminContext, Depends(current_caller)]
 
 @router.get("/v1/me")
 async def get_me(caller: CurrentCaller, state: State) -> Me:
-    """Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key."""
+    """Who am I: tenant, key, scopes and plan of a tenant's key, the role of an admin key; of a
+    session, the person's, or what its key's would be."""
     if isinstance(caller, AdminContext):
-        return await _operator(caller, state)
-    return await _tenant(caller, state)
+        return await (_operators_person if caller.is_person else _operator)(caller, state)
+    return await (_tenant if caller.role is None else _tenants_person)(caller, state)
+
+
+async def _operators_person(admin: AdminContext, state: AppState) -> Me:
+    async with state.db.admin_session() as session:
+        person = await session.get_one(PersonRow, admin.key_id)
+    return Me(
+        type="person",
+        tenant=None,
+        key=None,
+        person=MyPerson.model_validate(person),
+        secret_prefix=None,
+        roles=[admin.role],
+        scopes=[],
+        plan=None,
+    )
+
+
+async def _tenants_person(tenant: TenantContext, state: AppState) -> Me:
+    assert tenant.role is not None
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        person = await session.get_one(PersonRow, tenant.key_id)
+    return Me(
+        type="person",
+        tenant=MyTenant(id=tenant.tenant_id, name=tenant.name),
+        key=None,
+        person=MyPerson.model_validate(person),
+        secret_prefix=None,
+        roles=[tenant.role],
+        scopes=[scope for scope in SCOPES if scope in tenant.scopes],
+        plan=Plan.of(tenant.plan),
+    )
 
 
 async def _operator(admin: AdminContext, state: AppState) -> Me:
@@ -37,6 +70,7 @@ async def _operator(admin: AdminContext, state: AppState) -> Me:
         type="admin_key",
         tenant=None,
         key=key,
+        person=None,
         secret_prefix=admin.key_prefix,
         roles=[admin.role],
         scopes=[],
@@ -51,13 +85,14 @@ async def _tenant(tenant: TenantContext, state: AppState) -> Me:
             tenant_id=tenant.tenant_id,
             audit=state.audit,
             secret=state.secret,
-            actor=f"api_key:{tenant.key_id}",
+            actor=tenant.actor,
         )
         key = await keys.get(tenant.key_id)
     return Me(
         type="api_key",
         tenant=MyTenant(id=tenant.tenant_id, name=tenant.name),
         key=key,
+        person=None,
         secret_prefix=tenant.key_prefix,
         roles=[],
         scopes=key.scopes,

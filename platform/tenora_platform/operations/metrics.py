@@ -117,6 +117,18 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.rollouts = Counter(
+            "tenora_rollouts",
+            "Staged roll-outs that went on a stage, to their end, or back by themselves",
+            ["what"],
+            registry=self.registry,
+        )
+        self.shadow_requests = Counter(
+            "tenora_shadow_requests",
+            "Copies of requests on another version of their adapter",
+            ["outcome"],
+            registry=self.registry,
+        )
         self._engine = EngineCollector()
         self._processes = ProcessCollector()
         for collector in (self._engine, self._processes):

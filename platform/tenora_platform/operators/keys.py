@@ -6,11 +6,15 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from tenora_platform.db import Database
-from tenora_platform.kept_keys import note_use, verified
+from tenora_platform.errors import UnauthorizedError
+from tenora_platform.kept_keys import good_until, note_use, verified
 from tenora_platform.keys import hash_key, key_prefix
 from tenora_platform.operators import repository
 from tenora_platform.operators.roles import AdminContext
+from tenora_platform.operators.tables import AdminKeyRow
 from tenora_platform.secret import ServerSecret
 
 
@@ -42,3 +46,17 @@ class AdminKeys:
             row, _ = verified(await repository.find_keys(session, prefix), digest)
             await note_use(session, row)
             return AdminContext(key_id=row.id, key_prefix=prefix, role=row.role)
+
+    async def of_id(self, session: AsyncSession, key_id: str, prefix: str | None) -> AdminContext:
+        """Whose key this is, shown by its secret of that prefix. Raises UnauthorizedError for one
+        that has ended."""
+        if prefix is None:
+            if key_id not in self._configured:
+                raise UnauthorizedError("This admin key is not in use any more.")
+            return AdminContext(key_id=key_id, role="owner")
+        row = await session.get(AdminKeyRow, key_id)
+        if row is None:
+            raise UnauthorizedError("Incorrect API key provided.")
+        good_until(row, prefix)
+        await note_use(session, row)
+        return AdminContext(key_id=key_id, key_prefix=prefix, role=row.role)

@@ -14,13 +14,14 @@ MONEY_READERS: tuple[Role, ...] = ("operator", "billing", "read_only")
 
 
 class AdminContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks on the operator's side, by which admin key."""
+    """Who asks on the operator's side, by which admin key or as which person."""
 
-    key_id: str
+    key_id: str  # a person's id, of who is signed in
     key_prefix: str | None = None  # of the secret it came with; None: of a configured key
     role: Role
+    is_person: bool = False
 
     @property
     def actor(self) -> str:
-        """Names the key in the audit log without giving it away."""
-        return f"admin_key:{self.key_id}"
+        """Names who asks in the audit log, without giving a key away."""
+        return f"{'person' if self.is_person else 'admin_key'}:{self.key_id}"

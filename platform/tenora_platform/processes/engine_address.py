@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tenora_engine.transport.address import CurveKeys, EngineAddress
 from tenora_platform.cli.errors import CliError
-from tenora_platform.secret import ServerSecret, load_secret
+from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
 _UNIX_PATH_MAX = 100  # sockaddr_un holds 108 bytes, 104 on BSD
@@ -26,8 +26,7 @@ def engine_address(settings: Settings) -> EngineAddress:
             f"An engine at {endpoint} is reached under CURVE, whose keys follow from the secret.",
             "Set TENORA_SECRET to the installation's, the same for all its parts.",
         )
-    configured = settings.secret.get_secret_value() if settings.secret else None
-    return address_of(endpoint, load_secret(settings.data_dir, configured))
+    return address_of(endpoint, settings.server_secret())
 
 
 def address_of(endpoint: str, secret: ServerSecret) -> EngineAddress:

@@ -12,10 +12,12 @@ _FOR_EVER_S = 1e8  # an engine that comes late, or is away for long, is waited f
 
 
 def shared_engine(
-    settings: Settings, address: EngineAddress, *, with_text: bool = True
+    settings: Settings, address: EngineAddress, *, late_text: bool = False
 ) -> EngineClient:
-    """`with_text` False spares a tokenizer's 50 MB. Raises ValueError without a model folder."""
+    """`late_text` spares a tokenizer's 50 MB until it is needed. Raises
+    ValueError without a model folder."""
     if settings.model is None:
         raise ValueError("no model folder: resolve the default model first")
-    text = TextProcessor if with_text else None
-    return RemoteEngineClient(address, settings.model, text, start_timeout_s=_FOR_EVER_S)
+    return RemoteEngineClient(
+        address, settings.model, TextProcessor, _FOR_EVER_S, late_text=late_text
+    )

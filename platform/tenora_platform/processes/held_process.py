@@ -13,6 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from tenora_engine.backoff import Backoff
+from tenora_engine.transport.engine_process import how_ended
 from tenora_platform.processes.handover import READY
 
 _READY_S = 120.0
@@ -147,12 +148,3 @@ class HeldProcess:
 async def _says_ready(child: asyncio.subprocess.Process) -> bool:
     assert child.stdout is not None
     return await child.stdout.readline() == READY
-
-
-def how_ended(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"

@@ -45,11 +45,14 @@ async def work(
     from tenora_platform.processes.engine_client import shared_engine
     from tenora_platform.usage.sink import UsageSink
 
-    client = shared_engine(settings, engine, with_text=False)
+    client = shared_engine(settings, engine, late_text=True)
     state = build_state(settings, client, Metrics(), "worker", name)
     async with AsyncExitStack() as stack:
+        stack.callback(state.checker.close)
+        stack.callback(state.templates.close)
         stack.push_async_callback(state.db.close)
         stack.push_async_callback(state.redis.aclose)
+        stack.push_async_callback(state.budgets.finish)
         await stack.enter_async_context(running_engine(state, with_text=False))
         async with doing(worker_work(state), state.outages):
             begun()

@@ -46,7 +46,7 @@ async def change_settings(
     )
     await state.audit.append(
         session,
-        actor=f"api_key:{tenant.key_id}",
+        actor=tenant.actor,
         action="settings.update",
         target=tenant.tenant_id,
         tenant_id=tenant.tenant_id,
@@ -88,7 +88,7 @@ async def delete_contents(
         raise _none_kept(request_id)
     await state.audit.append(
         session,
-        actor=f"api_key:{tenant.key_id}",
+        actor=tenant.actor,
         action="contents.delete",
         target=answers_id,
         tenant_id=tenant.tenant_id,

@@ -175,7 +175,6 @@ class _Asked(BaseModel):
     alias: str | None
     class_: str | None = Field(serialization_alias="class")
     max_tokens: int | None
-    sequences: int
 
 
 class _RanAdapter(BaseModel):
@@ -186,10 +185,13 @@ class _RanAdapter(BaseModel):
 
 
 class _Ran(BaseModel):
+    """`sequences`: how many there were, of all prompts and choices."""
+
     model: str
     plan: str | None
     adapter: _RanAdapter | None
     residency: str | None
+    sequences: int
 
 
 class _PriceScope(BaseModel):

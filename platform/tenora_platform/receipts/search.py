@@ -216,7 +216,7 @@ async def _hours(session: AsyncSession, asked: _Search) -> list[datetime]:
     conditions = [
         row.tenant_id == filters.tenant_id,
         row.series_id == any_(cast(list(asked.series or ()), ARRAY(Integer))),
-        row.meter == "sequences",
+        row.sequences > 0,
     ]
     if filters.start is not None:
         conditions.append(row.hour > filters.start - _HOUR)

@@ -63,7 +63,8 @@ ADVICE: dict[Kind, str] = {
     Kind.UNRATED_STRAY: "unrated_events names an event that has a price, belongs to another "
     "tenant or does not exist: look for a deleted event, else delete the row.",
     Kind.HOUR_WRONG: "usage_hours is not the sum of the hour's events: an event of it was deleted "
-    "or added by hand, or the sum was; if the events are right, make the month's sums anew.",
+    "or added by hand, or the sum was; if the events are right, `tenora usage rebuild` makes the "
+    "month's sums anew.",
     Kind.DAY_WRONG: "usage_days is not the sum of the day's events: as for usage_hours.",
     Kind.ENGINE_COUNTED_MORE: "The engine counted usage that is no event: look into its outbox, "
     "the dead letters and the log; it is money that nobody is asked for.",
@@ -99,12 +100,6 @@ class Difference:
     expected: str = ""
     found: str = ""
 
-    def sentence(self) -> str:
-        said = f"{self.kind}: {self.subject}"
-        if self.expected or self.found:
-            said += f": expected {self.expected or 'nothing'}, found {self.found or 'nothing'}"
-        return said
-
 
 @dataclass(slots=True)
 class Differences:
@@ -130,7 +125,3 @@ class Differences:
         if self.counts[kind] <= KEPT_OF_A_KIND and len(self.named) < KEPT_MAX:
             texts = str(expected), str(found)
             self.named.append(Difference(kind, tenant_id, day, subject, *texts))
-
-    @property
-    def total(self) -> int:
-        return self.counts.total()

@@ -124,7 +124,6 @@ class EventBook:
     def _tiered(self, series: Series, row: Sequence[Any], used: tuple[int, ...]) -> Sequence[int]:
         costs = []
         version, positions = row[_VERSION], row[_POSITIONS]
-        month = row[_TIME].astimezone(UTC).date().replace(day=1)
         for at, (meter, quantity) in enumerate(zip(EVENT_METERS, used, strict=True)):
             tiers = self.tariffs[version].of(meter, series.service_class)
             if not quantity:
@@ -138,12 +137,17 @@ class EventBook:
                     self._tell(Kind.TIER_POSITION_WRONG, series, row, f"a place of {meter}")
                 else:
                     place = positions[at]
-                volume = Volume(
-                    series.tenant_id, month, version, series.model, series.service_class, meter
-                )
-                self.places.setdefault(volume, []).append((place, quantity))
+                self._take_place(series, version, row[_TIME], meter, (place, quantity))
             costs.append(cost(tiers, quantity, place))
         return costs
+
+    def _take_place(
+        self, series: Series, version: int, time: datetime, meter: str, taken: tuple[int, int]
+    ) -> None:
+        """`taken`: (place, quantity) in the tiers of the month."""
+        month = time.astimezone(UTC).date().replace(day=1)
+        volume = Volume(series.tenant_id, month, version, series.model, series.service_class, meter)
+        self.places.setdefault(volume, []).append(taken)
 
     def add_occupancy(self, rows: Iterable[Sequence[Any]]) -> None:
         """Rows of occupancy_events: OCCUPANCY_COLUMNS and the seal."""
@@ -183,7 +187,10 @@ class EventBook:
         tariff = self.tariffs.get(version)
         tiers = tariff.of(row["meter"], series.service_class) if tariff is not None else None
         if tiers is not None:
-            charged = cost(tiers, quantity, (row["positions"] or [0])[0])
+            place = (row["positions"] or [0])[0]
+            charged = cost(tiers, quantity, place)
+            if len(tiers) > 1 and quantity:
+                self._take_place(series, version, row["ends"], row["meter"], (place, quantity))
         elif quantity:
             self.found.add(Kind.PRICE_MISSING, *tell, f"a price of {row['meter']}", "none")
         if not is_amount(row["amount"], charged):

@@ -14,7 +14,12 @@ import msgspec
 from tenora_engine.events import UsageRecord
 from tenora_platform.reconciliation.books import NOTHING, Counted, added
 from tenora_platform.reconciliation.differences import Differences, Kind
-from tenora_platform.usage.records import letter_values, record_of
+from tenora_platform.usage.records import (
+    letter_values,
+    occupancy_letter_values,
+    occupancy_record_of,
+    record_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +33,23 @@ class Letter:
     raw: bytes | None
     is_open: bool
 
+    @property
+    def key(self) -> tuple[UUID | None, int | None]:
+        return self.request, self.sequence
+
     def usage(self) -> UsageRecord | None:
         try:
             return None if self.raw is None else record_of(self.raw)
+        except msgspec.MsgspecError:
+            return None
+
+    def values(self) -> dict[str, Any] | None:
+        """What its bytes make of it; None of what is no record any more."""
+        usage = self.usage()
+        if usage is not None:
+            return letter_values(usage, "")
+        try:
+            return occupancy_letter_values(occupancy_record_of(self.raw or b""), "")
         except msgspec.MsgspecError:
             return None
 
@@ -58,10 +77,9 @@ def _problem(letter: Letter) -> str | None:
         return "bytes that are no record"
     if told != letter.record:
         return "another record"
-    usage = letter.usage()
-    if usage is None:
+    values = letter.values()
+    if values is None:
         return None
-    values = letter_values(usage, "")
     there = (letter.event_id, letter.request, letter.sequence)
     if there != (values["event_id"], values["request"], values["sequence"]):
         return "another event's id"

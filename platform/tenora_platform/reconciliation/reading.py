@@ -19,7 +19,7 @@ from tenora_platform.reconciliation.events import Volume
 from tenora_platform.reconciliation.letters import Letter
 from tenora_platform.reconciliation.lists import CREATED, WITHDRAWN, ListRow, Price
 from tenora_platform.reconciliation.series import Held, Series
-from tenora_platform.reconciliation.sums import SumRow
+from tenora_platform.reconciliation.sums import METERS, PRICED, SumRow
 from tenora_platform.reconciliation.tariff import Tariff, picos, tariffs
 from tenora_platform.usage.seal import EVENT_COLUMNS, OCCUPANCY_COLUMNS, Seals
 
@@ -108,6 +108,7 @@ class Snapshot:
         link.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         link.read_only = True
         link.execute("SET LOCAL timezone = 'UTC'")
+        link.execute("LOCK TABLE usage_events IN ACCESS SHARE MODE")  # no month leaves meanwhile
         self.at: datetime = self.one("SELECT now()")
 
     def one(self, query: LiteralString, values: Sequence[Any] = ()) -> Any:
@@ -231,11 +232,15 @@ class Snapshot:
         """Picos by tenant, day, currency and meter, as the days' sums have them."""
         source, values = bounds.of(_PRICED_DAYS, "tenant_id", "day")
         rows = self.all(
-            f"SELECT t.tenant_id, t.day, t.currency, t.meter, sum(t.amount){source}"
-            " GROUP BY 1, 2, 3, 4",
+            f"SELECT t.tenant_id, t.day, t.currency, {_SUM_OF_COSTS}{source} GROUP BY 1, 2, 3",
             values,
         )
-        return {tuple(row[:4]): picos(row[4]) for row in rows if row[4]}
+        return {
+            (*row[:3], meter): picos(amount)
+            for row in rows
+            for meter, amount in zip(PRICED, row[3:], strict=True)
+            if amount
+        }
 
     def posted(self, bounds: Bounds) -> dict[Place, int]:
         """The same as the ledger has it."""
@@ -255,27 +260,13 @@ class Snapshot:
         rows = self.all(
             "SELECT l.event_id, l.request, l.sequence, l.record, l.raw, NOT EXISTS"
             " (SELECT FROM usage_events e WHERE e.request = l.request AND e.sequence = l.sequence)"
+            " AND NOT EXISTS (SELECT FROM occupancy_events o WHERE o.id = l.request"
+            " AND l.sequence IS NULL)"
             " FROM usage_dead_letters l"
         )
         return [
             Letter(row[0], row[1], row[2], row[3], row[4] and bytes(row[4]), row[5]) for row in rows
         ]
-
-    def stray_balances(self) -> list[tuple[str, int]]:
-        """Tenant and account of balances that no account is behind."""
-        return self.all(
-            "SELECT b.tenant_id, b.account_id FROM ledger_balances b"
-            " LEFT JOIN ledger_accounts a ON a.id = b.account_id WHERE a.id IS NULL"
-        )
-
-    def invoice_numbers(self) -> list[tuple[str, int, int]]:
-        """Series, the last number given, how many invoices have one."""
-        return self.all(
-            "SELECT coalesce(s.name, n.series), coalesce(n.last, -1), (SELECT count(*)"
-            " FROM invoices i WHERE i.kind = n.series AND i.number IS NOT NULL)"
-            " FROM (VALUES ('invoice'), ('credit_note')) AS s (name)"
-            " FULL JOIN invoice_numbers n ON n.series = s.name"
-        )
 
     def tallies(self, bounds: Bounds) -> list[Tally]:
         source, values = bounds.of(_TALLIES, "tenant_id", "day")
@@ -333,25 +324,24 @@ class Snapshot:
 
     def taken_too_much(self) -> list[Taken]:
         """Of which sums final invoices have had more than there is."""
-        return self.all(
-            "SELECT u.tenant_id, u.day, u.series_id, u.meter, u.price_version_no,"
-            " (sum(u.quantity) - coalesce(max(d.quantity), 0))::bigint,"
-            " (sum(u.amount) - coalesce(max(d.amount), 0))::text"
+        rows = self.all(
+            f"SELECT u.tenant_id, u.day, u.series_id, u.price_version_no, {', '.join(_TOO_MUCH)}"
             " FROM invoice_usage u JOIN invoices i ON i.id = u.invoice_id AND i.status = 'final'"
             " LEFT JOIN usage_days d ON d.tenant_id = u.tenant_id AND d.day = u.day"
-            " AND d.series_id = u.series_id AND d.meter = u.meter"
-            " AND d.price_version_no = u.price_version_no"
-            " GROUP BY 1, 2, 3, 4, 5 HAVING sum(u.quantity) > coalesce(max(d.quantity), 0)"
-            " OR sum(u.amount) > coalesce(max(d.amount), 0)"
+            " AND d.series_id = u.series_id AND d.price_version_no = u.price_version_no"
+            f" GROUP BY 1, 2, 3, 4 HAVING greatest({', '.join(_TOO_MUCH)}) > 0"
         )
+        return [
+            (*row[:3], meter, row[3], int(quantity), f"{amount:f}")
+            for row in rows
+            for meter, quantity, amount in zip(PRICED, row[4:11], row[11:], strict=True)
+            if quantity > 0 or amount > 0
+        ]
 
     def stored(self, bounds: Bounds) -> dict[tuple[str, date], Counted]:
         """What the days' sums have of sequences, as the engine counts them."""
         source, values = bounds.of("usage_days", "tenant_id", "day")
-        sums: LiteralString = ", ".join(
-            f"coalesce(sum(t.quantity) FILTER (WHERE t.meter IN ({meters})), 0)::bigint"
-            for meters in _AS_COUNTED
-        )
+        sums: LiteralString = ", ".join(f"sum({each})::bigint" for each in _AS_COUNTED)
         rows = self.all(f"SELECT t.tenant_id, t.day, {sums}{source} GROUP BY 1, 2", values)
         return {(row[0], row[1]): (row[2], row[3], row[4], row[5], row[6]) for row in rows}
 
@@ -374,10 +364,14 @@ SERIES_COLUMNS: tuple[LiteralString, ...] = (
 
 _EVENT: LiteralString = ", ".join((*EVENT_COLUMNS, "seal"))
 _OCCUPANCY: LiteralString = ", ".join((*OCCUPANCY_COLUMNS, "seal"))
-_SUM: LiteralString = "series_id, meter, price_version_no, quantity, amount"
+_COSTS: Sequence[LiteralString] = [f"{meter}_amount" for meter in PRICED]
+_SUM: LiteralString = ", ".join(("series_id", "price_version_no", *METERS, *_COSTS))
+_SUM_OF_COSTS: LiteralString = ", ".join(f"sum(t.{column})" for column in _COSTS)
+_TOO_MUCH: Sequence[LiteralString] = [
+    f"sum(u.{column}) - coalesce(max(d.{column}), 0)" for column in (*PRICED, *_COSTS)
+]
 _PRICED_DAYS: LiteralString = (
-    "(SELECT d.*, v.currency FROM usage_days d"
-    " JOIN price_versions v ON v.no = d.price_version_no WHERE d.amount <> 0)"
+    "(SELECT d.*, v.currency FROM usage_days d JOIN price_versions v ON v.no = d.price_version_no)"
 )
 _POSTED: LiteralString = (
     "(SELECT x.tenant_id, x.day, x.currency, substr(a.name, 9) AS meter, e.amount"
@@ -391,9 +385,9 @@ _TALLIES: LiteralString = (
     " FROM engine_totals x LEFT JOIN engine_outboxes o USING (engine))"
 )
 _AS_COUNTED: tuple[LiteralString, ...] = (
-    "'sequences'",
-    "'uncached_prefill', 'cached_prefill'",
-    "'cached_prefill'",
-    "'output'",
-    "'cold_load'",
+    "t.sequences",
+    "t.uncached_prefill + t.cached_prefill",
+    "t.cached_prefill",
+    "t.output",
+    "t.cold_load",
 )

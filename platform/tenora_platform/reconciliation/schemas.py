@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from tenora_platform.canary.tables import CanaryRoundRow
 from tenora_platform.reconciliation.differences import ADVICE, Kind
 from tenora_platform.reconciliation.tables import ReconciliationRow
-from tenora_platform.reconciliation.task import Mode
+from tenora_platform.reconciliation.task import Looked, Mode, Waiting
 from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.times import EARLIEST, LATEST
 
@@ -38,31 +38,6 @@ class Difference(BaseModel):
     expected: str
     found: str
     advice: str
-
-
-class Looked(BaseModel):
-    """How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
-    stood as they were when they were found right."""
-
-    events: int = 0
-    archived_events: int = 0
-    occupancy_events: int = 0
-    hour_rows: int = 0
-    day_rows: int = 0
-    ledger_amounts: int = 0
-    invoices: int = 0
-    engine_days: int = 0
-    days: int = 0
-    days_kept: int = 0
-
-
-class Waiting(BaseModel):
-    """On its way from one layer to the next, and no difference yet."""
-
-    unrated_events: int = 0
-    dead_letters: int = 0
-    ledger_days: int = 0
-    engine_sequences: int = 0
 
 
 class Run(IdItem):

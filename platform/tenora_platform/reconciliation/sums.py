@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from typing import Any
 
 from tenora_platform.reconciliation.differences import Differences, Kind
 from tenora_platform.reconciliation.tariff import picos, shown
@@ -57,8 +57,9 @@ def days_of(hours: Cells) -> Cells:
     return days
 
 
-SumRow = tuple[str, int, int, str, int, int, Decimal]
-"""Tenant, microseconds since 1970, series, meter, price version, quantity, amount."""
+SumRow = tuple[Any, ...]
+"""Tenant, microseconds since 1970, series, price version, then what a cell has, amounts as they are
+stored."""
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 
@@ -76,33 +77,23 @@ def compare_sums(
     count = 0
     per_day = 24 if kind is Kind.HOUR_WRONG else 1
     unit_us = DAY_US // per_day
-    for tenant_id, at_us, series, meter, version, quantity, amount in rows:
+    for tenant_id, at_us, series, version, *stored in rows:
         count += 1
         unit, rest = divmod(at_us, unit_us)
-        cell = cells.get((series, unit, version), CELL)
-        place, amount_place = _PLACE.get(meter), _AMOUNT_PLACE.get(meter)
-        expected = cell[place] if place is not None else 0
-        expected_amount = cell[amount_place] if amount_place is not None else 0
-        if (
-            rest
-            or quantity != expected
-            or picos(amount) != expected_amount
-            or owners.get(series) != tenant_id
-        ):
-            subject = _subject(tenant_id, unit, series, meter, version, per_day)
-            found.add(
-                kind,
-                tenant_id,
-                day_of(unit // per_day),
-                subject,
-                _said(owners.get(series), expected, expected_amount),
-                _said(tenant_id, quantity, picos(amount)),
-            )
-        if cell is not CELL:
-            if place is not None:
-                cell[place] = 0
-            if amount_place is not None:
-                cell[amount_place] = 0
+        stored[AMOUNTS:] = [picos(amount) if amount else 0 for amount in stored[AMOUNTS:]]
+        cell = cells.pop((series, unit, version), CELL)
+        owner = owners.get(series)
+        if stored == cell and owner == tenant_id and not rest:
+            continue
+        for meter, place in _PLACE.items():
+            cost = _AMOUNT_PLACE.get(meter)
+            expected = (cell[place], cell[cost] if cost else 0)
+            there = (stored[place], stored[cost] if cost else 0)
+            moved = any(expected) or any(there)
+            if expected != there or (moved and (owner != tenant_id or rest)):
+                subject = _subject(tenant_id, unit, series, meter, version, per_day)
+                said = _said(owner, *expected), _said(tenant_id, *there)
+                found.add(kind, tenant_id, day_of(unit // per_day), subject, *said)
     _tell_missing(cells, owners, found, kind, per_day)
     return count
 

@@ -3,10 +3,13 @@ it and back, and as the answer is kept."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 
 import msgspec
+
+from tenora_platform.reconciliation.differences import Difference
 
 Mode = Literal["recent", "full"]
 
@@ -30,20 +33,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = Scope()
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference. `advice` says what to do about its kind."""
-
-    kind: str
-    tenant_id: str | None
-    day: date | None
-    subject: str
-    expected: str
-    found: str
-
-
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was looked at: rows of each layer. `days` of tenants, of which `days_kept` stood
-    since they were found right."""
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """How many rows of each layer were compared. `days` are tenants' days, of which `days_kept`
+    stood as they were when they were found right."""
 
     events: int = 0
     archived_events: int = 0
@@ -57,7 +50,8 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     days_kept: int = 0
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
     """On its way from one layer to the next, and no difference yet."""
 
     unrated_events: int = 0
@@ -82,7 +76,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     looked: Looked
     waiting: Waiting
     differences: dict[str, int]
-    named: list[Named]
+    named: list[Difference]
     settled: list[Settled] = []
     wrong: list[tuple[int, date]] = []  # tenant number and day
 

@@ -13,6 +13,7 @@ from tenora_platform.intake.header import HEADER_BYTES_MAX
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.uploads import Uploads
 from tenora_platform.state import get_state
+from tenora_platform.templates.check import TEMPLATE_BYTES_MAX
 
 adapters_tenant = require_scope("adapters")
 
@@ -26,7 +27,8 @@ async def adapter_room(request: Request) -> Room:
     uploads = Uploads(await get_state(request), await adapters_tenant(request))
     room = await uploads.room()
     body = body_of(request)
-    body.allow(room.bytes + CONFIG_BYTES_MAX + _FORM_BYTES, room.refusal)
+    beside = CONFIG_BYTES_MAX + TEMPLATE_BYTES_MAX + _FORM_BYTES
+    body.allow(room.bytes + beside, room.refusal)
     uploads.require_disk(body.declared_bytes or 0)
     return room
 

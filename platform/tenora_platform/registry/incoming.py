@@ -123,10 +123,13 @@ async def incoming(storage: AdapterStorage, key: str, room: Room) -> AsyncIterat
 
 @dataclass(frozen=True)
 class ReceivedWeights:
-    """A whole weights file in the store: staged under the id of the version that it will be, or the
-    parts of a completed upload. One of the two is set."""
+    """A whole weights file in the store: the parts of a completed upload, else staged under the id
+    of the version that it will be. That id has a reservation, where there is one. `source` is where
+    it was imported from, `chat_template` what came beside."""
 
     bytes: int
     sha256: str  # hex
     version_id: str | None = None
     upload_id: str | None = None
+    source: str | None = None
+    chat_template: str | None = None

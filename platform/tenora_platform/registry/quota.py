@@ -13,11 +13,16 @@ from tenora_platform.registry import repository
 
 
 async def check_storage(
-    session: AsyncSession, tenant: TenantContext, more_bytes: int, *, param: str
+    session: AsyncSession,
+    tenant: TenantContext,
+    more_bytes: int,
+    *,
+    param: str,
+    besides: str | None = None,
 ) -> None:
     """Raises TooLargeError if the tenant may not store so much more. What open uploads were
-    declared with counts as stored."""
-    left = await storage_left(session, tenant)
+    declared with counts as stored, and what was reserved (`besides`: but for this id)."""
+    left = await storage_left(session, tenant, besides)
     if left is not None and more_bytes > left:
         raise storage_exceeded(tenant, left, more_bytes, param=param)
 
@@ -30,12 +35,14 @@ class Room:
     refusal: TooLargeError
 
 
-async def storage_left(session: AsyncSession, tenant: TenantContext) -> int | None:
+async def storage_left(
+    session: AsyncSession, tenant: TenantContext, besides: str | None = None
+) -> int | None:
     """Bytes that the tenant may still store; None where the plan sets no limit."""
     most = tenant.plan.adapter_bytes
     if most is None:
         return None
-    return max(0, most - await repository.stored_bytes(session, tenant.tenant_id))
+    return max(0, most - await repository.stored_bytes(session, tenant.tenant_id, besides))
 
 
 def storage_exceeded(

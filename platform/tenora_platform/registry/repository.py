@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, func, or_, select, update
-from sqlalchemy.dialects.postgresql import distinct_on, insert
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.registry.tables import (
@@ -84,42 +84,23 @@ async def aliases_of(
     return (await session.scalars(query)).all()
 
 
-async def put_alias(session: AsyncSession, row: AdapterAliasRow) -> AdapterAliasRow:
-    """Make or replace the alias, in one statement."""
-    values = {
-        "tenant_id": row.tenant_id,
-        "adapter_id": row.adapter_id,
-        "alias": row.alias,
-        "targets": row.targets,
-    }
-    statement = (
-        insert(AdapterAliasRow)
-        .values(values)
-        .on_conflict_do_update(
-            index_elements=["tenant_id", "adapter_id", "alias"],
-            set_={"targets": row.targets, "updated_at": func.now()},
-        )
-        .returning(AdapterAliasRow)
-        .execution_options(populate_existing=True)
-    )
-    return (await session.scalars(statement)).one()
-
-
 async def drop_aliases(session: AsyncSession, adapter_id: str) -> None:
     await session.execute(delete(AdapterAliasRow).where(AdapterAliasRow.adapter_id == adapter_id))
 
 
-async def stored_bytes(session: AsyncSession, tenant_id: str) -> int:
-    """What the tenant's versions take, those still being checked included, and what its open
-    uploads were declared with."""
+async def stored_bytes(session: AsyncSession, tenant_id: str, besides: str | None = None) -> int:
+    """What the tenant's versions take, those still being checked included, what its open uploads
+    were declared with, and what is reserved for weights that come now (`besides`: not for these).
+    """
     versions = select(func.coalesce(func.sum(AdapterVersionRow.bytes), 0)).where(
         AdapterVersionRow.tenant_id == tenant_id,
         AdapterVersionRow.state.in_((*SERVABLE, *PENDING)),
     )
     uploads = select(func.coalesce(func.sum(UploadRow.bytes), 0)).where(
         UploadRow.tenant_id == tenant_id,
-        UploadRow.status.in_(OPEN),
+        UploadRow.status.in_((*OPEN, "receiving")),
         UploadRow.expires_at > func.now(),
+        UploadRow.id != (besides or ""),
     )
     total = versions.scalar_subquery() + uploads.scalar_subquery()
     return int(await session.scalar(select(total)) or 0)
@@ -196,14 +177,52 @@ async def servable_versions(
 
 
 async def pending_versions(session: AsyncSession, limit: int) -> Sequence[AdapterVersionRow]:
-    """Oldest first, of all tenants: for the operator's session."""
+    """Of all tenants in turn, who was longest ago first: each one's first, then each one's second.
+    One's own by age, those after them that were begun already. For the operator's session."""
+    version = AdapterVersionRow
+    turns = (
+        select(version.tenant_id, func.max(version.check_begun_at).label("turn"))
+        .where(version.tenant_id.in_(select(version.tenant_id).where(version.state.in_(PENDING))))
+        .group_by(version.tenant_id)
+        .subquery()
+    )
+    order = (version.check_begun_at.asc().nulls_first(), version.created_at, version.id)
+    place = func.row_number().over(partition_by=version.tenant_id, order_by=order)
     query = (
-        select(AdapterVersionRow)
-        .where(AdapterVersionRow.state.in_(PENDING))
-        .order_by(AdapterVersionRow.created_at)
+        select(version)
+        .join(turns, turns.c.tenant_id == version.tenant_id)
+        .where(version.state.in_(PENDING))
+        .order_by(place, turns.c.turn.asc().nulls_first(), version.created_at, version.id)
         .limit(limit)
     )
     return (await session.scalars(query)).all()
+
+
+async def begin_check(session: AsyncSession, version_id: str, now: datetime) -> int | None:
+    """It is being checked from now on, for the so-manieth time; None if it waits no more."""
+    statement = (
+        update(AdapterVersionRow)
+        .where(AdapterVersionRow.id == version_id, AdapterVersionRow.state.in_(PENDING))
+        .values(
+            state="validating",
+            check_begun_at=now,
+            check_attempts=AdapterVersionRow.check_attempts + 1,
+        )
+        .returning(AdapterVersionRow.check_attempts)
+    )
+    attempts: int | None = await session.scalar(statement)
+    return attempts
+
+
+async def uncount_check(session: AsyncSession, version_id: str) -> None:
+    """What kept it from its end was no crash."""
+    version = AdapterVersionRow
+    statement = (
+        update(version)
+        .where(version.id == version_id, version.check_attempts > 0)
+        .values(check_attempts=version.check_attempts - 1)
+    )
+    await session.execute(statement)
 
 
 async def move_state(
@@ -303,11 +322,13 @@ async def expire_uploads(session: AsyncSession, now: datetime, limit: int) -> di
 
 
 async def staged_versions(session: AsyncSession, ids: Sequence[str]) -> set[str]:
-    """Which of these versions still need their upload: for the operator."""
-    query = select(AdapterVersionRow.id).where(
+    """Which of these versions still need their upload, or are coming: for the operator. One
+    statement, for a version takes over from its reservation in one transaction."""
+    made = select(AdapterVersionRow.id).where(
         AdapterVersionRow.id.in_(ids), AdapterVersionRow.staging_key.is_not(None)
     )
-    return set(await session.scalars(query))
+    coming = select(UploadRow.id).where(UploadRow.id.in_(ids), UploadRow.status == "receiving")
+    return set(await session.scalars(made.union(coming)))
 
 
 async def kept_uploads(session: AsyncSession, ids: Sequence[str]) -> set[str]:

@@ -3,8 +3,9 @@ behind it. It knows names, versions and aliases of one tenant at a time; nothing
 
 from __future__ import annotations
 
-import hashlib
 import re
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +19,9 @@ from tenora_platform.db import Database
 from tenora_platform.errors import NotFoundError
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import SERVABLE
-from tenora_platform.registry.tables import AdapterVersionRow
+from tenora_platform.registry.split import of_serving, part_of
+from tenora_platform.registry.tables import AdapterAliasRow, AdapterVersionRow
+from tenora_platform.secret import ServerSecret
 from tenora_platform.single_flight import SingleFlight
 
 FOUND_TTL_S = 60
@@ -38,6 +41,8 @@ class ResolvedAdapter(msgspec.Struct, frozen=True):
     digest: str
     rank: int
     adapter_id: str
+    deprecated_s: int | None = None  # since when, Unix time
+    has_chat_template: bool = False
 
     @property
     def ref(self) -> AdapterRef:
@@ -48,17 +53,28 @@ class ResolvedAdapter(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.version}"
 
 
-class _Target(msgspec.Struct, frozen=True):
-    weight: int
+class ShadowTarget(msgspec.Struct, frozen=True):
+    """On what else so many percent of the requests run, for comparison."""
+
+    percent: int
     adapter: ResolvedAdapter
 
 
+class _Meaning(msgspec.Struct, frozen=True):
+    """What a model text stands for: `adapters`, of which `parts` has one index for each part of the
+    callers; none for what does not exist."""
+
+    adapters: tuple[ResolvedAdapter, ...] = ()
+    parts: bytes = b""  # empty where there is one adapter
+    alias: str | None = None  # by which they were found
+    shadow: ShadowTarget | None = None
+
+
 class _Cached(msgspec.Struct, frozen=True):
-    """What a model text means while `epoch` is current. No targets: there is no such model."""
+    """A meaning, while `epoch` is current."""
 
     epoch: str
-    targets: tuple[_Target, ...]
-    alias: str | None = None  # by which the targets were found
+    meaning: _Meaning
 
 
 @dataclass(frozen=True)
@@ -68,21 +84,24 @@ class ResolvedModel:
     model: str  # as the client wrote it
     adapter: ResolvedAdapter | None
     alias: str | None = None  # that was meant, also by a bare name
+    shadow: ShadowTarget | None = None
 
 
 class Resolver:
     """What it finds, Redis remembers for all processes; this one keeps nothing."""
 
-    def __init__(self, db: Database, redis: Redis) -> None:
+    def __init__(self, db: Database, redis: Redis, secret: ServerSecret) -> None:
         self._db = db
         self._redis = redis
+        self._split_key = secret.key("alias-split")
         self._flights: SingleFlight[_Cached] = SingleFlight()
 
     async def resolve(
-        self, tenant_id: str, model: str, base_model: str, *, sticky: str
+        self, tenant_id: str, model: str, base_model: str, *, sticky: str | None
     ) -> ResolvedModel:
-        """`sticky` picks among the targets of a weighted alias: the same text, the same target.
-        Raises NotFoundError alike for what never was, is not ready, or is another tenant's."""
+        """`sticky` says who asks an alias of several versions: the same text, the same version, for
+        as long as its share does not shrink; None: any. Raises NotFoundError alike for what never
+        was, is not ready, or is another tenant's."""
         if model == base_model:
             return ResolvedModel(model, None)
         match = _MODEL.fullmatch(model)
@@ -95,9 +114,20 @@ class Resolver:
                 cached = await find()
             else:  # one looks it up for all that read the same epoch
                 cached = await self._flights.run((tenant_id, model, epoch), find)
-        if not cached.targets:
+        meaning = cached.meaning
+        if not meaning.adapters:
             raise model_not_found(model)
-        return ResolvedModel(model, _pick(cached.targets, sticky), cached.alias)
+        adapter = self._pick(tenant_id, meaning, sticky)
+        return ResolvedModel(model, adapter, meaning.alias, meaning.shadow)
+
+    def _pick(self, tenant_id: str, meaning: _Meaning, sticky: str | None) -> ResolvedAdapter:
+        if not meaning.parts:
+            return meaning.adapters[0]
+        if sticky is None:
+            return meaning.adapters[secrets.choice(meaning.parts)]
+        of_adapter, alias = meaning.adapters[0].adapter_id, meaning.alias or ""
+        part = part_of(self._split_key, tenant_id, of_adapter, alias, sticky)
+        return meaning.adapters[meaning.parts[part]]
 
     async def invalidate(self, tenant_id: str) -> None:
         """Forget the tenant's names, everywhere, now. Call it after the commit of any change."""
@@ -130,7 +160,7 @@ class Resolver:
             return
         # The epoch was read before the rows: a change in between has raised it, and this entry is
         # void from the start.
-        ttl = FOUND_TTL_S if cached.targets else MISSING_TTL_S
+        ttl = FOUND_TTL_S if cached.meaning.adapters else MISSING_TTL_S
         try:
             await self._redis.set(
                 _cache_key(tenant_id, model), msgspec.msgpack.encode(cached), ex=ttl
@@ -141,72 +171,69 @@ class Resolver:
     async def _find(
         self, tenant_id: str, model: str, match: re.Match[str], epoch: str | None
     ) -> _Cached:
-        alias, targets = await self._look_up(tenant_id, match["name"], match["which"])
-        cached = _Cached(epoch or "", targets, alias)
+        meaning = await self._look_up(tenant_id, match["name"], match["which"])
+        cached = _Cached(epoch or "", meaning)
         await self._remember(tenant_id, model, epoch, cached)
         return cached
 
-    async def _look_up(
-        self, tenant_id: str, name: str, which: str | None
-    ) -> tuple[str | None, tuple[_Target, ...]]:
+    async def _look_up(self, tenant_id: str, name: str, which: str | None) -> _Meaning:
         async with self._db.tenant_session(tenant_id) as session:
             adapter = await repository.adapter_by_name(session, tenant_id, name)
             if adapter is None:
-                return None, ()
+                return _Meaning()
             versions = [
                 row
                 for row in await repository.versions_of(session, [adapter.id])
                 if row.state in SERVABLE
             ]
-            aliases = {
-                row.alias: row.targets for row in await repository.aliases_of(session, [adapter.id])
-            }
-        return _targets(name, which, versions, aliases)
+            aliases = {row.alias: row for row in await repository.aliases_of(session, [adapter.id])}
+        return _meaning(name, which, versions, aliases)
 
 
-def _targets(
+def _meaning(
     name: str,
     which: str | None,
-    versions: list[AdapterVersionRow],
-    aliases: dict[str, list[dict[str, int]]],
-) -> tuple[str | None, tuple[_Target, ...]]:
-    """What `name[@which]` stands for, and the alias that says so. `versions` are servable, newest
-    first."""
-    by_number = {row.number: row for row in versions}
-    alias: str | None = None
+    versions: Sequence[AdapterVersionRow],
+    aliases: dict[str, AdapterAliasRow],
+) -> _Meaning:
+    """What `name[@which]` stands for. `versions` are servable, newest first."""
+    adapters = {row.number: _resolved(name, row) for row in versions}
     if which is not None and which.isdecimal():
-        weights = {int(which): 100}
-    elif which is not None or DEFAULT_ALIAS in aliases:
-        alias = which or DEFAULT_ALIAS
-        targets = aliases.get(alias, [])
-        weights = {target["version"]: target["weight"] for target in targets}
-    else:
-        newest = next((row.number for row in versions if row.state == "active"), None)
-        weights = {} if newest is None else {newest: 100}
-    # A target that has been revoked since takes no part; the others share its weight.
-    return alias, tuple(
-        _Target(weight, _resolved(name, by_number[number]))
-        for number, weight in sorted(weights.items())
-        if number in by_number
+        found = adapters.get(int(which))
+        return _Meaning() if found is None else _Meaning((found,))
+    if which is not None or DEFAULT_ALIAS in aliases:
+        row = aliases.get(which or DEFAULT_ALIAS)
+        return _Meaning() if row is None else _of_alias(row, adapters)
+    newest = next((row.number for row in versions if row.state == "active"), None)
+    return _Meaning() if newest is None else _Meaning((adapters[newest],))
+
+
+def _of_alias(row: AdapterAliasRow, adapters: dict[int, ResolvedAdapter]) -> _Meaning:
+    parts = of_serving(row.parts, adapters)
+    numbers = sorted(set(parts))
+    shadow = row.shadow and adapters.get(row.shadow["version"])
+    return _Meaning(
+        adapters=tuple(adapters[number] for number in numbers),
+        parts=bytes(numbers.index(number) for number in parts) if len(numbers) > 1 else b"",
+        alias=row.alias,
+        shadow=ShadowTarget(row.shadow["percent"], shadow) if row.shadow and shadow else None,
     )
 
 
 def _resolved(name: str, row: AdapterVersionRow) -> ResolvedAdapter:
     assert row.digest is not None  # a constraint of the table: servable is complete
     assert row.rank is not None
-    return ResolvedAdapter(row.id, name, row.number, row.digest, row.rank, row.adapter_id)
-
-
-def _pick(targets: tuple[_Target, ...], sticky: str) -> ResolvedAdapter:
-    if len(targets) == 1:
-        return targets[0].adapter
-    digest = hashlib.sha256(sticky.encode(errors="surrogatepass")).digest()
-    point = int.from_bytes(digest[:8], "big") % sum(target.weight for target in targets)
-    for target in targets:
-        if point < target.weight:
-            return target.adapter
-        point -= target.weight
-    raise AssertionError("the point lies below the sum of the weights")
+    since = row.deprecated_at if row.state == "deprecated" else None
+    return ResolvedAdapter(
+        version_id=row.id,
+        name=name,
+        version=row.number,
+        digest=row.digest,
+        rank=row.rank,
+        adapter_id=row.adapter_id,
+        deprecated_s=None if since is None else int(since.timestamp()),
+        has_chat_template=row.has_chat_template,
+    )
 
 
 def model_not_found(model: str) -> NotFoundError:
@@ -227,4 +254,4 @@ def _epoch_key(tenant_id: str) -> str:
 
 
 def _cache_key(tenant_id: str, model: str) -> str:
-    return f"tenora:models:{tenant_id}:as:{model}"
+    return f"tenora:models:{tenant_id}:means:{model}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
 from tenora_platform.auth import TenantContext
+from tenora_platform.bodies import body_of
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import new_id
@@ -25,18 +27,18 @@ from tenora_platform.registry.quota import Room
 from tenora_platform.registry.schemas import (
     Adapter,
     AdapterVersion,
-    Alias,
-    AliasUpdate,
     Preflight,
     Upload,
     UploadComplete,
     UploadCreate,
     UploadPart,
+    VersionChange,
 )
 from tenora_platform.registry.service import Registry
 from tenora_platform.registry.uploads import Uploads
 from tenora_platform.schemas import After, Deleted, Limit, ListPage, Order
 from tenora_platform.state import ReadyEngine, State
+from tenora_platform.templates.check import TEMPLATE_BYTES_MAX, template_text
 
 router = APIRouter(tags=["adapters"], route_class=EdgeRoute)
 AdapterTenant = Annotated[TenantContext, Depends(adapters_tenant)]
@@ -62,6 +64,10 @@ _ADAPTER_FORM = _form(
         "adapter_config": {**_BINARY, "description": "adapter_config.json"},
         "weights": {**_BINARY, "description": "adapter_model.safetensors"},
         "upload_id": {"type": "string", "description": "A completed upload, instead of weights"},
+        "chat_template": {
+            **_BINARY,
+            "description": "The adapter's own chat template (chat_template.jinja, at most 64 KiB)",
+        },
     },
 )
 _PREFLIGHT_FORM = _form(
@@ -99,23 +105,26 @@ async def create_adapter(
     name = MemorySink("name", NAME_BYTES_MAX)
     config = MemorySink("adapter_config", CONFIG_BYTES_MAX)
     upload_id = MemorySink("upload_id", NAME_BYTES_MAX)
+    template = MemorySink("chat_template", TEMPLATE_BYTES_MAX)
     uploads = Uploads(state, tenant)
-    version_id = new_id("adv")
-    async with uploads.weights(version_id, room) as weights:
+    declared_bytes = body_of(request).declared_bytes
+    async with uploads.weights(room, declared_bytes) as (version_id, weights):
         sinks: dict[str, Sink] = {
             "name": name,
             "adapter_config": config,
             "weights": weights,
             "upload_id": upload_id,
+            "chat_template": template,
         }
         content_type = request.headers.get("content-type", "")
         seen = await read_multipart(content_type, request.stream(), sinks)
         _require_parts(seen)
         if "upload_id" in seen:
-            received = await uploads.completed(_text(upload_id))
+            received = replace(await uploads.completed(_text(upload_id)), version_id=version_id)
         else:
             await weights.finish()
             received = ReceivedWeights(weights.bytes, weights.sha256, version_id=version_id)
+        received = replace(received, chat_template=template_text(bytes(template.data)))
         return await Registry(state, tenant).add_version(_text(name), bytes(config.data), received)
 
 
@@ -203,20 +212,20 @@ async def get_adapter_version(
     return await Registry(state, tenant).get_version(name, version)
 
 
+@router.patch("/v1/adapters/{name}/versions/{version}")
+async def change_adapter_version(
+    name: str, version: int, body: VersionChange, state: State, tenant: AdapterTenant
+) -> AdapterVersion:
+    """Deprecate a version, take that back, or revoke it everywhere within a second."""
+    return await Registry(state, tenant).set_state(name, version, body)
+
+
 @router.delete("/v1/adapters/{name}/versions/{version}")
 async def delete_adapter_version(
     name: str, version: int, state: State, tenant: AdapterTenant
 ) -> Deleted:
     deleted = await Registry(state, tenant).delete_version(name, version)
     return Deleted(id=deleted, object="adapter_version")
-
-
-@router.put("/v1/adapters/{name}/aliases/{alias}")
-async def put_adapter_alias(
-    name: str, alias: str, body: AliasUpdate, state: State, tenant: AdapterTenant
-) -> Alias:
-    """Point `name@alias` at one or several versions; `prod` is what `name` alone means."""
-    return await Registry(state, tenant).put_alias(name, alias, body.targets)
 
 
 @router.post("/v1/uploads")

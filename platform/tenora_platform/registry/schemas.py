@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenora_platform.intake.report import ValidationReport
-from tenora_platform.schemas import IdItem
+from tenora_platform.registry.tables import AdapterAliasRow
+from tenora_platform.schemas import Body, IdItem, Reason
 
 VersionState = Literal["quarantined", "validating", "active", "rejected", "deprecated", "revoked"]
 
@@ -17,7 +18,8 @@ ALIAS_NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"
 
 
 class AdapterVersion(BaseModel):
-    """One immutable version. `validation` is null until it has been examined."""
+    """One immutable version. `validation` is null until it has been examined; `has_chat_template`:
+    its chats go through a template of its own."""
 
     id: str
     object: Literal["adapter_version"] = "adapter_version"
@@ -29,9 +31,19 @@ class AdapterVersion(BaseModel):
     rank: int | None
     target_modules: list[str] | None
     bytes: int
+    has_chat_template: bool
     validation: ValidationReport | None
     created_at: datetime
     activated_at: datetime | None
+    deprecated_at: datetime | None
+
+
+class VersionChange(Body):
+    """PATCH body. `deprecated`: it serves, and its answers carry a warning; `revoked`: nothing new
+    runs on it anywhere, for ever, and its content is given back. `reason` goes to the audit log."""
+
+    state: Literal["active", "deprecated", "revoked"]
+    reason: Reason | None = None
 
 
 class Preflight(BaseModel):
@@ -47,6 +59,15 @@ class Preflight(BaseModel):
     validation: ValidationReport
 
 
+class AdapterImport(BaseModel):
+    """`source` is the URL of a folder below one of the operator's prefixes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=256)
+    source: str = Field(max_length=2048)
+
+
 class AliasTarget(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -54,12 +75,13 @@ class AliasTarget(BaseModel):
     weight: int = Field(ge=1, le=100)
 
 
-class AliasUpdate(BaseModel):
-    """PUT body: the weights of the targets add up to 100."""
+class Shadow(BaseModel):
+    """A copy of `percent` of an alias' requests runs on `version`; its answers are not sent."""
 
     model_config = ConfigDict(extra="forbid")
 
-    targets: list[AliasTarget] = Field(min_length=1, max_length=16)
+    version: int = Field(ge=1, lt=2**31)
+    percent: int = Field(ge=1, le=100)
 
 
 class Alias(BaseModel):
@@ -67,7 +89,18 @@ class Alias(BaseModel):
     name: str
     alias: str
     targets: list[AliasTarget]
+    shadow: Shadow | None
     updated_at: datetime
+
+    @classmethod
+    def of(cls, name: str, row: AdapterAliasRow) -> Self:
+        return cls(
+            name=name,
+            alias=row.alias,
+            targets=[AliasTarget(**target) for target in row.targets],
+            shadow=None if row.shadow is None else Shadow(**row.shadow),
+            updated_at=row.updated_at,
+        )
 
 
 class Adapter(IdItem):
@@ -83,6 +116,7 @@ class Adapter(IdItem):
     rank: int | None
     target_modules: list[str] | None
     bytes: int
+    has_chat_template: bool
     validation: ValidationReport | None
     aliases: list[Alias]
     versions: list[AdapterVersion]

@@ -1,4 +1,4 @@
-"""What can be done with adapters: add a version, list, point an alias, delete. Each change is one
+"""What can be done with adapters: add a version, list, deprecate, delete. Each change is one
 transaction with its audit entry, then the hot-adapter cache is told. It knows rows and storage;
 what is inside an adapter is the intake's business."""
 
@@ -26,20 +26,19 @@ from tenora_platform.registry.forgetting import forget_content
 from tenora_platform.registry.incoming import ReceivedWeights
 from tenora_platform.registry.quota import check_names, check_storage
 from tenora_platform.registry.repository import PENDING, SERVABLE
+from tenora_platform.registry.reservations import end_reservation
 from tenora_platform.registry.schemas import (
     ADAPTER_NAME,
-    ALIAS_NAME,
     Adapter,
     AdapterVersion,
     Alias,
-    AliasTarget,
+    VersionChange,
 )
 from tenora_platform.registry.storage import AdapterStorage
 from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
 
 VERSIONS_MAX = 1000  # of one adapter, over its life
-ALIASES_MAX = 64
 
 
 class Registry:
@@ -75,6 +74,7 @@ class Registry:
                     staging_key=staging_key,
                     upload_id=weights.upload_id,
                     weights_sha256=weights.sha256,
+                    chat_template=weights.chat_template,
                     created_by=self._tenant.key_id,
                 )
                 adapter.next_version += 1
@@ -85,7 +85,12 @@ class Registry:
                     "adapter_version.create",
                     row.id,
                     f"{adapter.name}@{row.number}",
-                    after={"state": row.state, "bytes": row.bytes, "sha256": row.weights_sha256},
+                    after={
+                        "state": row.state,
+                        "bytes": row.bytes,
+                        "sha256": row.weights_sha256,
+                        **({"source": weights.source} if weights.source else {}),
+                    },
                 )
                 await session.refresh(row)
                 view = version_view(adapter.name, row)
@@ -108,6 +113,8 @@ class Registry:
         was one. Serialised per tenant, so that two uploads cannot both take the last place."""
         tenant_id = self._tenant.tenant_id
         await lock(session, f"registry:{tenant_id}")
+        if weights.version_id is not None:
+            await end_reservation(session, weights.version_id)
         await self._check_quota(session, name, weights)
         if weights.upload_id and not await repository.claim_upload(session, weights.upload_id):
             raise ConflictError(
@@ -129,7 +136,9 @@ class Registry:
         self, session: AsyncSession, name: str, weights: ReceivedWeights
     ) -> None:
         more = weights.bytes if weights.upload_id is None else 0  # an upload counts already
-        await check_storage(session, self._tenant, more, param="weights")
+        await check_storage(
+            session, self._tenant, more, param="weights", besides=weights.version_id
+        )
         await check_names(session, self._tenant, name)
 
     def _check_name(self, name: str) -> None:
@@ -177,45 +186,6 @@ class Registry:
             adapter = await self._require(session, name)
             return version_view(name, await _require_version(session, adapter, number))
 
-    async def put_alias(self, name: str, alias: str, targets: Sequence[AliasTarget]) -> Alias:
-        """Point an alias, at once for every new request. Raises NotFoundError, BadRequestError."""
-        _check_alias(alias, targets)
-        async with self._session() as session:
-            adapter = await self._require(session, name, for_update=True)
-            versions = await repository.versions_of(session, [adapter.id])
-            servable = {row.number for row in versions if row.state in SERVABLE}
-            for place, target in enumerate(targets):
-                if target.version not in servable:
-                    raise BadRequestError(
-                        f"{name} has no active version {target.version}.",
-                        param=f"targets[{place}].version",
-                        code="invalid_value",
-                    )
-            aliases = await repository.aliases_of(session, [adapter.id])
-            existing = {row.alias: row.targets for row in aliases}
-            if alias not in existing and len(existing) >= ALIASES_MAX:
-                raise ConflictError(f"{name} has {ALIASES_MAX} aliases already.", param="alias")
-            row = await repository.put_alias(
-                session,
-                AdapterAliasRow(
-                    tenant_id=self._tenant.tenant_id,
-                    adapter_id=adapter.id,
-                    alias=alias,
-                    targets=[target.model_dump() for target in targets],
-                ),
-            )
-            await self._audit(
-                session,
-                "adapter_alias.put",
-                adapter.id,
-                f"{name}@{alias}",
-                before={"targets": existing[alias]} if alias in existing else None,
-                after={"targets": row.targets},
-            )
-            view = _alias_view(name, row)
-        await self._resolver.invalidate(self._tenant.tenant_id)
-        return view
-
     async def delete(self, name: str) -> str:
         """Revoke every version and free the name. Returns the adapter's id."""
         async with self._session() as session:
@@ -243,18 +213,66 @@ class Registry:
             row = await _require_version(session, adapter, number)
             if row.state == "revoked":
                 raise NotFoundError(f"{name}@{number} has been deleted already.", param="version")
-            before = {"state": row.state}
-            await self._revoke(session, row)
-            await self._audit(
-                session,
-                "adapter_version.delete",
-                row.id,
-                f"{name}@{number}",
-                before=before,
-                after={"state": "revoked"},
-            )
+            await self._revoke_one(session, adapter, row, "adapter_version.delete", None)
         await self._after_revoking([row])
         return row.id
+
+    async def set_state(self, name: str, number: int, change: VersionChange) -> AdapterVersion:
+        """`deprecated` still serves, and says so; `revoked` is as `delete_version`. What is so
+        already stays. Raises NotFoundError, ConflictError for a version that does not serve."""
+        async with self._session() as session:
+            adapter = await self._require(session, name, for_update=True)
+            row = await _require_version(session, adapter, number)
+            before, state = row.state, change.state
+            if before == state:
+                return version_view(name, row)
+            if state == "revoked":
+                action = "adapter_version.revoke"
+                await self._revoke_one(session, adapter, row, action, change.reason)
+            elif before not in SERVABLE:
+                raise ConflictError(
+                    f"{name}@{number} is {before}; only a version that serves can be made {state}.",
+                    param="state",
+                    code="version_not_serving",
+                )
+            else:
+                row.state = state
+                row.deprecated_at = datetime.now(UTC) if state == "deprecated" else None
+                action = f"adapter_version.{'deprecate' if state == 'deprecated' else 'reinstate'}"
+                await self._note_state(session, adapter, row, action, before, change.reason)
+            await session.refresh(row)
+            view = version_view(name, row)
+        if state == "revoked":
+            await self._after_revoking([row])
+        else:
+            await self._resolver.invalidate(self._tenant.tenant_id)
+        return view
+
+    async def _revoke_one(
+        self,
+        session: AsyncSession,
+        adapter: AdapterRow,
+        row: AdapterVersionRow,
+        action: str,
+        reason: str | None,
+    ) -> None:
+        before = row.state
+        await self._revoke(session, row)
+        await session.refresh(row)
+        await self._note_state(session, adapter, row, action, before, reason)
+
+    async def _note_state(
+        self,
+        session: AsyncSession,
+        adapter: AdapterRow,
+        row: AdapterVersionRow,
+        action: str,
+        before: str,
+        reason: str | None,
+    ) -> None:
+        why = {} if reason is None else {"reason": reason}
+        label, after = f"{adapter.name}@{row.number}", {"state": row.state, **why}
+        await self._audit(session, action, row.id, label, before={"state": before}, after=after)
 
     async def _revoke(self, session: AsyncSession, row: AdapterVersionRow) -> None:
         states = (*SERVABLE, *PENDING, "rejected")
@@ -297,30 +315,13 @@ class Registry:
     ) -> None:
         await self._state.audit.append(
             session,
-            actor=self._tenant.key_id,
+            actor=self._tenant.actor,
             action=action,
             target=target,
             tenant_id=self._tenant.tenant_id,
             before=before,
             after=after,
             details={"name": name},
-        )
-
-
-def _check_alias(alias: str, targets: Sequence[AliasTarget]) -> None:
-    if re.fullmatch(ALIAS_NAME[1:-1], alias) is None:
-        raise BadRequestError(
-            "An alias starts with a letter and has 1 to 63 letters, digits, '.', '_' or '-'.",
-            param="alias",
-            code="invalid_value",
-        )
-    if sum(target.weight for target in targets) != 100:
-        raise BadRequestError(
-            "The weights of the targets must add up to 100.", param="targets", code="invalid_value"
-        )
-    if len({target.version for target in targets}) != len(targets):
-        raise BadRequestError(
-            "A version appears twice among the targets.", param="targets", code="invalid_value"
         )
 
 
@@ -350,7 +351,7 @@ def _adapter_view(
     versions: Sequence[AdapterVersionRow],
     aliases: Sequence[AdapterAliasRow],
 ) -> Adapter:
-    views = [version_view(adapter.name, row) for row in versions]
+    views = [_without_picture(version_view(adapter.name, row)) for row in versions]
     newest = next((view for view in views if view.state != "revoked"), views[0])
     return Adapter(
         id=adapter.id,
@@ -362,10 +363,18 @@ def _adapter_view(
         rank=newest.rank,
         target_modules=newest.target_modules,
         bytes=newest.bytes,
+        has_chat_template=newest.has_chat_template,
         validation=newest.validation,
-        aliases=[_alias_view(adapter.name, row) for row in aliases],
+        aliases=[Alias.of(adapter.name, row) for row in aliases],
         versions=views,
     )
+
+
+def _without_picture(view: AdapterVersion) -> AdapterVersion:
+    """As lists show it: kilobytes for each version are for who asks for that version."""
+    if view.validation is not None and view.validation.facts is not None:
+        view.validation.facts.picture = None
+    return view
 
 
 def version_view(name: str, row: AdapterVersionRow) -> AdapterVersion:
@@ -380,17 +389,10 @@ def version_view(name: str, row: AdapterVersionRow) -> AdapterVersion:
             "rank": row.rank,
             "target_modules": row.target_modules,
             "bytes": row.bytes,
+            "has_chat_template": row.has_chat_template,
             "validation": row.report,
             "created_at": row.created_at,
             "activated_at": row.activated_at,
+            "deprecated_at": row.deprecated_at,
         }
-    )
-
-
-def _alias_view(name: str, row: AdapterAliasRow) -> Alias:
-    return Alias(
-        name=name,
-        alias=row.alias,
-        targets=[AliasTarget(**target) for target in row.targets],
-        updated_at=row.updated_at,
     )

@@ -1,14 +1,14 @@
-"""Files for the length of a check: what an adapter's examination reads, away from the store. Knows
-no adapter and no tenant."""
+"""Files for the length of a check: what an adapter's examination reads, away from the store. They
+have no name, so that nothing of them outlives their process. Knows no adapter and no tenant."""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-from tenora_platform.ids import new_id
+from typing import BinaryIO
 
 STALE_S = 3600  # after its last byte; files that somebody still writes are younger
 
@@ -20,18 +20,16 @@ class Spool:
         self._folder = folder
 
     def sweep(self) -> None:
-        """Remove what a crash has left."""
+        """Remove what a crash has left: of a version of ours whose files had names, and where the
+        disk's file system knows no others."""
         for path in self._folder.glob("spool_*"):
             with contextlib.suppress(FileNotFoundError):  # its owner was quicker
                 if path.stat().st_mtime < time.time() - STALE_S:
                     path.unlink()
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[Path]:
-        """A path for a file that is removed when the block ends, however it ends."""
+    def file(self) -> Iterator[BinaryIO]:
+        """An empty file that is gone when the block ends, or the process, however they end."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / new_id("spool")
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+        with tempfile.TemporaryFile(dir=self._folder, prefix="spool_", buffering=0) as file:
+            yield file

@@ -4,10 +4,14 @@ config and the weights by content digest. Knows keys and objects, not rows."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import obstore
+from obstore import Bytes
 from obstore.store import LocalStore, ObjectStore
 
 from tenora_engine.adapters.identity import config_key, weights_key
@@ -28,7 +32,7 @@ class AdapterStorage:
         if isinstance(self._objects, LocalStore) and self._objects.prefix is not None:
             require_room(Path(self._objects.prefix), more_bytes, self._reserve_bytes)
 
-    async def _put(self, key: str, content: bytes | Path) -> None:
+    async def _put(self, key: str, content: bytes | BinaryIO) -> None:
         """Durable when it returns; when it raises, StorageFullError for one, nothing is left."""
         self.require_room(_size(content))
         with full_disk_named():
@@ -58,24 +62,31 @@ class AdapterStorage:
             async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
                 yield chunk
 
-    async def fetch(self, keys: Sequence[str], target: Path) -> None:
-        """Write these objects to `target`, one after the other. Raises FileNotFoundError."""
-        with target.open("wb") as file:
+    async def fetch(self, keys: Sequence[str], target: BinaryIO) -> str:
+        """Write these objects to `target`, one after the other; the SHA-256 of them all, in hex.
+        Raises FileNotFoundError."""
+        digest = hashlib.sha256()
+        with full_disk_named():
             async for chunk in self.read(keys):
-                await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(_write_all, target, chunk)
+                await asyncio.to_thread(digest.update, chunk)
+        return digest.hexdigest()
 
     async def discard_staged(self, key: str) -> None:
         await self.discard([f"{key}/adapter_config.json", staged_weights(key)])
 
-    async def publish(self, digest: str, config: bytes, weights: Path) -> None:
+    async def publish(self, digest: str, config: bytes, weights: BinaryIO) -> None:
         """Store checked content under its digest. The config goes last: whoever finds it finds
         the weights too."""
+        weights.seek(0)
         await self._put(weights_key(digest), weights)
         await self._put(config_key(digest), config)
 
     async def published(self, digest: str) -> bool:
+        """Both: while it was published, somebody may have been withdrawing the same content."""
         try:
-            await obstore.head_async(self._objects, config_key(digest))
+            for key in (config_key(digest), weights_key(digest)):
+                await obstore.head_async(self._objects, key)
         except FileNotFoundError:
             return False
         return True
@@ -92,8 +103,15 @@ class AdapterStorage:
                 continue  # gone already, as wanted; some stores say so and some do not
 
 
-def _size(content: bytes | Path) -> int:
-    return content.stat().st_size if isinstance(content, Path) else len(content)
+def _size(content: bytes | BinaryIO) -> int:
+    return len(content) if isinstance(content, bytes) else os.fstat(content.fileno()).st_size
+
+
+def _write_all(file: BinaryIO, data: Bytes) -> None:
+    """A raw file may take less than it is given, where its disk is nearly full."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def staged_weights(key: str) -> str:

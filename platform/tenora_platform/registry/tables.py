@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, Integer, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from tenora_platform.db import Base
 
@@ -29,7 +29,9 @@ class AdapterRow(Base):
 class AdapterVersionRow(Base):
     """`digest`, `rank` and `target_modules` are known once the check has accepted it. Until its
     upload has been given back, `staging_key` says where it lies, and `upload_id` of which resumable
-    upload the parts are its weights, if they are."""
+    upload the parts are its weights, if they are. `check_attempts` are checks that were begun and
+    whose end nobody saw. `chat_template` is the adapter's own, if it has one; it is read by name
+    alone."""
 
     __tablename__ = "adapter_versions"
 
@@ -46,15 +48,21 @@ class AdapterVersionRow(Base):
     rank: Mapped[int | None] = mapped_column(Integer)
     target_modules: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     report: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    chat_template: Mapped[str | None] = mapped_column(Text, deferred=True, deferred_raiseload=True)
+    has_chat_template: Mapped[bool] = column_property(chat_template.is_not(None))
     created_by: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    check_attempts: Mapped[int] = mapped_column(Integer, server_default="0")
+    check_begun_at: Mapped[datetime | None] = mapped_column(_Time)
     activated_at: Mapped[datetime | None] = mapped_column(_Time)
+    deprecated_at: Mapped[datetime | None] = mapped_column(_Time)
     revoked_at: Mapped[datetime | None] = mapped_column(_Time)
     released_at: Mapped[datetime | None] = mapped_column(_Time)
 
 
 class AdapterAliasRow(Base):
-    """`targets` is `[{"version": number, "weight": percent}]`, adding up to 100."""
+    """`targets` is `[{"version": number, "weight": percent}]`, adding up to 100; `parts` the
+    version of each part of its callers (see `split`); `shadow` is `{"version", "percent"}`."""
 
     __tablename__ = "adapter_aliases"
 
@@ -62,6 +70,8 @@ class AdapterAliasRow(Base):
     adapter_id: Mapped[str] = mapped_column(Text, primary_key=True)
     alias: Mapped[str] = mapped_column(Text, primary_key=True)
     targets: Mapped[list[dict[str, int]]] = mapped_column(JSONB)
+    parts: Mapped[list[int]] = mapped_column(ARRAY(Integer))
+    shadow: Mapped[dict[str, int] | None] = mapped_column(JSONB(none_as_null=True))
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 

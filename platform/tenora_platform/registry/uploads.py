@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
@@ -26,6 +26,7 @@ from tenora_platform.locks import lock
 from tenora_platform.registry import repository
 from tenora_platform.registry.incoming import IncomingObject, ReceivedWeights, incoming
 from tenora_platform.registry.quota import Room, check_storage, storage_exceeded, storage_left
+from tenora_platform.registry.reservations import RECEIVING, Reservations
 from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
 from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
 from tenora_platform.registry.tables import UploadPartRow, UploadRow
@@ -67,9 +68,21 @@ class Uploads:
         """Raises StorageFullError where the store has no such room."""
         self._storage.require_room(more_bytes)
 
-    def weights(self, version_id: str, room: Room) -> AbstractAsyncContextManager[IncomingObject]:
-        """To receive the weights of the version that will have this id."""
-        return incoming(self._storage, staged_weights(f"staging/{version_id}"), room)
+    @asynccontextmanager
+    async def weights(
+        self, room: Room, declared_bytes: int | None
+    ) -> AsyncIterator[tuple[str, IncomingObject]]:
+        """To receive the weights of a version, in a body of so many bytes; the id that it will
+        have. They count as stored meanwhile."""
+        reservations = Reservations(self._state.db, self._tenant)
+        async with reservations.receiving(room, declared_bytes) as reserved:
+            staging = f"staging/{reserved.version_id}"
+            try:
+                async with incoming(self._storage, staged_weights(staging), reserved.room) as file:
+                    yield reserved.version_id, file
+            except BaseException:
+                await asyncio.shield(self._storage.discard_staged(staging))
+                raise
 
     def part(
         self, upload_id: str, part_id: str, room: Room
@@ -240,7 +253,9 @@ class Uploads:
         self, session: AsyncSession, upload_id: str, *, for_update: bool = False
     ) -> UploadRow:
         query = select(UploadRow).where(
-            UploadRow.tenant_id == self._tenant.tenant_id, UploadRow.id == upload_id
+            UploadRow.tenant_id == self._tenant.tenant_id,
+            UploadRow.id == upload_id,
+            UploadRow.status != RECEIVING,
         )
         row: UploadRow | None = await session.scalar(
             query.with_for_update() if for_update else query

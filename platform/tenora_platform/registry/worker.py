@@ -1,6 +1,6 @@
 """IntakeWorker: checks uploads in the background and gives back the content of revoked versions.
 All it needs to know is in the database and the store, so a crash costs a check begun anew, no more.
-"""
+The check itself runs in a process apart (`intake.checker`)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_engine.adapters.identity import adapter_digest
 from tenora_platform.events import repository as events
-from tenora_platform.intake.check import CheckedAdapter, check_adapter
+from tenora_platform.intake.check import CheckedAdapter
+from tenora_platform.intake.checker import CheckLostError, lost_too_often
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
-from tenora_platform.registry import repository
-from tenora_platform.registry.repository import PENDING
+from tenora_platform.registry import repository, reservations
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
@@ -30,6 +31,8 @@ RETRY_S = 5.0  # after a failure of the database or the store
 RELEASE_AFTER = timedelta(minutes=10)
 """How long the content of a revoked version stays: running requests may still have to load it."""
 BATCH = 16
+ATTEMPTS_MAX = 5
+"""Checks of one version that may be lost with the process or the machine, before it is refused."""
 TOLD_MAX = 20
 """Problems of a rejected version that its event names; its report has all."""
 
@@ -66,32 +69,53 @@ class IntakeWorker:
         before the engine has loaded: only then the base model's shapes are known."""
         released = await self._release_revoked()
         released = await self._expire_uploads() or released
-        if not self._state.engine_life.started:
-            return released
-        async with self._state.db.admin_session() as session:
-            pending = await repository.pending_versions(session, BATCH)
-        checked = [await self._try_check(row) for row in pending]
+        checked, failures = False, list[Exception]()
+        if self._state.engine_life.started:
+            checked, failures = await self._take_turns()
         await self._discard_checked()
-        failures = [outcome for outcome in checked if isinstance(outcome, Exception)]
         if failures:
             raise failures[0]
-        return released or any(checked)
+        return released or checked
 
-    async def _try_check(self, row: AdapterVersionRow) -> bool | Exception:
-        """A failure is given back, so that the versions behind this one have their turn first."""
-        try:
-            return await self._check_one(row)
-        except Exception as error:
-            return error
+    async def _take_turns(self) -> tuple[bool, list[Exception]]:
+        """Check what waits, asking before each check whose turn it is: a tenant that uploads
+        hundreds delays another by one. A failure lets the versions behind have their turn first.
+        Whether anything was checked, and what failed."""
+        tried: set[str] = set()
+        failures: list[Exception] = []
+        checked = False
+        while len(tried) < BATCH:
+            async with self._state.db.admin_session() as session:
+                pending = await repository.pending_versions(session, 2 * BATCH)
+            row = next((each for each in pending if each.id not in tried), None)
+            if row is None:
+                break
+            tried.add(row.id)
+            try:
+                checked = await self._check_one(row) or checked
+            except Exception as error:
+                failures.append(error)
+        return checked, failures
 
     async def _check_one(self, row: AdapterVersionRow) -> bool:
         async with self._claimed(row.id) as claimed:
             if not claimed:
                 return False
             async with self._state.db.admin_session() as session:
-                if not await repository.move_state(session, row.id, "validating", when=PENDING):
-                    return False  # deleted meanwhile
-            await self._examine(row)
+                attempts = await repository.begin_check(session, row.id, datetime.now(UTC))
+            if attempts is None:
+                return False  # deleted meanwhile
+            if attempts > ATTEMPTS_MAX:
+                await self._reject(row, lost_too_often(ATTEMPTS_MAX).report)
+                return True
+            try:
+                await self._examine(row)
+            except CheckLostError as error:
+                _log.warning("check lost", version=row.id, attempt=attempts, reason=str(error))
+            except BaseException:
+                async with self._state.db.admin_session() as session:
+                    await repository.uncount_check(session, row.id)
+                raise
         return True
 
     @asynccontextmanager
@@ -103,30 +127,32 @@ class IntakeWorker:
 
     async def _examine(self, row: AdapterVersionRow) -> None:
         assert row.staging_key is not None  # pending versions have one
-        with self._spool.place() as weights:
+        with self._spool.file() as weights:
             try:
                 config = await self._storage.staged_config(row.staging_key)
-                await self._storage.fetch(await self._weights_keys(row), weights)
+                sha256 = await self._storage.fetch(await self._weights_keys(row), weights)
             except FileNotFoundError:
                 await self._reject(row, _lost())
                 return
-            checked = await asyncio.to_thread(
-                check_adapter,
-                config,
-                weights,
-                self._state.engine.model,
-                self._state.settings.max_rank,
-            )
-            if not checked.report.accepted:
-                await self._reject(row, checked.report)
-            elif checked.weights_sha256 != row.weights_sha256:
+            if sha256 != row.weights_sha256:
                 await self._reject(row, _damaged())
-            else:
-                assert checked.digest is not None
-                assert checked.config is not None
-                # The object is durable before any row refers to it.
-                await self._storage.publish(checked.digest, checked.config, weights)
-                await self._activate(row, checked, checked.digest, checked.config)
+                return
+            checked = await self._state.checker.check(
+                config, weights, self._state.engine.model, self._state.settings.max_rank
+            )
+            if not checked.report.accepted or checked.config is None:
+                await self._reject(row, checked.report)
+                return
+            problem = await self._state.templates.check(row.id, self._state.engine.text)
+            if problem is not None:
+                await self._reject(row, ValidationReport(problems=[problem]))
+                return
+            # Of what lies here, not of what the check says: an adapter that took its check over
+            # could name the content of somebody else.
+            digest = adapter_digest(checked.config, sha256)
+            # The object is durable before any row refers to it.
+            await self._storage.publish(digest, checked.config, weights)
+            await self._activate(row, checked, digest, checked.config)
 
     async def _weights_keys(self, row: AdapterVersionRow) -> list[str]:
         """Where the version's weights wait, in the file's order."""
@@ -167,7 +193,7 @@ class IntakeWorker:
                     after={"state": "active", "digest": digest, "rank": checked.rank},
                 )
                 await self._tell(session, row, "adapter.active", {"digest": digest})
-            elif not await repository.digest_in_use(session, digest):
+            elif not await repository.kept_digests(session, [digest]):
                 await self._storage.withdraw(digest)  # deleted while it was being checked
         if moved:
             await self._resolver.invalidate(row.tenant_id)
@@ -228,24 +254,28 @@ class IntakeWorker:
         return bool(revoked)
 
     async def _expire_uploads(self) -> bool:
-        """Give back the parts of uploads that nobody completed or used in time."""
+        """Give back what nobody completed or used in time, and what stopped coming."""
         async with self._state.db.admin_session() as session:
             expired = await repository.expire_uploads(session, datetime.now(UTC), BATCH)
+            lapsed = await reservations.lapsed(session, BATCH)
         for upload_id, part_ids in expired.items():
             await self._storage.discard([part_key(upload_id, part) for part in part_ids])
-        return bool(expired)
+        for version_id in lapsed:
+            await self._storage.discard_staged(f"staging/{version_id}")
+        return bool(expired or lapsed)
 
     async def _release(self, row: AdapterVersionRow) -> None:
-        """Delete the content unless a version of any tenant refers to it."""
+        """Delete the content unless a version of any tenant has it, or has not released it yet."""
         async with self._state.db.admin_session() as session:
-            if row.digest is not None:
-                await lock(session, f"content:{row.digest}")
-                if not await repository.digest_in_use(session, row.digest):
-                    await self._storage.withdraw(row.digest)
-            now = datetime.now(UTC)
+            now, digest = datetime.now(UTC), row.digest
+            if digest is not None:
+                await lock(session, f"content:{digest}")
             await repository.move_state(
                 session, row.id, "revoked", when=("revoked",), released_at=now
             )
+            # One revoked a moment ago may still be asked for by requests that run.
+            if digest is not None and not await repository.kept_digests(session, [digest]):
+                await self._storage.withdraw(digest)
 
 
 def _lost() -> ValidationReport:

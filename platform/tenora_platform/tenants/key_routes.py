@@ -48,8 +48,8 @@ async def own_keys(session: TenantSession, state: State, tenant: KeysTenant) -> 
         tenant_id=tenant.tenant_id,
         audit=state.audit,
         secret=state.secret,
-        actor=f"api_key:{tenant.key_id}",
-        asker_id=tenant.key_id,
+        actor=tenant.actor,
+        asker_id=tenant.key_id if tenant.role is None else None,
     )
 
 

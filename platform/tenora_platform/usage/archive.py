@@ -8,14 +8,17 @@ import asyncio
 import gzip
 import io
 import json
+import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import obstore
 from obstore.store import ObjectStore
 from sqlalchemy import Select, delete, select
@@ -32,7 +35,6 @@ PART_ROWS = 250_000
 
 _AT_ONCE = 5000
 _COLUMNS = (*EVENT_COLUMNS, "seal")
-_TIMES = ("event_time", "ingested_at")
 _TOKENS = [
     EVENT_COLUMNS.index(name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")
 ]
@@ -59,8 +61,49 @@ class ArchivedEvent:
         return UsageEventRow(**dict(zip(EVENT_COLUMNS, self.values, strict=True)), seal=self.seal)
 
 
+_Small = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
+_Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Real = Annotated[float, msgspec.Meta(gt=-1e38, lt=1e38)]
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Line(msgspec.Struct):
+    """A line of a file: EVENT_COLUMNS as their table has them, and the seal."""
+
+    event_id: str
+    tenant_id: str
+    request: UUID
+    sequence: _Int
+    tenant_no: _Int
+    series_id: _Int
+    event_time: _Time
+    ingested_at: _Time
+    prompt_tokens: _Int
+    cached_tokens: _Int
+    output_tokens: _Int
+    max_tokens: _Int | None
+    cold_loads: _Small
+    finish_reason: str
+    residency: str | None
+    queue_ms: _Real
+    adapter_load_ms: _Real
+    first_token_ms: _Real | None
+    duration_ms: _Real
+    preemptions: _Small
+    x_request_id: str | None
+    price_version_no: _Int | None
+    amount: Decimal | None
+    positions: list[_Long] | None
+    seal: _Long
+
+
+_read_line = msgspec.json.Decoder(_Line).decode
+_values_of = attrgetter(*EVENT_COLUMNS)
+
+
 @dataclass
-class _Tally:
+class Tally:
     """What is compared of events that were written with those that are read back."""
 
     rows: int = 0
@@ -124,7 +167,7 @@ class UsageArchive:
     async def _write_part(
         self, month: date, number: int, events: Sequence[ArchivedEvent]
     ) -> UsageArchiveRow:
-        tally = _Tally()
+        tally = Tally()
         for event in events:
             tally.add(event)
         content = await asyncio.to_thread(_packed, events)
@@ -145,7 +188,7 @@ class UsageArchive:
 
     async def _prove(self, row: UsageArchiveRow) -> None:
         """Read the file back: its digest, the seal of each event, and their sums."""
-        tally = _Tally()
+        tally = Tally()
         async for event in self.read(row):
             tally.add(event)
         if (tally.rows, tally.sums) != (row.rows, row.sums):
@@ -169,10 +212,9 @@ class UsageArchive:
             raise ArchiveError(f"{row.path} is missing") from error
         if sha256(content).hexdigest() != row.sha256:
             raise ArchiveError(f"{row.path} is not the file that was written")
-        for number, line in enumerate(_lines(content)):
+        for number, event in enumerate(events_in(content)):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # others of this process wait
-            event = _event_of(line)
             self._check(event)
             yield event
 
@@ -218,17 +260,13 @@ def _plain(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def _lines(content: bytes) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        yield from file
-
-
-def _event_of(line: bytes) -> ArchivedEvent:
-    named = json.loads(line)
-    named["request"] = UUID(named["request"])
-    for column in _TIMES:
-        named[column] = datetime.fromisoformat(named[column])
-    if named["amount"] is not None:
-        named["amount"] = Decimal(named["amount"])
-    values = tuple(named[column] for column in EVENT_COLUMNS)
-    return ArchivedEvent(named["tenant_id"], named["event_id"], values, named["seal"])
+def events_in(content: bytes) -> Iterator[ArchivedEvent]:
+    """Of a file, as they come; no seal is looked at. Raises ArchiveError where it is none of
+    ours."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            for line in file:
+                read = _read_line(line)
+                yield ArchivedEvent(read.tenant_id, read.event_id, _values_of(read), read.seal)
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+        raise ArchiveError(f"it cannot be read as lines of events: {error}") from error

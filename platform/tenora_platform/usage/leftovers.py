@@ -11,14 +11,14 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import Metered, UsageRecord
 from tenora_platform.billing import waiting
 from tenora_platform.billing.service import rate_waiting
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.usage import repository
 from tenora_platform.usage.ids import event_text, request_text, x_request_id_of
 from tenora_platform.usage.occupancy import rate_waiting_occupancy
-from tenora_platform.usage.records import record_of
+from tenora_platform.usage.records import occupancy_record_of, record_of
 from tenora_platform.usage.schemas import DeadLetter, Reconciliation, UnratedEvent
 from tenora_platform.usage.sink import UsageSink
 from tenora_platform.usage.tables import DeadLetterRow
@@ -98,10 +98,11 @@ class Leftovers:
         self._after = letters[-1].event_id if len(letters) == LETTERS_AT_ONCE else ""
 
 
-def _record(letter: DeadLetterRow) -> UsageRecord | None:
+def _record(letter: DeadLetterRow) -> Metered | None:
     try:
         if letter.raw is not None:
-            return record_of(letter.raw)
+            is_request = letter.sequence is not None or letter.request is None
+            return (record_of if is_request else occupancy_record_of)(letter.raw)
         if letter.reason.startswith(_BEFORE_RAW):
             return msgspec.convert(letter.record, UsageRecord)
     except msgspec.MsgspecError:

@@ -14,7 +14,6 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.db import Database, plain_reason
 from tenora_platform.locks import try_lock
 from tenora_platform.operations.metrics import Metrics
@@ -30,6 +29,19 @@ _MONTHS = text(
     "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'usage_events'::regclass"
 )
 _STRAYS = text("SELECT count(*) FROM (SELECT FROM usage_events WHERE request >= :end) AS strays")
+_OF_CUT_HOURS = text(
+    """
+    SELECT 1
+      FROM credit_grants AS g JOIN tenants AS t ON t.id = g.tenant_id,
+           LATERAL (VALUES (g.created_at), (g.expires_at)) AS bound (at),
+           LATERAL (SELECT date_trunc('hour', bound.at, 'UTC')) AS cut (hour)
+     WHERE bound.at > cut.hour AND EXISTS (
+           SELECT FROM usage_events AS e
+            WHERE e.request >= :low AND e.request < :high AND e.tenant_no = t.no
+              AND e.event_time >= cut.hour AND e.event_time < cut.hour + interval '1 hour')
+     LIMIT 1
+    """
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -94,7 +106,7 @@ class UsageMonths:
         """Archive it and drop it, unless it is still needed as it is."""
         low, high = bound(month), bound(after(month, 1))
         async with self._db.patient().admin_session() as session:
-            if not await try_lock(session, _LOCK) or await _is_needed(session, month, low, high):
+            if not await try_lock(session, _LOCK) or await _is_needed(session, low, high):
                 return False
             rows = await self._archive.write(month, low, high)
             await session.scalar(select(func.drop_usage_month(month)))
@@ -102,16 +114,11 @@ class UsageMonths:
         return True
 
 
-async def _is_needed(session: AsyncSession, month: date, low: UUID, high: UUID) -> bool:
-    """Whether an event of it waits for a price; or credit begins or ends in it, in the middle of an
-    hour, of which only events tell the parts."""
+async def _is_needed(session: AsyncSession, low: UUID, high: UUID) -> bool:
+    """Whether one of these events waits for a price; or is of an hour in which its tenant's credit
+    begins or ends, for the parts of that hour are told by events alone."""
+    between = {"low": low, "high": high}
     waiting = text("SELECT 1 FROM unrated_events WHERE request >= :low AND request < :high LIMIT 1")
-    if await session.scalar(waiting, {"low": low, "high": high}):
+    if await session.scalar(waiting, between):
         return True
-    first = datetime(month.year, month.month, 1, tzinfo=UTC)
-    end = datetime.combine(after(month, 1), first.time(), UTC)
-    grant = CreditGrantRow
-    query = select(grant.id).where(
-        grant.created_at.between(first, end) | grant.expires_at.between(first, end)
-    )
-    return await session.scalar(query.limit(1)) is not None
+    return await session.scalar(_OF_CUT_HOURS, between) is not None

@@ -12,24 +12,27 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Date, Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tenora_platform.billing.price_lists import PriceList
+from tenora_platform.billing.price_lists import METERS, PriceList
 from tenora_platform.billing.rating import Billable, Rating, rate_again
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.tenants.tables import TenantRow
-from tenora_platform.usage.records import stored_billable
-from tenora_platform.usage.sums import moves
+from tenora_platform.usage.records import held_billable, stored_billable
+from tenora_platform.usage.sums import AMOUNTS, COUNTS, moves
 from tenora_platform.usage.tables import (
+    OccupancyEventRow,
     UsageDayRow,
     UsageEventRow,
     UsageHourRow,
     UsageSeriesRow,
 )
 
-Group = Literal["tenant", "adapter", "adapter_version", "api_key", "model", "tier"]
+Group = Literal["tenant", "adapter", "adapter_version", "api_key", "model", "tier", "kind"]
 Unit = Literal["hour", "day", "month"]
 _MIDNIGHT = time(tzinfo=UTC)
+_FREE = Decimal(0)
+_MEASURED = (*COUNTS, *METERS)
 
 _COLUMNS: Mapping[Group, tuple[tuple[str, ColumnElement[Any]], ...]] = {
     "tenant": (("tenant_id", UsageSeriesRow.tenant_id.expression),),
@@ -41,6 +44,7 @@ _COLUMNS: Mapping[Group, tuple[tuple[str, ColumnElement[Any]], ...]] = {
     "api_key": (("api_key_id", UsageSeriesRow.api_key_id.expression),),
     "model": (("model", UsageSeriesRow.model.expression),),
     "tier": (("tier", UsageSeriesRow.class_.expression),),
+    "kind": (("kind", UsageSeriesRow.kind.expression),),
 }
 
 
@@ -117,6 +121,24 @@ def _inner(
     return (Span(first, last),), tuple(each for each in around if each.start < each.end)
 
 
+async def archived_edge(session: AsyncSession, window: Window) -> Span | None:
+    """A part of an hour at the window's ends whose events only the archive has any more: the sums
+    know of usage in that hour, and its month has left the database."""
+    of = pieces(window.start, window.end, by_day=window.unit != "hour")
+    for span in of.events:
+        hour = floor(span.start, "hour")
+        query = select(func.count()).where(
+            UsageHourRow.hour == hour,
+            UsageHourRow.sequences > 0,
+            func.to_regclass(f"usage_events_{hour:%Y_%m}").is_(None),
+        )
+        if window.tenant_id is not None:
+            query = query.where(UsageHourRow.tenant_id == window.tenant_id)
+        if await session.scalar(query):
+            return span
+    return None
+
+
 async def sums(session: AsyncSession, window: Window) -> list[Summed]:
     """Of all meters, in no order; a group may come more than once in a bucket."""
     found: list[Summed] = []
@@ -147,9 +169,10 @@ def _hours(window: Window, span: Span) -> Select[Any]:
 
 
 def _of_sums(window: Window, row: type[UsageDayRow | UsageHourRow], bucket: Any) -> Select[Any]:
-    keys = [bucket, *_labelled(window), PriceVersionRow.currency, row.meter]
+    keys = [bucket, *_labelled(window), PriceVersionRow.currency]
+    sums = [func.sum(getattr(row, column)) for column in (*_MEASURED, *AMOUNTS.values())]
     query = (
-        select(*keys, func.sum(row.quantity), func.sum(row.amount))
+        select(*keys, *sums)
         .select_from(row)
         .join(UsageSeriesRow, UsageSeriesRow.id == row.series_id)
         .outerjoin(PriceVersionRow, PriceVersionRow.no == row.price_version_no)
@@ -175,11 +198,19 @@ def _with_adapters(query: Select[Any], window: Window) -> Select[Any]:
 
 async def _stored(session: AsyncSession, window: Window, query: Select[Any]) -> list[Summed]:
     names = [column.name for column in _labelled(window)]
+    first = 2 + len(names)
+    costs = first + len(COUNTS) + len(METERS)
     found = []
-    for begin, *group, currency, meter, quantity, amount in await session.execute(query):
+    for row in await session.execute(query):
+        begin, group, currency = row[0], row[1 : first - 1], row[first - 1]
         at = begin if isinstance(begin, datetime) else datetime.combine(begin, _MIDNIGHT)
-        group_of = tuple(zip(names, group, strict=True))
-        found.append(Summed(at.astimezone(UTC), group_of, currency, meter, int(quantity), amount))
+        where = (at.astimezone(UTC), tuple(zip(names, group, strict=True)), currency)
+        amounts = (*(_FREE,) * len(COUNTS), *row[costs:])
+        found += [
+            Summed(*where, meter, int(quantity), amount)
+            for meter, quantity, amount in zip(_MEASURED, row[first:costs], amounts, strict=True)
+            if quantity or amount
+        ]
     return found
 
 
@@ -187,22 +218,35 @@ async def _of_events(session: AsyncSession, window: Window, span: Span) -> Async
     """What the sums would have of these few."""
     lists = {price.no: price for price in await price_lists(session)}
     columns = _labelled(window)
-    query = (
-        select(UsageEventRow, UsageSeriesRow, *columns)
-        .join(UsageSeriesRow, UsageSeriesRow.id == UsageEventRow.series_id)
-        .where(UsageEventRow.event_time >= span.start, UsageEventRow.event_time < span.end)
-    )
-    if window.tenant_id is not None:
-        query = query.where(UsageEventRow.tenant_no == tenant_no(window.tenant_id))
-    for row, series, *group in await session.execute(_with_adapters(query, window)):
-        event = stored_billable(row, series)
-        rating = rating_of(lists, event, row.price_version_no, row.positions)
-        bucket = floor(row.event_time, window.unit)
-        group_of = tuple((column.name, value) for column, value in zip(columns, group, strict=True))
-        for move in moves(event, rating, row.sequence):
-            price = lists.get(move.price_version_no)
-            currency = None if price is None else price.currency
-            yield Summed(bucket, group_of, currency, move.meter, move.quantity, move.amount)
+    for of, ended in (
+        (UsageEventRow, UsageEventRow.event_time),
+        (OccupancyEventRow, OccupancyEventRow.ends),
+    ):
+        query: Select[Any] = (
+            select(of, UsageSeriesRow, *columns)
+            .join(UsageSeriesRow, UsageSeriesRow.id == of.series_id)
+            .where(ended >= span.start, ended < span.end)
+        )
+        if window.tenant_id is not None:
+            query = query.where(of.tenant_no == tenant_no(window.tenant_id))
+        for row, series, *group in await session.execute(_with_adapters(query, window)):
+            event, sequence = _billable(row, series)
+            rating = rating_of(lists, event, row.price_version_no, row.positions)
+            bucket = floor(event.event_time, window.unit)
+            group_of = tuple((each.name, value) for each, value in zip(columns, group, strict=True))
+            for move in moves(event, rating, sequence):
+                price = lists.get(move.price_version_no)
+                currency = None if price is None else price.currency
+                yield Summed(bucket, group_of, currency, move.meter, move.quantity, move.amount)
+
+
+def _billable(
+    row: UsageEventRow | OccupancyEventRow, series: UsageSeriesRow
+) -> tuple[Billable, int | None]:
+    """With its sequence, if it is of a request."""
+    if isinstance(row, OccupancyEventRow):
+        return held_billable(row, series), None
+    return stored_billable(row, series), row.sequence
 
 
 def rating_of(

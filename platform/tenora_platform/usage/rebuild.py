@@ -4,11 +4,12 @@ is said in `sums`; who asks for it is an operator."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import func, select, text
+from sqlalchemy import TextClause, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.price_lists import METERS, Meter, PriceList
@@ -28,6 +29,18 @@ _DUE = text(
     "SELECT DISTINCT tenant_id, day FROM usage_days WHERE day >= :first AND day < :end "
     "ON CONFLICT (tenant_id, day) DO UPDATE SET since = now()"
 )
+_NONE = (0, _FREE)
+_TOTALS: Mapping[Literal["hours", "days"], TextClause] = {
+    "hours": text(
+        "SELECT tenant_id, CAST(hour AT TIME ZONE 'UTC' AS date) AS day, meter, sum(quantity), "
+        "sum(amount) FROM usage_hour_meters WHERE hour >= :start AND hour < :end GROUP BY 1, 2, 3"
+    ),
+    "days": text(
+        "SELECT tenant_id, day, meter, sum(quantity), sum(amount) FROM usage_day_meters "
+        "WHERE day >= CAST(:start AT TIME ZONE 'UTC' AS date) "
+        "AND day < CAST(:end AT TIME ZONE 'UTC' AS date) GROUP BY 1, 2, 3"
+    ),
+}
 _DROP_DAYS = text("DELETE FROM usage_days WHERE day >= :first AND day < :end")
 _DROP_HOURS = text("DELETE FROM usage_hours WHERE hour >= :begins AND hour < :ends")
 
@@ -38,20 +51,57 @@ def month_of(day: date) -> Span:
     return Span(first, datetime(day.year + day.month // 12, day.month % 12 + 1, 1, tzinfo=UTC))
 
 
-async def rebuild_sums(db: Database, archive: UsageArchive, month: date) -> None:
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What the month's hours, or its days, had of a tenant's day and meter, and have now."""
+
+    table: Literal["hours", "days"]
+    tenant_id: str
+    day: date
+    meter: str
+    quantity: tuple[int, int]
+    amount: tuple[Decimal, Decimal]
+
+
+async def rebuild_sums(db: Database, archive: UsageArchive, month: date) -> list[Moved]:
+    """As `rebuild_in`, in a transaction of its own."""
+    async with db.patient().admin_session() as session:
+        return await rebuild_in(session, archive, month)
+
+
+async def rebuild_in(session: AsyncSession, archive: UsageArchive, month: date) -> list[Moved]:
     """Replace the sums of the month of this day, of events in the database and archived ones.
-    Whoever stores meanwhile waits. What has moved is posted by the ledger again. Raises
-    ArchiveError where a file is not what it was."""
+    Whoever stores meanwhile waits. What has moved, which is returned, is posted by the ledger
+    again. Raises ArchiveError where a file is not what it was."""
     span = month_of(month)
     days = {"first": span.start.date(), "end": span.end.date()}
-    async with db.patient().admin_session() as session:
-        await session.execute(_LOCK)
-        await session.execute(_DUE, days)
-        made = await sums_of(session, span)
-        await _add_archived(session, archive, span, made)
-        await session.execute(_DROP_DAYS, days)
-        await session.execute(_DROP_HOURS, {"begins": span.start, "ends": span.end})
-        await made.write(session)
+    await session.execute(_LOCK)
+    before = await _totals(session, span)
+    await session.execute(_DUE, days)
+    made = await sums_of(session, span)
+    await _add_archived(session, archive, span, made)
+    await session.execute(_DROP_DAYS, days)
+    await session.execute(_DROP_HOURS, {"begins": span.start, "ends": span.end})
+    await made.write(session)
+    now = await _totals(session, span)
+    moved = []
+    for key in sorted(before.keys() | now.keys()):
+        (quantity, amount), (new_quantity, new_amount) = before.get(key, _NONE), now.get(key, _NONE)
+        if (quantity, amount) != (new_quantity, new_amount):
+            moved.append(Moved(*key, (quantity, new_quantity), (amount, new_amount)))
+    return moved
+
+
+_Totals = dict[tuple[Literal["hours", "days"], str, date, str], tuple[int, Decimal]]
+
+
+async def _totals(session: AsyncSession, span: Span) -> _Totals:
+    found: _Totals = {}
+    values = {"start": span.start, "end": span.end}
+    for table, query in _TOTALS.items():
+        for tenant_id, day, meter, *total in await session.execute(query, values):
+            found[table, tenant_id, day, meter] = int(total[0]), total[1]
+    return found
 
 
 async def sums_of(session: AsyncSession, span: Span) -> Sums:
@@ -92,10 +142,11 @@ def _alike(span: Span) -> Any:
 def _add_alike(found: Sums, lists: Mapping[int, PriceList], row: Any) -> None:
     hour, series_id, version, tenant_id, class_, sequences, requests, nanos, *quantities = row
     no = version or 0
+    key = Key(tenant_id, hour.astimezone(UTC), series_id, no)
 
     def put(meter: str, quantity: int, amount: Decimal = _FREE) -> None:
         if quantity:
-            found.put(Key(tenant_id, hour.astimezone(UTC), series_id, meter, no), quantity, amount)
+            found.put(key, meter, quantity, amount)
 
     put("sequences", sequences)
     put("requests", requests)

@@ -13,9 +13,10 @@ from uuid import UUID
 
 import msgspec
 
-from tenora_engine.events import UsageRecord
+from tenora_engine.events import OccupancyRecord, UsageRecord
 from tenora_platform.billing.price_lists import Meter
 from tenora_platform.billing.rating import Billable
+from tenora_platform.ids import split_id
 from tenora_platform.times import EARLIEST, LATEST
 from tenora_platform.usage.ids import (
     BadSequenceError,
@@ -31,6 +32,7 @@ from tenora_platform.usage.tables import OccupancyEventRow, UsageEventRow, Usage
 _TEXT_MAX = 1000  # of one id or name; longer ones do not fit into an index
 _LATEST = LATEST - timedelta(seconds=1)
 _COUNT_END = 2**31
+_PREEMPTIONS_MAX = 2**15 - 1  # that a seal holds; nobody is charged by it
 _MS = timedelta(milliseconds=1)
 _MS_MAX = 1e13  # three hundred years
 NO_TENANT = "it names no tenant that exists"
@@ -93,7 +95,7 @@ def usage_event(record: UsageRecord) -> UsageEvent:
         adapter_load_ms=_ms(record.adapter_load_ms),
         first_token_ms=None if first is None else _ms((first - arrival) / _MS),
         duration_ms=_ms((finished - arrival) / _MS),
-        preemptions=min(record.preemptions, _COUNT_END - 1),
+        preemptions=min(record.preemptions, _PREEMPTIONS_MAX),
         x_request_id=stored_x_request_id(event_id.request, context.get("x_request_id")),
     )
 
@@ -249,6 +251,25 @@ def claimed_key(record: UsageRecord) -> tuple[UUID, int] | None:
 def record_of(raw: bytes) -> UsageRecord:
     """The record of a dead letter. Raises msgspec.MsgspecError if it is none (any more)."""
     return msgspec.msgpack.decode(raw, type=UsageRecord)
+
+
+def occupancy_letter_values(record: OccupancyRecord, reason: str) -> dict[str, Any]:
+    """The same as `letter_values` of a record of occupancy; `request` is the id that its event
+    would have, without a sequence."""
+    named = split_id(record.event_id)
+    return {
+        "event_id": record.event_id,
+        "request": None if named is None else UUID(int=named[1]),
+        "sequence": None,
+        "record": msgspec.to_builtins(record),
+        "raw": msgspec.msgpack.encode(record),
+        "reason": reason,
+    }
+
+
+def occupancy_record_of(raw: bytes) -> OccupancyRecord:
+    """Likewise. Raises msgspec.MsgspecError."""
+    return msgspec.msgpack.decode(raw, type=OccupancyRecord)
 
 
 def _clean(text: str) -> str:

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import exists, func, select, text
+from sqlalchemy import and_, exists, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.events import UsageRecord
 from tenora_platform.usage.records import claimed_key
 from tenora_platform.usage.seal import EVENT_COLUMNS
-from tenora_platform.usage.tables import DeadLetterRow, UsageEventRow
+from tenora_platform.usage.tables import DeadLetterRow, OccupancyEventRow, UsageEventRow
 
 Keys = set[tuple[UUID, int]]
 """Of events: request and sequence."""
@@ -91,9 +91,14 @@ async def add_dead_letter(session: AsyncSession, values: Mapping[str, object]) -
     await session.execute(insert(DeadLetterRow).values(dict(values)).on_conflict_do_nothing())
 
 
-_OPEN = ~exists().where(
-    UsageEventRow.request == DeadLetterRow.request,
-    UsageEventRow.sequence == DeadLetterRow.sequence,
+_OPEN = and_(
+    ~exists().where(
+        UsageEventRow.request == DeadLetterRow.request,
+        UsageEventRow.sequence == DeadLetterRow.sequence,
+    ),
+    ~exists().where(
+        OccupancyEventRow.id == DeadLetterRow.request, DeadLetterRow.sequence.is_(None)
+    ),
 )
 """Of dead letters: those that no event has made good."""
 

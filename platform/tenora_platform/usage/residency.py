@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
 import structlog
 from sqlalchemy import select, tuple_
 from sqlalchemy.exc import DataError, IntegrityError
@@ -23,6 +22,7 @@ from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.usage import repository
 from tenora_platform.usage.occupancy import Occupancy, OccupancyBooks
+from tenora_platform.usage.records import occupancy_letter_values
 from tenora_platform.usage.series import Series
 
 _MOMENT = timedelta(microseconds=1)
@@ -59,6 +59,16 @@ class ResidencyBooks:
             # One by one, so that it stops nothing else.
             return await self._store_alone(records, known, model)
 
+    async def retry(self, record: OccupancyRecord, model: str) -> list[Charge] | None:
+        """What a record that was set aside costs, if it is new in the books; None if it still
+        cannot be booked."""
+        async with self._db.admin_session() as session:
+            known = await _known(session, [record])
+        try:
+            return await self._books.store([_occupancy(record, known, model)])
+        except _OWN_FAULT:
+            return None
+
     async def _store_alone(
         self, records: Sequence[OccupancyRecord], known: _Known, model: str
     ) -> list[Charge]:
@@ -72,14 +82,8 @@ class ResidencyBooks:
 
     async def _set_aside(self, record: OccupancyRecord, reason: str) -> None:
         _log.error("occupancy record set aside", event_id=record.event_id, reason=reason)
-        values: dict[str, Any] = {
-            "event_id": record.event_id,
-            "record": msgspec.to_builtins(record),
-            "raw": msgspec.msgpack.encode(record),
-            "reason": reason,
-        }
         async with self._db.admin_session() as session:
-            await repository.add_dead_letter(session, values)
+            await repository.add_dead_letter(session, occupancy_letter_values(record, reason))
 
 
 async def _known(session: AsyncSession, records: Sequence[OccupancyRecord]) -> _Known:

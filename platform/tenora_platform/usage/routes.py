@@ -37,7 +37,7 @@ End = Annotated[QueryTime | None, Query(description="Before this; default: now")
 Buckets = Annotated[Bucket, Query(description="The length of a bucket, in UTC")]
 GroupBy = Annotated[
     str | None,
-    Query(description="Any of adapter, adapter_version, api_key, model, tier (tenant), by commas"),
+    Query(description="Any of adapter, adapter_version, api_key, model, tier, kind; by commas"),
 ]
 BucketLimit = Annotated[int, Query(ge=1, le=744, description="How many buckets at most")]
 Page = Annotated[str | None, Query(description="`next_page` of the answer before")]

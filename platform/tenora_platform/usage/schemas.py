@@ -23,6 +23,7 @@ class GroupKeys(BaseModel):
     api_key_id: str | None = None
     model: str | None = None
     tier: str | None = None
+    kind: str | None = None  # chatcmpl, cmpl, ...; shadow; residency, stored
 
 
 class UsageResult(GroupKeys):

@@ -34,7 +34,14 @@ _UNITS: Mapping[Bucket, Literal["hour", "day", "month"]] = {
     "1d": "day",
     "1mo": "month",
 }
-TENANT_GROUPS: tuple[Group, ...] = ("adapter", "adapter_version", "api_key", "model", "tier")
+TENANT_GROUPS: tuple[Group, ...] = (
+    "adapter",
+    "adapter_version",
+    "api_key",
+    "model",
+    "tier",
+    "kind",
+)
 ADMIN_GROUPS: tuple[Group, ...] = ("tenant", *TENANT_GROUPS)
 _PRICED: Mapping[str, Meter] = {meter: meter for meter in METERS}
 CURRENCY_WITHOUT_LINES = "USD"  # of a result that has nothing but unrated events
@@ -131,9 +138,21 @@ def _in_order(keys: Keys) -> list[tuple[bool, Any]]:
     return [(value is None, value) for _, value in keys]
 
 
+async def _sums(session: AsyncSession, window: Window) -> list[Summed]:
+    """Raises BadRequestError for a part of an hour that has left the database."""
+    gone = await reading.archived_edge(session, window)
+    if gone is not None:
+        raise BadRequestError(
+            f"Usage of {gone.start:%Y-%m} is kept by the hour: let start and end be whole hours.",
+            param="start" if gone.start == window.start else "end",
+            code="usage_archived",
+        )
+    return await reading.sums(session, window)
+
+
 async def usage_page(session: AsyncSession, query: Query) -> UsagePage:
     found: dict[datetime, dict[Keys, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for each in await reading.sums(session, query.window):
+    for each in await _sums(session, query.window):
         found[each.bucket][each.group][each.meter] += each.quantity
     data = [
         UsageBucket(
@@ -196,7 +215,7 @@ def money(amount: Decimal) -> str:
 async def cost_page(session: AsyncSession, query: Query) -> CostPage:
     costs: dict[datetime, dict[tuple[Keys, str], _Cost]] = defaultdict(lambda: defaultdict(_Cost))
     unrated: Counter[tuple[datetime, Keys]] = Counter()
-    for each in await reading.sums(session, query.window):
+    for each in await _sums(session, query.window):
         if each.meter == "unrated":
             unrated[each.bucket, each.group] += each.quantity
         elif each.currency is not None and each.quantity:

@@ -107,14 +107,23 @@ class UsageSink:
             for record in records:
                 await self._store_alone(record)
 
-    async def retry(self, record: UsageRecord) -> bool:
+    async def retry(self, record: Metered) -> bool:
         """Whether a record that was set aside is an event by now."""
+        if isinstance(record, OccupancyRecord):
+            return await self._retry_occupancy(record)
         try:
             booked = await self._books.store([record])
             await self._tell(booked.charges)
             return not booked.bad
         except OWN_FAULT:
             return False
+
+    async def _retry_occupancy(self, record: OccupancyRecord) -> bool:
+        if not self._engine.ready:  # who alone knows of which base model it is
+            return False
+        charges = await self._residency.retry(record, self._engine.model.id)
+        await self._tell(charges or ())
+        return charges is not None
 
     async def _store_alone(self, record: UsageRecord) -> None:
         try:

@@ -30,6 +30,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from tenora_platform.db import Base
 
 _Time = DateTime(timezone=True)
+_Money = Numeric(38, 12)
 
 
 class _Rated:
@@ -106,7 +107,8 @@ class UnratedEventRow(Base):
 
 class DeadLetterRow(Base):
     """A record that could not be billed as it was. Kept whole, with the reason; once there is an
-    event of its request and sequence, it has been made good."""
+    event of its request and sequence, or the occupancy that `request` without a sequence names, it
+    has been made good."""
 
     __tablename__ = "usage_dead_letters"
 
@@ -141,19 +143,40 @@ class UsageSeriesRow(Base):
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
-class _Sum:
-    """`price_version_no` 0: of events that wait for a price."""
+class Measures:
+    """Quantities of all meters and what they cost, together: a row of sums has whatever moved."""
 
-    tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
-    series_id: Mapped[int] = mapped_column(Integer, ForeignKey("usage_series.id"), primary_key=True)
-    meter: Mapped[str] = mapped_column(Text, primary_key=True)
+    uncached_prefill: Mapped[int] = mapped_column(BigInteger, default=0)
+    cached_prefill: Mapped[int] = mapped_column(BigInteger, default=0)
+    output: Mapped[int] = mapped_column(BigInteger, default=0)
+    cold_load: Mapped[int] = mapped_column(BigInteger, default=0)
+    device_residency: Mapped[int] = mapped_column(BigInteger, default=0)
+    host_residency: Mapped[int] = mapped_column(BigInteger, default=0)
+    stored: Mapped[int] = mapped_column(BigInteger, default=0)
+    uncached_prefill_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+    cached_prefill_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+    output_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+    cold_load_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+    device_residency_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+    host_residency_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+    stored_amount: Mapped[Decimal] = mapped_column(_Money, default=0)
+
+
+class _Sum(Measures):
+    """`price_version_no` 0: of events that wait for a price. The first four are counted and not
+    priced (`sums.COUNTS`)."""
+
+    tenant_id: Mapped[str] = mapped_column(Text, primary_key=True)
+    series_id: Mapped[int] = mapped_column(Integer, primary_key=True)
     price_version_no: Mapped[int] = mapped_column(Integer, primary_key=True)
-    quantity: Mapped[int] = mapped_column(BigInteger)
-    amount: Mapped[Decimal] = mapped_column(Numeric(38, 12))
+    requests: Mapped[int] = mapped_column(BigInteger, default=0)
+    sequences: Mapped[int] = mapped_column(BigInteger, default=0)
+    unrated: Mapped[int] = mapped_column(BigInteger, default=0)
+    charged_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class UsageHourRow(_Sum, Base):
-    """What one series used in an hour (UTC) of one meter, at one price."""
+    """What one series used in an hour (UTC), at one price."""
 
     __tablename__ = "usage_hours"
 

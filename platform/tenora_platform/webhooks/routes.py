@@ -29,7 +29,7 @@ async def tenants_service(state: State, tenant: KeysTenant) -> AsyncIterator[Web
             session,
             audit=state.audit,
             box=SecretBox(state.secret),
-            actor=f"api_key:{tenant.key_id}",
+            actor=tenant.actor,
             tenant_id=tenant.tenant_id,
             private=state.settings.webhook_private_addresses,
         )

@@ -12,6 +12,9 @@ from tenora_platform.schemas import Body, IdItem, ListPage
 EVENT_TYPES = (
     "adapter.active",
     "adapter.rejected",
+    "adapter.no_effect_measured",
+    "evaluation.completed",
+    "evaluation.failed",
     "rollout.rolled_back",
     "budget.soft",
     "budget.hard",

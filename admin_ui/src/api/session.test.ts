@@ -1,0 +1,54 @@
+import { describe, expect, it } from "vitest";
+import type { Schemas } from "./client";
+import { credentialsOf, sessionOf } from "./session";
+
+const TENANT: Schemas["SessionTenant"] = {
+  id: "tenant_a",
+  name: "Acme",
+  status: "active",
+  role: "viewer",
+  scopes: [],
+  reads: ["inference", "adapters", "usage"],
+};
+
+const VIEW: Schemas["SessionView"] = {
+  object: "session",
+  id: "session_1",
+  type: "person",
+  csrf_token: "csrf",
+  person: { id: "person_1", email: "kim@example.com", name: null },
+  key: null,
+  operator_role: null,
+  tenants: [TENANT],
+  created_at: "2026-11-23T00:00:00Z",
+  expires_at: "2026-11-30T00:00:00Z",
+};
+
+describe("sessionOf", () => {
+  it("opens to a viewer what may be seen, and no playground", () => {
+    const session = sessionOf(VIEW, null);
+    expect(session.who).toBe("kim@example.com");
+    expect(session.place?.may).toEqual(["adapters", "usage"]);
+    expect(credentialsOf(session)).toEqual({ csrf: "csrf", tenant: "tenant_a" });
+  });
+
+  it("goes to the place chosen before, if it is still theirs", () => {
+    const view = { ...VIEW, operator_role: "billing" as const };
+    expect(sessionOf(view, "operator").place?.role).toBe("admin");
+    expect(sessionOf(view, "tenant_gone").place?.tenant).toBe("tenant_a");
+  });
+
+  it("knows somebody who belongs nowhere yet", () => {
+    expect(sessionOf({ ...VIEW, tenants: [] }, null).place).toBeNull();
+  });
+
+  it("opens people to owners", () => {
+    const owner = { ...TENANT, role: "owner" as const };
+    expect(sessionOf({ ...VIEW, tenants: [owner] }, null).place?.may).toContain("people");
+  });
+
+  it("has nothing for a key that reads metrics", () => {
+    const view = { ...VIEW, type: "admin_key" as const, operator_role: "metrics" as const };
+    expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(/metrics only/);
+  });
+});

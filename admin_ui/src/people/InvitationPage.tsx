@@ -1,0 +1,69 @@
+/** Where the link of an invitation leads: sign in, then join. */
+
+import { Button, Card, Center, Stack, Text, Title } from "@mantine/core";
+import { useMutation } from "@tanstack/react-query";
+import { required } from "../api/client";
+import { useApi, useSession } from "../api/context";
+import { loadSession } from "../api/session";
+import { Logo } from "../components/Logo";
+import { ErrorState } from "../components/states";
+import { loginUrl, useProvider } from "../signin/methods";
+import classes from "../signin/SignInPage.module.css";
+import { forgetInvitation } from "./invitation";
+
+export function InvitationPage({ token, onDone }: { token: string; onDone: () => void }) {
+  const { session, signIn } = useSession();
+  const { client } = useApi();
+  const provider = useProvider();
+  const join = useMutation({
+    mutationFn: async () => {
+      const { data } = await client.POST("/auth/invitations/accept", { body: { token } });
+      return required(data);
+    },
+    onSuccess: async () => {
+      const now = await loadSession();
+      leave();
+      if (now) signIn(now);
+    },
+  });
+  function leave() {
+    forgetInvitation();
+    onDone();
+  }
+  return (
+    <Center mih="100dvh" p="md" className={classes.page} component="main">
+      <Card padding="xl" shadow="sm" w={400} maw="100%">
+        <Stack>
+          <Logo size={32} />
+          <Title order={1} size="h2">
+            You are invited
+          </Title>
+          {session?.isPerson ? (
+            <>
+              <Text size="sm">You are signed in as {session.who}.</Text>
+              {join.error ? <ErrorState error={join.error} /> : null}
+              <Button loading={join.isPending} onClick={() => join.mutate()}>
+                Join
+              </Button>
+            </>
+          ) : provider === null ? (
+            <Text size="sm">
+              An invitation is for people who sign in, and no sign-in provider is set up on this
+              server. Ask its operator.
+            </Text>
+          ) : (
+            <>
+              <Text size="sm">Sign in first; then you can join.</Text>
+              <Button component="a" href={loginUrl()}>
+                Sign in with {provider}
+              </Button>
+            </>
+          )}
+          <Button variant="default" onClick={leave}>
+            Not now
+          </Button>
+        </Stack>
+      </Card>
+    </Center>
+  );
+}

@@ -1,0 +1,32 @@
+/** What the door knows before anybody is signed in: how one may sign in, and what went wrong. */
+
+import { useQuery } from "@tanstack/react-query";
+import { useApi } from "../api/context";
+
+/** What the sign-in provider is called; null: there is none, or it is not known yet. */
+export function useProvider(): string | null {
+  const { client } = useApi();
+  const { data } = useQuery({
+    queryKey: ["auth", "methods"],
+    queryFn: async () => (await client.GET("/auth/methods")).data?.oidc ?? null,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  return data ?? null;
+}
+
+/** Where the provider's sign-in begins; afterwards the browser is back at this page. */
+export function loginUrl(): string {
+  return `/auth/login?next=${encodeURIComponent(window.location.pathname)}`;
+}
+
+const FAILURES: Record<string, string> = {
+  sign_in_not_begun: "The sign-in took too long, or was begun in another window. Try again.",
+  sign_in_refused: "The provider did not confirm who you are. Try again, or ask the operator.",
+  sign_in_unavailable: "The sign-in provider cannot be reached now. Try again in a minute.",
+};
+
+/** What a sign-in that failed left in the address. */
+export function failure(search: string): string | null {
+  const code = new URLSearchParams(search).get("sign_in");
+  return code === null ? null : (FAILURES[code] ?? "You could not be signed in. Try again.");
+}

@@ -1,0 +1,1 @@
+"""Uploads that mean harm beside other tenants' requests, and uploads while processes are killed."""

@@ -1,0 +1,236 @@
+"""Turns keys and sessions into contexts, and remembers what it verified for a few seconds. It knows
+keys, tenants and plans as rows, and no request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.contexts import SCOPES, Caps, TenantContext, plan_terms
+from tenora_platform.db import Database, enter_tenant
+from tenora_platform.errors import ForbiddenError, UnauthorizedError
+from tenora_platform.kept_keys import good_until, has_passed, note_use, of_prefix, verified
+from tenora_platform.keys import hash_key, key_prefix
+from tenora_platform.operators.keys import AdminKeys
+from tenora_platform.operators.roles import AdminContext
+from tenora_platform.people.choice import chosen_tenant, operator_role
+from tenora_platform.people.rights import MemberRole, role_may
+from tenora_platform.people.sessions import Sessions
+from tenora_platform.receipts.tables import TenantSettingsRow
+from tenora_platform.secret import ServerSecret
+from tenora_platform.single_flight import SingleFlight
+from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
+
+_EPOCH = "tenora:auth:epoch"
+_log = structlog.get_logger(__name__)
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A verified key or session as Redis keeps it. Good while `epoch` is still the current one."""
+
+    epoch: str
+    expires_at: datetime | None
+    context: TenantContext
+
+
+def tenant_namespace(secret: ServerSecret, tenant_id: str, trust_group: str | None) -> str:
+    """The namespace under which a tenant's KV is cached; only a trust group shares one."""
+    owner = f"group:{trust_group}" if trust_group else f"tenant:{tenant_id}"
+    return secret.mac("kv-namespace", owner)[:32]
+
+
+class Authenticator:
+    """Turns keys into contexts. A verified key is remembered in Redis for a few seconds; every
+    change that could make it wrong calls `invalidate` after its commit."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        redis: Redis,
+        secret: ServerSecret,
+        admins: AdminKeys,
+        sessions: Sessions,
+        cache_s: int,
+    ) -> None:
+        self.admins = admins
+        self.sessions = sessions
+        self._db = db
+        self._redis = redis
+        self._secret = secret
+        self._cache_s = cache_s
+        self._flights: SingleFlight[TenantContext] = SingleFlight()
+
+    async def tenant(self, token: str) -> TenantContext:
+        """Raises UnauthorizedError for a key that is unknown, revoked or expired and
+        ForbiddenError for one of a suspended tenant."""
+        prefix = key_prefix(token)
+        if prefix is None:
+            raise UnauthorizedError("Incorrect API key provided.")
+        digest = hash_key(token, self._secret)
+        return await self._remembered(digest, lambda: self._of_key(prefix, digest))
+
+    async def tenant_of_session(self, token: str, wanted: str | None) -> TenantContext:
+        """The tenant of a key's session; of a person's the one that is `wanted`, or the only one.
+        Raises UnauthorizedError for a session that is over, or its key; ForbiddenError where there
+        is none; BadRequestError where there are several."""
+        digest = f"{self.sessions.hash_of(token)}:{hash_key(wanted or '', self._secret)}"
+        return await self._remembered(digest, lambda: self._of_session(token, wanted))
+
+    async def admin_of_session(self, token: str) -> AdminContext:
+        """Asks the database each time, as AdminKeys does. Raises UnauthorizedError for a session
+        that is over, or its key, and ForbiddenError for one that is not the operator's."""
+        signed = await self.sessions.find(token)
+        if signed.admin_key_id is None:
+            return AdminContext(
+                key_id=str(signed.person_id), role=operator_role(signed), is_person=True
+            )
+        async with self._db.admin_session() as session:
+            return await self.admins.of_id(session, signed.admin_key_id, signed.key_prefix)
+
+    async def _remembered(
+        self, digest: str, look_up: Callable[[], Awaitable[tuple[TenantContext, datetime | None]]]
+    ) -> TenantContext:
+        """What `look_up` says, or said a few seconds ago if nothing was changed since."""
+        epoch, known = await self._recall(digest)
+        if known is not None and not has_passed(known.expires_at):
+            return known.context
+
+        async def verify() -> TenantContext:
+            context, expires_at = await look_up()
+            await self._remember(digest, epoch, expires_at, context)
+            return context
+
+        if epoch is None:
+            return await verify()
+        # Requests come in bursts: one looks the key up for all that read the same epoch, none of
+        # which can have come after a change that the look-up does not see.
+        return await self._flights.run((digest, epoch), verify)
+
+    async def _of_key(self, prefix: str, digest: str) -> tuple[TenantContext, datetime | None]:
+        async with self._db.key_session(prefix) as session:
+            return await self._look_up(session, prefix, digest)
+
+    async def _of_session(
+        self, token: str, wanted: str | None
+    ) -> tuple[TenantContext, datetime | None]:
+        signed = await self.sessions.find(token)
+        tenant_id, role = chosen_tenant(signed, wanted)
+        async with self._db.tenant_session(tenant_id) as session:
+            until: datetime | None = signed.good_until
+            if role is not None:
+                return await self._of_person(session, str(signed.person_id), role), until
+            key = (
+                await session.scalars(select(ApiKeyRow).where(ApiKeyRow.id == signed.api_key_id))
+            ).one()
+            prefix = str(signed.key_prefix)
+            until = min(filter(None, (until, good_until(key, prefix))))
+            return await self._of_row(session, key, prefix), until
+
+    async def invalidate(self) -> None:
+        """Forget every remembered key, everywhere, now. One counter for all: such changes are
+        rare, and one counter cannot be missed by a look-up that is under way."""
+        try:
+            await self._redis.incr(_EPOCH)
+        except RedisError as error:
+            _log.warning("auth cache not invalidated", reason=str(error), stale_s=self._cache_s)
+
+    async def commit_change(self, session: AsyncSession) -> None:
+        """Commit now, then forget: a look-up between the two would remember the old row again."""
+        await session.commit()
+        await self.invalidate()
+
+    async def _look_up(
+        self, session: AsyncSession, prefix: str, digest: str
+    ) -> tuple[TenantContext, datetime | None]:
+        keys = await session.scalars(select(ApiKeyRow).where(of_prefix(ApiKeyRow, prefix)))
+        key, until = verified(keys, digest)
+        await enter_tenant(session, key.tenant_id)
+        return await self._of_row(session, key, prefix), until
+
+    async def _of_row(self, session: AsyncSession, key: ApiKeyRow, prefix: str) -> TenantContext:
+        base = await self._base(session)
+        await note_use(session, key)
+        return TenantContext(
+            **base,
+            key_id=key.id,
+            key_prefix=prefix,
+            scopes=tuple(key.scopes),
+            key_caps=Caps(**key.limits),
+            key_models=None if key.models is None else tuple(key.models),
+        )
+
+    async def _of_person(
+        self, session: AsyncSession, person_id: str, role: MemberRole
+    ) -> TenantContext:
+        scopes = tuple(scope for scope in SCOPES if role_may(role, scope, reads=False))
+        return TenantContext(
+            **await self._base(session), key_id=person_id, scopes=scopes, role=role
+        )
+
+    async def _base(self, session: AsyncSession) -> dict[str, Any]:
+        """What a context says of the session's tenant, whoever asks. Raises ForbiddenError for a
+        suspended one."""
+        found = await session.execute(
+            select(TenantRow, PlanRow, TenantSettingsRow.keep_contents_days)
+            .join(PlanRow, PlanRow.name == TenantRow.plan)
+            .outerjoin(TenantSettingsRow, TenantSettingsRow.tenant_id == TenantRow.id)
+        )
+        tenant, plan, keep_days = found.one()
+        if tenant.status != "active":
+            raise ForbiddenError(
+                "This tenant is suspended; the operator of this server can say why.",
+                code="tenant_suspended",
+            )
+        return {
+            "tenant_id": tenant.id,
+            "name": tenant.name,
+            "plan": plan_terms(plan),
+            "prepaid": tenant.prepaid,
+            "keeps_contents": keep_days is not None,
+            "namespace": tenant_namespace(self._secret, tenant.id, tenant.trust_group),
+        }
+
+    async def _recall(self, digest: str) -> tuple[str | None, _Known | None]:
+        """The current epoch (None: Redis does not answer) and the remembered key, if still good."""
+        if self._cache_s == 0:
+            return None, None
+        try:
+            raw_epoch, raw = await self._redis.mget([_EPOCH, _cache_key(digest)])
+        except RedisError as error:
+            _log.warning("auth cache not reachable", reason=str(error))
+            return None, None
+        epoch = _bytes(raw_epoch).decode() if raw_epoch else "0"
+        if raw is None:
+            return epoch, None
+        known = msgspec.msgpack.decode(_bytes(raw), type=_Known)
+        return epoch, known if known.epoch == epoch else None
+
+    async def _remember(
+        self, digest: str, epoch: str | None, expires_at: datetime | None, context: TenantContext
+    ) -> None:
+        if epoch is None:
+            return
+        # The epoch was read before the rows were: a change in between has raised it since.
+        raw = msgspec.msgpack.encode(_Known(epoch, expires_at, context))
+        try:
+            await self._redis.set(_cache_key(digest), raw, ex=self._cache_s)
+        except RedisError as error:
+            _log.warning("auth cache not written", reason=str(error))
+
+
+def _bytes(value: bytes | str) -> bytes:
+    """Redis gives bytes, as we connect; its types allow for both."""
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def _cache_key(digest: str) -> str:
+    return f"tenora:auth:key:{digest}"

@@ -1,0 +1,138 @@
+"""Evaluations over HTTP."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, StringConstraints, field_validator
+
+from tenora_platform.evaluations.scoring import Scoring
+from tenora_platform.schemas import Body, IdItem, ListPage
+
+ITEMS_MAX = 1000
+SUBJECTS_MAX = 8
+TEXT_MAX = 32_000
+State = Literal["queued", "running", "completed", "failed", "cancelled"]
+OPEN: tuple[State, ...] = ("queued", "running")
+
+_Text = Annotated[str, StringConstraints(max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
+_Given = Annotated[_Text, StringConstraints(min_length=1)]
+
+
+class Message(Body):
+    role: Literal["system", "user", "assistant"]
+    content: _Text
+
+
+class Item(Body):
+    """One line. Either `prompt`, which the model goes on with as /v1/completions does, or
+    `messages`, which it answers as a chat."""
+
+    prompt: _Given | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=64)] | None = None
+    expected: _Given | None = None
+    choices: Annotated[list[_Given], Field(min_length=2, max_length=64)] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class EvaluationCreate(Body):
+    """`versions` are numbers of the adapter's versions, and "base". `items` are a list, or JSON
+    lines in one text. `schema` holds for items that have none of their own."""
+
+    adapter: Annotated[str, StringConstraints(max_length=63)]
+    versions: Annotated[
+        list[Annotated[int, Field(ge=1, lt=2**31)] | Literal["base"]],
+        Field(min_length=1, max_length=SUBJECTS_MAX),
+    ]
+    scoring: Scoring
+    items: Annotated[list[Item], Field(min_length=1, max_length=ITEMS_MAX)]
+    max_tokens: Annotated[int, Field(ge=1, le=1024)] = 64
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+    @field_validator("items", mode="before")
+    @classmethod
+    def _lines(cls, items: Any) -> Any:
+        if not isinstance(items, str):
+            return items
+        found = []
+        for number, line in enumerate(items.splitlines(), start=1):
+            if not line.strip():
+                continue
+            try:
+                found.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {number} is not JSON: {error}") from error
+            if len(found) > ITEMS_MAX:
+                raise ValueError(f"more than {ITEMS_MAX} lines")
+        return found
+
+
+class Subject(BaseModel):
+    """What is asked: a version of the adapter, or the base model."""
+
+    name: str  # "base", or the version's number
+    version_id: str | None = None
+    adapter_id: str = ""
+    number: int = 0
+    digest: str = ""
+    rank: int = 0
+
+
+class Result(BaseModel):
+    """Of one subject. `score` is the share of items that passed with Wilson's 95% interval; for
+    loglikelihood the mean of the items' sums, higher is better, with the normal interval. Items
+    with an `error` did not pass, and have no loglikelihood."""
+
+    version: int | Literal["base"]
+    answered: int
+    errors: int
+    passed: int | None
+    score: float | None
+    low: float | None
+    high: float | None
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Evaluation(IdItem):
+    object: Literal["evaluation"] = "evaluation"
+    adapter: str
+    versions: list[int | Literal["base"]]
+    scoring: Scoring
+    items: int
+    max_tokens: int
+    state: State
+    error: str | None
+    results: list[Result]
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class ItemAnswer(BaseModel):
+    """`request_ids` lead to receipts: GET /v1/requests/{id}."""
+
+    version: int | Literal["base"]
+    answer: str | None
+    score: float | None
+    error: str | None
+    request_ids: list[str]
+
+
+class ItemView(BaseModel):
+    """One item with what each subject answered, side by side."""
+
+    no: int
+    item: dict[str, Any]
+    answers: list[ItemAnswer]
+
+
+class ItemPage(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ItemView]
+    has_more: bool
+
+
+class EvaluationPage(ListPage[Evaluation]):
+    pass

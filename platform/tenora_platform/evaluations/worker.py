@@ -1,0 +1,243 @@
+"""EvaluationWorker: asks what evaluations want asked, a few requests at a time, and keeps every
+answer as it comes. Evaluations take turns. What is answered is never asked again; what a crash cut
+off is asked again at the platform's expense."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenora_engine.errors import EngineError
+from tenora_platform.auth import TenantContext
+from tenora_platform.errors import (
+    ApiError,
+    ForbiddenError,
+    QuotaExceededError,
+    RateLimitedError,
+    UnauthorizedError,
+    UnavailableError,
+    from_engine,
+)
+from tenora_platform.evaluations import repository
+from tenora_platform.evaluations.asking import Answered, ItemAsker, model_of
+from tenora_platform.evaluations.payers import platform, tenant_of
+from tenora_platform.evaluations.repository import Ask
+from tenora_platform.evaluations.schemas import OPEN, Item, Subject
+from tenora_platform.evaluations.tables import EvaluationRow
+from tenora_platform.events import repository as events
+from tenora_platform.locks import try_lock
+from tenora_platform.outages import log_failure
+from tenora_platform.registry.repository import SERVABLE
+from tenora_platform.registry.tables import AdapterVersionRow
+from tenora_platform.state import AppState
+
+POLL_S = 2.0
+RETRY_S = 5.0
+AT_ONCE = 4  # requests of one evaluation
+TURN = 32  # requests of an evaluation before the next one's
+LOOKED_AT = 8  # evaluations that may be another worker's
+_log = structlog.get_logger(__name__)
+
+
+class _StopError(Exception):
+    """The evaluation ends here; the message says why."""
+
+
+class EvaluationWorker:
+    """One in each worker; a lock keeps an evaluation to one of them."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+
+    async def run(self) -> None:
+        """Works for ever; cancel it to stop."""
+        while True:
+            try:
+                worked = self._state.engine.ready and await self.run_once()
+            except Exception as error:
+                log_failure(_log, "evaluations paused", error, retry_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not worked:
+                await asyncio.sleep(POLL_S)
+
+    async def run_once(self) -> bool:
+        """A turn of the evaluation whose turn it is; whether there was one."""
+        async with self._state.db.admin_session() as session:
+            rows = await repository.waiting(session, datetime.now(UTC), LOOKED_AT)
+        for row in rows:
+            async with self._state.db.admin_session() as guard:
+                if await try_lock(guard, f"evaluation:{row.id}"):
+                    await self._turn(row)
+                    return True
+        return False
+
+    async def _turn(self, row: EvaluationRow) -> None:
+        now = datetime.now(UTC)
+        async with self._state.db.admin_session() as session:
+            if not await repository.move(session, row.id, OPEN, state="running", served_at=now):
+                return  # cancelled meanwhile
+            asks = await repository.unanswered(session, row, TURN)
+        if not asks:
+            await self._end(row, "completed")
+            return
+        try:
+            await self._ask_all(row, asks)
+        except _StopError as error:
+            await self._end(row, "failed", str(error))
+        except (RateLimitedError, UnavailableError) as error:
+            wait = timedelta(milliseconds=getattr(error, "retry_after_ms", 1000 * RETRY_S))
+            async with self._state.db.admin_session() as session:
+                later = datetime.now(UTC) + wait
+                await repository.move(session, row.id, OPEN, not_before=later)
+
+    async def _ask_all(self, row: EvaluationRow, asks: Sequence[Ask]) -> None:
+        """Raises the first of what stops them all, when all have ended."""
+        subjects = {each["name"]: Subject(**each) for each in row.subjects}
+        await self._require_servable(subjects.values())
+        await asyncio.to_thread(lambda: self._state.engine.text)  # made on first use
+        try:
+            tenant = await tenant_of(self._state, row.tenant_id, row.key_id)
+        except ApiError as error:
+            raise _StopError(error.message) from error
+        waiting = list(reversed(asks))
+        failures: list[Exception] = []
+
+        async def ask_on() -> None:
+            while waiting and not failures:
+                ask = waiting.pop()
+                try:
+                    await self._ask(row, ask, subjects[ask.subject], tenant)
+                except Exception as error:
+                    failures.append(error)
+
+        await asyncio.gather(*(ask_on() for _ in range(min(AT_ONCE, len(waiting)))))
+        for failure in failures:
+            raise failure
+
+    async def _require_servable(self, subjects: Iterable[Subject]) -> None:
+        wanted = {each.version_id: each.number for each in subjects if each.version_id}
+        query = select(AdapterVersionRow.id).where(
+            AdapterVersionRow.id.in_(wanted), AdapterVersionRow.state.in_(SERVABLE)
+        )
+        async with self._state.db.admin_session() as session:
+            found = set(await session.scalars(query))
+        for version_id, number in wanted.items():
+            if version_id not in found:
+                raise _StopError(f"Version {number} has been deleted or revoked.")
+
+    async def _ask(
+        self, row: EvaluationRow, ask: Ask, subject: Subject, tenant: TenantContext
+    ) -> None:
+        """Raises _StopError, RateLimitedError and UnavailableError for what is not the item's."""
+        known = ask.known
+        is_owners = not ask.was_cut
+        payer = tenant if is_owners else await platform(self._state)
+        model = model_of(self._state, row.adapter, subject, is_owners=is_owners)
+        asker = ItemAsker(self._state, payer, model)
+        if subject.version_id is not None and "messages" in ask.item:
+            asker.template = await self._state.templates.of_version(
+                row.tenant_id, subject.version_id, self._state.engine.text
+            )
+        if known is not None and is_owners:
+            asker.answered = Answered(
+                place=known.place,
+                total=known.total,
+                request_ids=list(known.request_ids),
+                prompt_tokens=known.prompt_tokens,
+                output_tokens=known.output_tokens,
+            )
+        if is_owners:
+            await self._keep(row, ask, asking=True)
+        try:
+            await asker.ask(row.scoring, Item(**ask.item), row.max_tokens)
+        except (ApiError, EngineError) as error:
+            await self._failed(row, ask, asker.answered, error, is_owners=is_owners)
+        except (SQLAlchemyError, RedisError):
+            raise  # a server is away, whatever the item
+        except Exception:
+            # An item that breaks us must not be asked for ever.
+            _log.exception("item not asked", evaluation=row.id, item=ask.no)
+            failure = "The server failed at this item."
+            await self._answered(row, ask, asker.answered, failure, is_owners=is_owners)
+        else:
+            await self._answered(row, ask, asker.answered, None, is_owners=is_owners)
+
+    async def _failed(
+        self,
+        row: EvaluationRow,
+        ask: Ask,
+        so_far: Answered,
+        failure: ApiError | EngineError,
+        *,
+        is_owners: bool,
+    ) -> None:
+        """An item that cannot be asked is answered by its error. What holds for all leaves it for
+        later: half a loglikelihood is kept; an answer that was cut off counts as by a crash."""
+        error = failure if isinstance(failure, ApiError) else from_engine(failure)
+        waits = isinstance(error, RateLimitedError | UnavailableError)
+        ends = isinstance(error, QuotaExceededError | ForbiddenError | UnauthorizedError)
+        if not (waits or ends):
+            await self._answered(row, ask, so_far, error.message, is_owners=is_owners)
+            return
+        whole = row.scoring == "loglikelihood" or not so_far.prompt_tokens
+        if is_owners and whole:
+            await self._keep(row, ask, asking=False, **_meters(so_far))
+        if ends:
+            raise _StopError(error.message) from failure
+        raise error
+
+    async def _answered(
+        self,
+        row: EvaluationRow,
+        ask: Ask,
+        found: Answered,
+        error: str | None,
+        *,
+        is_owners: bool,
+    ) -> None:
+        values: dict[str, Any] = {
+            "answer": None if found.answer is None else found.answer.replace("\0", "\ufffd"),
+            "score": found.score if error is None else None,
+            "error": error,
+            "asking": False,
+            "answered_at": datetime.now(UTC),
+        }
+        await self._keep(row, ask, **values, **(_meters(found) if is_owners else {}))
+
+    async def _keep(self, row: EvaluationRow, ask: Ask, **values: Any) -> None:
+        async with self._state.db.admin_session() as session:
+            await repository.put_answer(session, row, ask, **values)
+
+    async def _end(self, row: EvaluationRow, state: str, error: str | None = None) -> None:
+        now = datetime.now(UTC)
+        async with self._state.db.admin_session() as session:
+            moved = await repository.move(
+                session, row.id, OPEN, state=state, error=error, ended_at=now
+            )
+            if moved:
+                await events.add(
+                    session,
+                    tenant_id=row.tenant_id,
+                    type=f"evaluation.{state}",
+                    once=row.id,
+                    data={"id": row.id, "adapter": row.adapter, "error": error},
+                )
+        _log.info("evaluation ended", evaluation=row.id, state=state, error=error)
+
+
+def _meters(found: Answered) -> dict[str, Any]:
+    return {
+        "request_ids": found.request_ids,
+        "prompt_tokens": found.prompt_tokens,
+        "output_tokens": found.output_tokens,
+        "place": found.place,
+        "total": found.total,
+    }

@@ -1,0 +1,304 @@
+"""HTTP routes of signing in and out: by the provider, or by a key that is exchanged for a session.
+What a session may do is not said here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.edge import BeforeBody, EdgeRoute
+from tenora_platform.errors import (
+    ApiError,
+    BadRequestError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+)
+from tenora_platform.people import repository, service
+from tenora_platform.people.cookies import (
+    drop_session,
+    of_another_origin,
+    session_token,
+    set_session,
+)
+from tenora_platform.people.oidc import FLOW_S, Provider
+from tenora_platform.people.schemas import (
+    InvitationToken,
+    Joined,
+    KeySignIn,
+    SessionItem,
+    SessionList,
+    SessionView,
+    SignedOut,
+    SignInMethods,
+)
+from tenora_platform.people.sessions import COOKIE, Origin, SignedIn
+from tenora_platform.people.views import session_view
+from tenora_platform.schemas import Deleted
+from tenora_platform.state import AppState, State, get_state, state_of
+
+router = APIRouter(prefix="/auth", tags=["auth"], route_class=EdgeRoute)
+FLOW_COOKIE = "tenora_sign_in"
+_CALLBACK = "/auth/callback"
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The session that a request is by."""
+
+    token: str
+    signed: SignedIn
+
+
+@BeforeBody
+async def current_session(request: Request) -> Current:
+    """Raises UnauthorizedError without one, and ForbiddenError as `session_token` does."""
+    sessions = state_of(request).auth.sessions
+    token = session_token(request, sessions)
+    if token is None:
+        raise UnauthorizedError("You are not signed in.", code="not_signed_in")
+    return Current(token, await sessions.find(token))
+
+
+@BeforeBody
+async def from_our_pages(request: Request) -> None:
+    """Nobody is signed in, as anybody, by a page of another origin. Raises ForbiddenError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if of_another_origin(request) or kind != "application/json":
+        raise ForbiddenError(
+            "Sign in from our own pages, with a body of the type application/json.",
+            code="foreign_origin",
+        )
+
+
+@BeforeBody
+async def current_provider(request: Request) -> Provider:
+    """Raises NotFoundError where people do not sign in by one."""
+    provider = (await get_state(request)).provider
+    if provider is None:
+        raise NotFoundError(
+            "No sign-in provider is set up on this server; sign in with a key.",
+            code="sign_in_not_set_up",
+        )
+    return provider
+
+
+CurrentSession = Annotated[Current, Depends(current_session)]
+CurrentProvider = Annotated[Provider, Depends(current_provider)]
+
+
+@router.get("/methods")
+async def get_methods(state: State) -> SignInMethods:
+    """How one can sign in here, beside by a key."""
+    return SignInMethods(oidc=state.settings.oidc_name if state.provider else None)
+
+
+@router.get("/login", response_class=RedirectResponse, status_code=302)
+async def login(
+    provider: CurrentProvider,
+    state: State,
+    next: Annotated[str, Query(description="The page to come back to", max_length=500)] = "/",
+) -> Response:
+    """To the provider's sign-in. `next` is a page of ours, such as /usage."""
+    if not is_local(next):
+        raise BadRequestError("next must be a path of this server, such as /usage.", param="next")
+    url, kept = await provider.begin(next)
+    response = RedirectResponse(url, 302)
+    response.set_cookie(
+        FLOW_COOKIE,
+        kept,
+        max_age=FLOW_S,
+        path=_CALLBACK,
+        httponly=True,
+        samesite="lax",  # it must come along when the provider sends the browser back
+        secure=is_secure(state),
+    )
+    return _not_kept(response)
+
+
+@router.get("/callback", response_class=RedirectResponse, status_code=303)
+async def callback(request: Request, provider: CurrentProvider, state: State) -> Response:
+    """Where the provider sends the browser back to."""
+    try:
+        response = await _come_back(request, provider, state)
+    except ApiError as error:
+        if "text/html" not in request.headers.get("accept", ""):
+            raise
+        # A person looks at this: the portal has words for it.
+        response = RedirectResponse(f"/?sign_in={quote(error.code or 'failed')}", 303)
+    response.delete_cookie(FLOW_COOKIE, path=_CALLBACK, httponly=True, samesite="lax")
+    return _not_kept(response)
+
+
+async def _come_back(request: Request, provider: Provider, state: AppState) -> Response:
+    identity, next_path = await provider.finish(
+        request.query_params, request.cookies.get(FLOW_COOKIE)
+    )
+    async with state.db.admin_session() as session:
+        person = await repository.put_person(session, identity)
+        await service.make_owner(session, state.audit, person, state.settings.oidc_owner_email)
+        token = await _begin(request, state, session, person_id=person.id)
+        await state.auth.commit_change(session)
+    response = RedirectResponse(next_path, 303)
+    set_session(response, token, secure=is_secure(state))
+    return response
+
+
+@router.post("/session", dependencies=[Depends(from_our_pages)])
+async def sign_in_by_key(
+    body: KeySignIn, request: Request, response: Response, state: State
+) -> SessionView:
+    """Exchange a tenant's API key, or an admin key, for a session: a browser need not keep the
+    key."""
+    auth = state.auth
+    admin = await auth.admins.find(body.key)
+    if admin is not None:
+        whose = {"admin_key_id": admin.key_id, "key_prefix": admin.key_prefix}
+    else:
+        tenant = await auth.tenant(body.key)
+        whose = {"api_key_id": tenant.key_id, "key_prefix": tenant.key_prefix}
+    async with state.db.admin_session() as session:
+        token = await _begin(
+            request,
+            state,
+            session,
+            **whose,
+        )
+        await state.auth.commit_change(session)
+    set_session(response, token, secure=is_secure(state))
+    _not_kept(response)
+    return await session_view(state, await auth.sessions.find(token), token)
+
+
+@router.get("/session")
+async def get_session(current: CurrentSession, state: State, response: Response) -> SessionView:
+    """Who is signed in, as what, and the CSRF token that goes beside the cookie."""
+    _not_kept(response)
+    return await session_view(state, current.signed, current.token)
+
+
+@router.post("/logout")
+async def logout(current: CurrentSession, state: State, response: Response) -> SignedOut:
+    """End this session, at once and everywhere."""
+    async with state.db.admin_session() as session:
+        await state.auth.sessions.end(session, current.signed, current.signed.id)
+        await _note(state, session, current.signed.actor, "session.end", current.signed.id)
+        await state.auth.commit_change(session)
+    drop_session(response, secure=is_secure(state))
+    return SignedOut(provider_url=await _provider_url(state, current.signed))
+
+
+@router.get("/sessions")
+async def list_sessions(current: CurrentSession, state: State) -> SessionList:
+    """Where else the same person, or the same key, is signed in; newest first."""
+    async with state.db.admin_session() as session:
+        rows = await state.auth.sessions.list_own(session, current.signed)
+    columns = ("id", "address", "user_agent", "created_at", "last_used_at", "expires_at")
+    return SessionList(
+        data=[
+            SessionItem(
+                **{name: getattr(row, name) for name in columns},
+                current=row.id == current.signed.id,
+            )
+            for row in rows
+        ]
+    )
+
+
+@router.delete("/sessions/{session_id}")
+async def end_session(session_id: str, current: CurrentSession, state: State) -> Deleted:
+    """End one of them, at once and everywhere."""
+    async with state.db.admin_session() as session:
+        if not await state.auth.sessions.end(session, current.signed, session_id):
+            raise NotFoundError(f"There is no session {session_id!r} of yours.")
+        await _note(state, session, current.signed.actor, "session.end", session_id)
+        await state.auth.commit_change(session)
+    return Deleted(id=session_id, object="session")
+
+
+@router.post("/invitations/accept")
+async def accept_invitation(body: InvitationToken, current: CurrentSession, state: State) -> Joined:
+    """Join where the link's token leads."""
+    person_id = current.signed.person_id
+    if person_id is None:
+        raise ForbiddenError(
+            "An invitation is for a person: sign in by the provider, not with a key.",
+            code="person_required",
+        )
+    async with state.db.admin_session() as session:
+        joined = await service.accept(session, state.audit, state.secret, person_id, body.token)
+        await state.auth.commit_change(session)
+    return joined
+
+
+def is_local(path: str) -> bool:
+    """Whether it leads to a page of ours and nowhere else: browsers read `//host` and `/\\host` as
+    another server, and drop tabs and line ends."""
+    return (
+        path.startswith("/")
+        and not path.startswith(("//", "/\\"))
+        and all(" " < letter < "\x7f" for letter in path)
+    )
+
+
+def is_secure(state: AppState) -> bool:
+    return state.settings.base_url.startswith("https://")
+
+
+async def _begin(
+    request: Request,
+    state: AppState,
+    session: AsyncSession,
+    *,
+    person_id: str | None = None,
+    api_key_id: str | None = None,
+    admin_key_id: str | None = None,
+    key_prefix: str | None = None,
+) -> str:
+    """A new session, in place of the one that the browser brought, if it did."""
+    before = request.cookies.get(COOKIE)
+    if before:
+        await state.auth.sessions.end_token(session, before)
+    origin = Origin(
+        address=request.client.host if request.client else None,
+        user_agent=request.headers.get("user-agent"),
+    )
+    token, row = await state.auth.sessions.begin(
+        session,
+        origin,
+        person_id=person_id,
+        api_key_id=api_key_id,
+        admin_key_id=admin_key_id,
+        key_prefix=key_prefix,
+    )
+    kind: Literal["person", "api_key", "admin_key"] = (
+        "person" if person_id else "api_key" if api_key_id else "admin_key"
+    )
+    actor = f"{kind}:{person_id or api_key_id or admin_key_id}"
+    await _note(state, session, actor, "session.begin", row.id)
+    return token
+
+
+async def _note(
+    state: AppState, session: AsyncSession, actor: str, action: str, target: str
+) -> None:
+    await state.audit.append(session, actor=actor, action=action, target=target)
+
+
+async def _provider_url(state: AppState, signed: SignedIn) -> str | None:
+    if state.provider is None or signed.person_id is None:
+        return None
+    try:
+        return await state.provider.sign_out_url(f"{state.settings.base_url}/")
+    except ApiError:
+        return None  # here they are signed out all the same
+
+
+def _not_kept(response: Response) -> Response:
+    response.headers["cache-control"] = "no-store"
+    return response

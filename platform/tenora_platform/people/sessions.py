@@ -1,0 +1,200 @@
+"""Sessions: who is signed in, by an opaque random id in a cookie of which the database keeps the
+HMAC. It knows whose a session is and for how long it is good, not what they may do."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.db import Database
+from tenora_platform.errors import UnauthorizedError
+from tenora_platform.ids import new_id
+from tenora_platform.people.tables import MembershipRow, PersonRow, SessionRow
+from tenora_platform.secret import ServerSecret
+from tenora_platform.tenants.tables import ApiKeyRow
+
+COOKIE = "tenora_session"
+_TOKEN_LENGTH = 43  # of 32 random bytes
+_USE_NOTED_EVERY = timedelta(seconds=60)
+_USER_AGENT_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """From where somebody signs in."""
+
+    address: str | None
+    user_agent: str | None
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a person may do at a tenant; None: as one of the operator's people."""
+
+    tenant_id: str | None
+    role: str
+
+
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that is good now: a person's with what they belong to, or that of a key."""
+
+    id: str
+    person_id: str | None
+    who: str | None  # the person, in words
+    members: tuple[Member, ...] = ()
+    api_key_id: str | None
+    api_key_tenant: str | None
+    admin_key_id: str | None
+    key_prefix: str | None  # of the secret it was begun with
+    good_until: datetime
+
+    @property
+    def actor(self) -> str:
+        """As the audit log names who asks."""
+        if self.person_id is not None:
+            return f"person:{self.person_id}"
+        kind = "api_key" if self.api_key_id is not None else "admin_key"
+        return f"{kind}:{self.api_key_id or self.admin_key_id}"
+
+
+class Sessions:
+    """They end when unused for `idle_s`, after `max_s` in any case, and when their row is gone."""
+
+    def __init__(self, db: Database, secret: ServerSecret, *, idle_s: float, max_s: float) -> None:
+        self._db = db
+        self._secret = secret
+        self._idle = timedelta(seconds=idle_s)
+        self._max = timedelta(seconds=max_s)
+
+    def hash_of(self, token: str) -> str:
+        return self._secret.mac("session", token)
+
+    def csrf_token(self, token: str) -> str:
+        """What a page sends beside the cookie: only who could read an answer of ours knows it. It
+        is the session's own, so that it needs no place of its own."""
+        return self._secret.mac("csrf", token)
+
+    def is_csrf_token(self, token: str, given: str) -> bool:
+        return hmac.compare_digest(self.csrf_token(token).encode(), given.encode())
+
+    async def begin(
+        self,
+        session: AsyncSession,
+        origin: Origin,
+        *,
+        person_id: str | None = None,
+        api_key_id: str | None = None,
+        admin_key_id: str | None = None,
+        key_prefix: str | None = None,
+    ) -> tuple[str, SessionRow]:
+        """A new session, and the token that goes into its cookie. Always a new token: what a
+        browser brought was perhaps put there by somebody else."""
+        token = secrets.token_urlsafe(32)
+        now = datetime.now(UTC)
+        row = SessionRow(
+            id=new_id("session"),
+            hash=self.hash_of(token),
+            person_id=person_id,
+            api_key_id=api_key_id,
+            admin_key_id=admin_key_id,
+            key_prefix=key_prefix,
+            address=origin.address,
+            user_agent=(origin.user_agent or "")[:_USER_AGENT_MAX] or None,
+            created_at=now,
+            last_used_at=now,
+            expires_at=now + self._max,
+        )
+        session.add(row)
+        await session.flush()
+        return token, row
+
+    async def find(self, token: str) -> SignedIn:
+        """Raises UnauthorizedError for a session that is over or never was."""
+        if len(token) != _TOKEN_LENGTH:
+            raise _over()
+        async with self._db.admin_session() as session:
+            found = await session.execute(
+                select(SessionRow, ApiKeyRow.tenant_id, PersonRow)
+                .outerjoin(ApiKeyRow, ApiKeyRow.id == SessionRow.api_key_id)
+                .outerjoin(PersonRow, PersonRow.id == SessionRow.person_id)
+                .where(SessionRow.hash == self.hash_of(token))
+            )
+            first = found.first()
+            if first is None:
+                raise _over()
+            row, key_tenant, person = first
+            now, good_until = datetime.now(UTC), self._good_until(row)
+            if good_until <= now:
+                raise _over()
+            if row.last_used_at < now - _USE_NOTED_EVERY:
+                await session.execute(
+                    update(SessionRow).where(SessionRow.id == row.id).values(last_used_at=now)
+                )
+            return SignedIn(
+                id=row.id,
+                person_id=row.person_id,
+                who=None if person is None else person.email or person.name or person.id,
+                members=await _members(session, row.person_id),
+                api_key_id=row.api_key_id,
+                api_key_tenant=key_tenant,
+                admin_key_id=row.admin_key_id,
+                key_prefix=row.key_prefix,
+                good_until=good_until,
+            )
+
+    async def list_own(self, session: AsyncSession, signed: SignedIn) -> list[SessionRow]:
+        """Those that are good, of the same person or key, newest first."""
+        rows = await session.scalars(
+            select(SessionRow).where(*_same_whose(signed)).order_by(SessionRow.id.desc())
+        )
+        now = datetime.now(UTC)
+        return [row for row in rows if self._good_until(row) > now]
+
+    async def end(self, session: AsyncSession, signed: SignedIn, session_id: str) -> bool:
+        """Whether there was such a session of the same person or key."""
+        found = await session.execute(
+            delete(SessionRow)
+            .where(SessionRow.id == session_id, *_same_whose(signed))
+            .returning(SessionRow.id)
+        )
+        return found.first() is not None
+
+    async def end_token(self, session: AsyncSession, token: str) -> None:
+        await session.execute(delete(SessionRow).where(SessionRow.hash == self.hash_of(token)))
+
+    async def sweep(self, session: AsyncSession) -> None:
+        """Forget those that are over."""
+        now = datetime.now(UTC)
+        over = (SessionRow.expires_at < now) | (SessionRow.last_used_at < now - self._idle)
+        await session.execute(delete(SessionRow).where(over))
+
+    def _good_until(self, row: SessionRow) -> datetime:
+        return min(row.expires_at, row.last_used_at + self._idle)
+
+
+async def _members(session: AsyncSession, person_id: str | None) -> tuple[Member, ...]:
+    if person_id is None:
+        return ()
+    rows = await session.execute(
+        select(MembershipRow.tenant_id, MembershipRow.role)
+        .where(MembershipRow.person_id == person_id)
+        .order_by(MembershipRow.id)
+    )
+    return tuple(Member(tenant_id, role) for tenant_id, role in rows)
+
+
+def _same_whose(signed: SignedIn) -> tuple[ColumnElement[bool], ...]:
+    return (
+        SessionRow.person_id.is_not_distinct_from(signed.person_id),
+        SessionRow.api_key_id.is_not_distinct_from(signed.api_key_id),
+        SessionRow.admin_key_id.is_not_distinct_from(signed.admin_key_id),
+    )
+
+
+def _over() -> UnauthorizedError:
+    return UnauthorizedError("Your session is over. Sign in again.", code="session_over")

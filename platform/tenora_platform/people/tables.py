@@ -1,0 +1,77 @@
+"""Rows of people, of what they belong to, of invitations and of sessions. Sessions and people are
+the operator's to read; a tenant's session sees its own members."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import DateTime, ForeignKey, Text, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenora_platform.db import Base
+
+_Time = DateTime(timezone=True)
+
+
+class PersonRow(Base):
+    """Somebody as the provider knows them: `issuer` and `subject` are who it is, `email` and `name`
+    what was said at the last sign-in."""
+
+    __tablename__ = "people"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    issuer: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str] = mapped_column(Text)
+    email: Mapped[str | None] = mapped_column(Text)
+    email_verified: Mapped[bool]
+    name: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    signed_in_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class MembershipRow(Base):
+    """What a person may do at a tenant, or (tenant NULL) as one of the operator's people."""
+
+    __tablename__ = "memberships"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str | None] = mapped_column(Text, ForeignKey("tenants.id"))
+    person_id: Mapped[str] = mapped_column(Text, ForeignKey("people.id"))
+    role: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+
+
+class InvitationRow(Base):
+    """A link by which one person may join; of its token only the HMAC is kept."""
+
+    __tablename__ = "invitations"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    tenant_id: Mapped[str | None] = mapped_column(Text, ForeignKey("tenants.id"))
+    hash: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(Text)
+    email: Mapped[str | None] = mapped_column(Text)  # NULL: whoever has the link
+    created_by: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    expires_at: Mapped[datetime] = mapped_column(_Time)
+    used_at: Mapped[datetime | None] = mapped_column(_Time)
+    used_by: Mapped[str | None] = mapped_column(Text, ForeignKey("people.id"))
+
+
+class SessionRow(Base):
+    """Somebody who is signed in: a person, or who showed a key. `key_prefix` is that of the secret
+    that was shown; a session ends with it."""
+
+    __tablename__ = "sessions"
+
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
+    hash: Mapped[str] = mapped_column(Text, unique=True)
+    person_id: Mapped[str | None] = mapped_column(Text, ForeignKey("people.id"))
+    api_key_id: Mapped[str | None] = mapped_column(Text, ForeignKey("api_keys.id"))
+    admin_key_id: Mapped[str | None] = mapped_column(Text)  # may be a configured one
+    key_prefix: Mapped[str | None] = mapped_column(Text)
+    address: Mapped[str | None] = mapped_column(Text)
+    user_agent: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    last_used_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
+    expires_at: Mapped[datetime] = mapped_column(_Time)

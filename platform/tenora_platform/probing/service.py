@@ -1,0 +1,134 @@
+"""What a tenant may see of probes, and what it may have asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_platform.auth import TenantContext
+from tenora_platform.billing import repository as prices
+from tenora_platform.billing.price_lists import ANY_CLASS, Prices, Scope
+from tenora_platform.billing.rating import graduated
+from tenora_platform.errors import NotFoundError
+from tenora_platform.intake.report import ValidationReport
+from tenora_platform.probing import repository
+from tenora_platform.probing.prompts import BUILT_IN
+from tenora_platform.probing.schemas import (
+    AdapterReport,
+    Findings,
+    ProbePromptsView,
+    StorageCost,
+)
+from tenora_platform.probing.tables import AdapterProbeRow
+from tenora_platform.registry import repository as registry
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
+from tenora_platform.state import AppState
+
+MONTH_HOURS = 30 * 24
+ASKED_AGAIN_AFTER = timedelta(minutes=10)
+"""New prompts are asked at once, and then again no sooner than this: the platform pays for it."""
+
+
+class Probes:
+    """The probes of one tenant's adapters."""
+
+    def __init__(self, state: AppState, tenant: TenantContext) -> None:
+        self._state = state
+        self._tenant = tenant
+
+    async def report(self, name: str, number: int) -> AdapterReport:
+        """Raises NotFoundError."""
+        async with self._session() as session:
+            adapter = await self._adapter(session, name)
+            version = await _version(session, adapter, number)
+            probe = await session.get(AdapterProbeRow, version.id)
+        found = None if version.report is None else ValidationReport(**version.report)
+        asks = self._state.settings.probe_adapters and version.state == "active"
+        return AdapterReport(
+            name=name,
+            version=number,
+            state=version.state,
+            probe=probe.state if probe else ("waiting" if asks else "off"),  # type: ignore[arg-type]
+            probe_error=probe.error if probe else None,
+            probed_at=probe.probed_at if probe else None,
+            warnings=found.warnings if found else [],
+            picture=found.facts.picture if found and found.facts else None,
+            findings=Findings(**probe.findings) if probe and probe.findings else None,
+            storage=await self._storage(version),
+        )
+
+    async def _storage(self, version: AdapterVersionRow) -> StorageCost | None:
+        if not self._state.engine_life.started:
+            return None
+        now = datetime.now(UTC)
+        tenant_id = self._tenant.tenant_id
+        async with self._state.db.admin_session() as session:
+            lists = await prices.price_lists(session, now, now, tenants=[tenant_id])
+        model = self._state.engine.model.id
+        scope = Scope(version.adapter_id, tenant_id, self._tenant.plan.name, model)
+        chosen = Prices(lists).choose(scope, now)
+        tiers = chosen.tiers_of("stored", ANY_CLASS) if chosen else None
+        if chosen is None or tiers is None:
+            return None
+        kb_hours = version.bytes * MONTH_HOURS // 1000
+        return StorageCost(
+            bytes=version.bytes,
+            kb_hours=kb_hours,
+            amount=graduated(tiers, kb_hours),
+            currency=chosen.currency,
+            price_version=chosen.id,
+        )
+
+    async def prompts(self, name: str) -> ProbePromptsView:
+        """Raises NotFoundError."""
+        async with self._session() as session:
+            adapter = await self._adapter(session, name)
+            own = await repository.prompts_of(session, adapter.id)
+        return _view(name, own)
+
+    async def put_prompts(self, name: str, prompts: Sequence[str]) -> ProbePromptsView:
+        """From now on; the newest active version is asked again. Raises NotFoundError."""
+        now = datetime.now(UTC)
+        async with self._session() as session:
+            adapter = await self._adapter(session, name)
+            before = await repository.prompts_of(session, adapter.id)
+            await repository.put_prompts(session, adapter, prompts)
+            await repository.ask_again(session, adapter.id, now, now - ASKED_AGAIN_AFTER)
+            await self._state.audit.append(
+                session,
+                actor=self._tenant.key_id,
+                action="adapter_probe_prompts.put",
+                target=adapter.id,
+                tenant_id=self._tenant.tenant_id,
+                before={"prompts": len(before or ())},
+                after={"prompts": len(prompts)},
+                details={"name": name},
+            )
+        return _view(name, list(prompts))
+
+    async def _adapter(self, session: AsyncSession, name: str) -> AdapterRow:
+        row = await registry.adapter_by_name(session, self._tenant.tenant_id, name)
+        if row is None:
+            raise NotFoundError(f"There is no adapter named {name[:80]!r}.", param="name")
+        return row
+
+    def _session(self) -> AbstractAsyncContextManager[AsyncSession]:
+        return self._state.db.tenant_session(self._tenant.tenant_id)
+
+
+async def _version(session: AsyncSession, adapter: AdapterRow, number: int) -> AdapterVersionRow:
+    row = None
+    if 0 <= number < 2**31:
+        row = await registry.version_of(session, adapter.id, number)
+    if row is None:
+        raise NotFoundError(f"{adapter.name} has no version {number}.", param="version")
+    return row
+
+
+def _view(name: str, own: list[str] | None) -> ProbePromptsView:
+    if own:
+        return ProbePromptsView(name=name, source="tenant", prompts=own)
+    return ProbePromptsView(name=name, source="built_in", prompts=list(BUILT_IN))

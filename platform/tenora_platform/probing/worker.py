@@ -1,0 +1,205 @@
+"""Prober: asks every active version, one at a time and behind everybody else, and keeps what it
+found. All it needs to know is in the database: after a crash the version is asked anew."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tenora_engine.errors import EngineError
+from tenora_engine.events import EngineStats, Residency, UsageRecord
+from tenora_engine.request import AdapterRef, Tenant
+from tenora_engine.text.chat_template import Renders
+from tenora_platform.events import repository as events
+from tenora_platform.intake.report import Problem, ValidationReport
+from tenora_platform.locks import try_lock
+from tenora_platform.outages import first_line
+from tenora_platform.probing import repository
+from tenora_platform.probing.asking import ANSWER_TOKENS, KL_NOISE, Asker, ProbeError
+from tenora_platform.probing.prompts import BUILT_IN
+from tenora_platform.probing.repository import Due
+from tenora_platform.probing.schemas import TIERS, Findings, Footprint, Load, Sample
+from tenora_platform.probing.tenant import probing_tenant
+from tenora_platform.registry.tables import AdapterVersionRow
+from tenora_platform.state import AppState
+
+POLL_S = 5.0
+ATTEMPTS_MAX = 5
+RETRY_AFTER = timedelta(minutes=1)  # twice as long after each attempt
+NO_EFFECT = "no_effect_measured"
+_LOCK = "tenora:prober"
+_log = structlog.get_logger(__name__)
+
+
+class Prober:
+    """One in each worker; a lock keeps it to one version at a time in all of them."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._tenant: Tenant | None = None
+
+    async def run(self) -> None:
+        """Works for ever; cancel it to stop."""
+        while True:
+            ready = self._state.settings.probe_adapters and self._state.engine.ready
+            if not ready or not await self.run_once():
+                await asyncio.sleep(POLL_S)
+
+    async def run_once(self) -> bool:
+        """Ask the next version, if one waits; whether one did."""
+        async with self._state.db.admin_session() as guard:
+            if not await try_lock(guard, _LOCK):
+                return False
+            async with self._state.db.admin_session() as session:
+                due = await repository.next_due(session, datetime.now(UTC))
+            if due is None:
+                return False
+            try:
+                findings = await self._ask(due)
+            except (EngineError, ProbeError) as error:
+                await self._failed(due, first_line(error))
+            except SQLAlchemyError:
+                raise  # it is not the version's fault
+            except Exception as error:
+                # A version that breaks us must not stand before all others.
+                _log.exception("version not probed", version=due[0].id)
+                await self._failed(due, f"{type(error).__name__} in the server")
+            else:
+                await self._keep(due, findings)
+            return True
+
+    async def _ask(self, due: Due) -> Findings:
+        version, _, own_prompts, _ = due
+        assert version.digest is not None  # a constraint of the table: active is complete
+        assert version.rank is not None
+        engine, ref = self._state.engine, AdapterRef(version.digest, version.rank)
+        await asyncio.to_thread(lambda: engine.text)  # a worker makes it on first use
+        if self._tenant is None:
+            self._tenant = await probing_tenant(self._state)
+        context = {"tenant_id": self._tenant.key, "model": engine.model.id}
+        asker = Asker(engine, self._tenant, context)
+        samples, footprint = [], None
+        template = await self._state.templates.of_version(
+            version.tenant_id, version.id, engine.text
+        )
+        for prompt in own_prompts or BUILT_IN:
+            ids = await self._state.templates.run(
+                version.tenant_id, partial(self._prompt_ids, prompt, template)
+            )
+            samples.append(await asker.compare(prompt, ids, ref))
+            stats = await engine.stats()
+            footprint = footprint or _footprint(stats, ref)
+        return Findings(
+            base_model=engine.model.id,
+            source="tenant" if own_prompts else "built_in",
+            samples=samples,
+            kl_max=max(max(sample.kl, default=0.0) for sample in samples),
+            differs=any(map(_differs, samples)),
+            footprint=footprint,
+            loads=_loads(asker.usage, stats),
+        )
+
+    def _prompt_ids(self, prompt: str, template: Renders | None) -> list[int]:
+        """As a user's message, through the version's own chat template if it has one; the end of
+        what is too long for the context."""
+        text, model = self._state.engine.text, self._state.engine.model
+        control = self._state.settings.allow_control_tokens
+        if template is not None or text.has_chat_template:
+            said = [{"role": "user", "content": prompt}]
+            ids = text.encode_chat(said, control_tokens=control, template=template)
+        else:
+            ids = text.encode(prompt, control_tokens=control)
+        return ids[-max(model.context_tokens - ANSWER_TOKENS, 1) :]
+
+    async def _failed(self, due: Due, error: str) -> None:
+        version, name, _, attempts = due
+        is_last = attempts + 1 >= ATTEMPTS_MAX
+        _log.warning("version not probed", adapter=name, version=version.id, reason=error)
+        async with self._state.db.admin_session() as session:
+            await repository.put_probe(
+                session,
+                version,
+                state="failed" if is_last else "waiting",
+                attempts=attempts + 1,
+                next_at=datetime.now(UTC) + RETRY_AFTER * 2**attempts,
+                error=error[:1000],
+            )
+
+    async def _keep(self, due: Due, findings: Findings) -> None:
+        version, name, _, _ = due
+        now = datetime.now(UTC)
+        async with self._state.db.admin_session() as session:
+            await repository.put_probe(
+                session,
+                version,
+                state="done",
+                attempts=0,
+                next_at=now,
+                error=None,
+                findings=findings.model_dump(mode="json"),
+                probed_at=now,
+            )
+            await _warn(session, version, findings)
+            if not findings.differs:
+                what = {"adapter": name, "version": version.number, "id": version.id}
+                await events.add(
+                    session,
+                    tenant_id=version.tenant_id,
+                    type="adapter.no_effect_measured",
+                    once=version.id,
+                    data={**what, "kl_max": findings.kl_max, "prompts": len(findings.samples)},
+                )
+        _log.info("version probed", version=version.id, kl_max=findings.kl_max)
+
+
+async def _warn(session: AsyncSession, version: AdapterVersionRow, findings: Findings) -> None:
+    """The version's report has the warning as long as it holds."""
+    row = await session.get_one(AdapterVersionRow, version.id, with_for_update=True)
+    report = ValidationReport.model_validate(row.report or {"problems": []})
+    report.warnings = [each for each in report.warnings if each.code != NO_EFFECT]
+    if not findings.differs:
+        report.warnings.append(
+            Problem(
+                field="weights",
+                code=NO_EFFECT,
+                message=f"asked {len(findings.samples)} prompts, this version answered each of "
+                "them exactly as the base model, and its next-token distributions were nowhere "
+                f"further apart than {findings.kl_max:.1g} nats (below {KL_NOISE:g} is rounding). "
+                "Is it the checkpoint that you meant? PUT probe_prompts asks prompts of your own",
+            )
+        )
+    row.report = report.model_dump(mode="json")
+
+
+def _differs(sample: Sample) -> bool:
+    return not sample.same or max(sample.kl, default=0.0) >= KL_NOISE
+
+
+def _footprint(stats: EngineStats, ref: AdapterRef) -> Footprint | None:
+    for each in stats.adapters:
+        if each.digest == ref.digest and each.pages:
+            return Footprint(pages=each.pages, page_bytes=stats.pool.page_bytes)
+    return None
+
+
+def _loads(usage: list[UsageRecord], stats: EngineStats) -> list[Load]:
+    """By the tier that it came from: this version's own, where it was loaded for a probe."""
+    measured: dict[Residency, float] = {"device": 0.0}
+    for record in usage:
+        if record.residency is not None and record.adapter_load_ms > 0:
+            measured.setdefault(record.residency, record.adapter_load_ms)
+    loads = []
+    for tier in TIERS:
+        if tier in measured:
+            loads.append(Load(tier=tier, ms=round(measured[tier], 3), how="measured"))
+            continue
+        had = stats.telemetry.adapter_loads.get(tier)
+        count = 0 if had is None else sum(had.counts)
+        mean = None if had is None or not count else round(1000 * had.sum_s / count, 3)
+        loads.append(Load(tier=tier, ms=mean, how="predicted", loads=count))
+    return loads

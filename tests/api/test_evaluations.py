@@ -1,0 +1,281 @@
+"""Evaluations through the application over a fake engine: scores, turns, limits, what is asked
+twice and who pays for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from adapter_files import adapter_form
+from api_harness import Api, TestTenant
+from fake_engine import default_answer
+from tenora_engine.request import GenerationRequest
+from tenora_platform.evaluations import asking, worker
+from tenora_platform.evaluations.worker import EvaluationWorker
+from tenora_platform.registry.worker import IntakeWorker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_when_told() -> Iterator[None]:
+    """The application's own worker of evaluations rests: turns are these tests' to give."""
+
+    async def rest(self: EvaluationWorker) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvaluationWorker, "run", rest)
+        yield
+
+
+@pytest.fixture
+async def tenant(api: Api) -> AsyncIterator[TestTenant]:
+    made = await api.new_tenant("evaluating", plan="premium")
+    files = adapter_form(api.engine.model, "helper")
+    assert (await api.call(made.key, "POST", "/v1/adapters", files=files)).status_code == 202
+    while (await api.call(made.key, "GET", "/v1/adapters/helper")).json()["state"] != "active":
+        await IntakeWorker(api.state).run_once()
+    api.engine.requests.clear()
+    api.engine.answer = parrot
+    yield made
+    api.engine.answer = default_answer
+    async with api.state.db.admin_session() as session:
+        await session.execute(text("update evaluations set state = 'cancelled'"))
+
+
+def parrot(request: GenerationRequest, index: int) -> str:
+    """An adapter agrees to everything, the base to nothing."""
+    return "yes" if request.adapter else "no"
+
+
+async def create(api: Api, tenant: TestTenant, **changes: Any) -> dict[str, Any]:
+    body = {
+        "adapter": "helper",
+        "versions": ["base", 1],
+        "scoring": "exact",
+        "items": [{"prompt": f"Is {number} a number?", "expected": "yes"} for number in range(3)],
+    }
+    answer = await api.call(tenant.key, "POST", "/v1/evaluations", json=body | changes)
+    assert answer.status_code == 202, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def turns(api: Api) -> None:
+    async with asyncio.timeout(30):
+        while await EvaluationWorker(api.state).run_once():
+            pass
+
+
+async def get(api: Api, tenant: TestTenant, made: dict[str, Any], more: str = "") -> Any:
+    answer = await api.call(tenant.key, "GET", f"/v1/evaluations/{made['id']}{more}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def asked(api: Api) -> list[GenerationRequest]:
+    return [each for each in api.engine.requests if each.request_id.startswith("eval_")]
+
+
+async def test_versions_side_by_side(api: Api, tenant: TestTenant) -> None:
+    made = await create(api, tenant)
+    assert made["state"] == "queued"
+    await turns(api)
+    found = await get(api, tenant, made)
+    assert found["state"] == "completed"
+    base, first = found["results"]
+    assert (base["version"], base["passed"], base["score"]) == ("base", 0, 0.0)
+    assert (first["version"], first["passed"], first["score"]) == (1, 3, 1.0)
+    assert first["low"] == pytest.approx(0.4385, abs=1e-4)
+    assert first["high"] == pytest.approx(1.0)
+    page = await get(api, tenant, made, "/items?limit=2")
+    assert page["has_more"] is True
+    answers = page["data"][0]["answers"]
+    assert [(each["version"], each["answer"]) for each in answers] == [("base", "no"), (1, "yes")]
+    assert {each.tenant.tier for each in asked(api)} == {"flex"}
+    assert {each.context["tenant_id"] for each in asked(api)} == {tenant.id}
+    assert len(asked(api)) == 6
+    [request_id] = answers[1]["request_ids"]
+    async with asyncio.timeout(10):
+        while True:
+            receipt = await api.call(tenant.key, "GET", f"/v1/requests/{request_id}")
+            if receipt.status_code == 200:
+                break
+            await asyncio.sleep(0.05)
+    events = (await api.call(tenant.key, "GET", "/v1/events")).json()["data"]
+    assert "evaluation.completed" in [each["type"] for each in events]
+
+
+async def test_a_turn_is_not_for_ever(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TURN", 2)
+    long = await create(api, tenant)
+    short = await create(api, tenant, versions=[1], items=[{"prompt": "x", "expected": "yes"}])
+    await EvaluationWorker(api.state).run_once()
+    await EvaluationWorker(api.state).run_once()
+    assert (await get(api, tenant, short))["results"][0]["answered"] == 1
+    assert (await get(api, tenant, long))["state"] == "running"
+    await turns(api)
+    assert (await get(api, tenant, long))["state"] == "completed"
+
+
+async def test_what_a_crash_cut_off_is_the_platforms(api: Api, tenant: TestTenant) -> None:
+    made = await create(api, tenant)
+    api.engine.gate = asyncio.Event()
+    turn = asyncio.create_task(EvaluationWorker(api.state).run_once())
+    async with asyncio.timeout(10):
+        while len(asked(api)) < worker.AT_ONCE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    turn.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await turn
+    api.engine.gate = None
+    cut = len(asked(api))
+    await turns(api)
+    found = await get(api, tenant, made)
+    assert found["state"] == "completed"
+    assert [each["answered"] for each in found["results"]] == [3, 3]
+    payers = Counter(each.context["tenant_id"] for each in asked(api))
+    assert payers.pop(tenant.id) == 6, "each item of each version once"
+    [(other, again)] = payers.items()
+    assert again == cut == worker.AT_ONCE
+    assert all(
+        not each.context["adapter_id"]
+        for each in asked(api)[cut:]
+        if each.context["tenant_id"] == other
+    )
+
+
+async def test_limits_put_it_off(api: Api, tenant: TestTenant) -> None:
+    await api.put_plan("slow", {"requests_per_min": 2})
+    changed = {"plan": "slow"}
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json=changed)
+    made = await create(
+        api,
+        tenant,
+        versions=[1],
+        scoring="loglikelihood",
+        items=[{"prompt": "ab", "expected": "cde"}],
+    )
+    await turns(api)
+    found = await get(api, tenant, made)
+    assert (found["state"], found["results"][0]["answered"]) == ("running", 0)
+    assert len(asked(api)) == 2
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"plan": "premium"})
+    async with api.state.db.admin_session() as session:
+        await session.execute(text("update evaluations set not_before = null"))
+    await turns(api)
+    found = await get(api, tenant, made)
+    assert found["state"] == "completed"
+    assert found["results"][0]["score"] == pytest.approx(-1.5)
+    assert found["results"][0]["low"] is None, "one item says nothing of the spread"
+    assert len(asked(api)) == 3, "no token is asked for twice"
+    assert {each.context["tenant_id"] for each in asked(api)} == {tenant.id}
+    wanted = api.engine.text.encode("cde", add_special_tokens=False)
+    assert [each.sampling.allowed_token_ids for each in asked(api)] == [(one,) for one in wanted]
+
+
+async def test_a_used_up_budget_ends_it(api: Api, tenant: TestTenant) -> None:
+    await api.put_plan("broke", {"budget": "0"})
+    await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"plan": "broke"})
+    made = await create(api, tenant)
+    await turns(api)
+    found = await get(api, tenant, made)
+    assert found["state"] == "failed"
+    assert "budget" in found["error"]
+    assert asked(api) == []
+
+
+async def test_json_schema_and_choice(api: Api, tenant: TestTenant) -> None:
+    schema = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
+    api.engine.answer = lambda request, index: '{"a": 1}' if request.adapter else '{"a": "1"}'
+    lines = "\n".join(json.dumps({"prompt": name}) for name in "abc")
+    made = await create(api, tenant, scoring="json_schema", schema=schema, items=lines)
+    await turns(api)
+    scores = [each["score"] for each in (await get(api, tenant, made))["results"]]
+    assert scores == [0.0, 1.0]
+    api.engine.answer = lambda request, index: "I think: Blue, not red."
+    items = [{"prompt": "?", "expected": "blue", "choices": ["red", "blue"]}]
+    made = await create(api, tenant, scoring="choice", items=items)
+    await turns(api)
+    assert [each["score"] for each in (await get(api, tenant, made))["results"]] == [1.0, 1.0]
+
+
+async def test_an_item_that_does_not_fit_is_an_error_of_that_item(
+    api: Api, tenant: TestTenant
+) -> None:
+    items = [{"prompt": "x" * 600, "expected": "yes"}, {"prompt": "x", "expected": "yes"}]
+    made = await create(api, tenant, versions=[1], items=items)
+    await turns(api)
+    found = await get(api, tenant, made)
+    [result] = found["results"]
+    assert (result["answered"], result["errors"], result["passed"]) == (2, 1, 1)
+    page = await get(api, tenant, made, "/items")
+    assert "context length" in page["data"][0]["answers"][0]["error"]
+
+
+async def test_an_item_that_breaks_the_server_is_asked_once(
+    api: Api, tenant: TestTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> float:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(asking, "score", broken)
+    made = await create(api, tenant, versions=[1])
+    await turns(api)
+    found = await get(api, tenant, made)
+    assert (found["state"], found["results"][0]["errors"]) == ("completed", 3)
+    assert len(asked(api)) == 3
+
+
+async def test_cancel(api: Api, tenant: TestTenant) -> None:
+    made = await create(api, tenant)
+    path = f"/v1/evaluations/{made['id']}/cancel"
+    assert (await api.call(tenant.key, "POST", path)).json()["state"] == "cancelled"
+    await turns(api)
+    assert asked(api) == []
+    assert (await api.call(tenant.key, "POST", path)).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"versions": [7]}, "versions"),
+        ({"versions": [1, 1]}, "versions"),
+        ({"items": [{"expected": "x"}]}, "items[0]"),
+        ({"items": [{"prompt": "x"}]}, "items[0]"),
+        ({"scoring": "choice"}, "items[0]"),
+        ({"scoring": "json_schema"}, "items[0]"),
+        ({"scoring": "json_schema", "schema": {"type": "nothing"}}, "items[0]"),
+        ({"scoring": "json_schema", "schema": {"$ref": "http://127.0.0.1/x"}}, "items[0]"),
+        (
+            {"scoring": "json_schema", "items": '{"prompt": "x", "schema": {"const": NaN}}'},
+            "items[0]",
+        ),
+        ({"scoring": "json_schema", "schema": {"const": "\0"}}, "items[0]"),
+        ({"items": '{"prompt": '}, "items"),
+        ({"items": []}, "items"),
+    ],
+)
+async def test_refused(api: Api, tenant: TestTenant, changes: dict[str, Any], param: str) -> None:
+    body = {"adapter": "helper", "versions": [1], "scoring": "exact"}
+    body |= {"items": [{"prompt": "x", "expected": "y"}]}
+    answer = await api.call(tenant.key, "POST", "/v1/evaluations", json=body | changes)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+async def test_another_tenants_are_404(api: Api, tenant: TestTenant) -> None:
+    made = await create(api, tenant)
+    stranger = await api.new_tenant("stranger")
+    for method, more in (("GET", ""), ("GET", "/items"), ("POST", "/cancel")):
+        path = f"/v1/evaluations/{made['id']}{more}"
+        assert (await api.call(stranger.key, method, path)).status_code == 404
+    assert (await api.call(stranger.key, "GET", "/v1/evaluations")).json()["data"] == []
