@@ -1,34 +1,17 @@
 /** Which page an address shows, for a tenant, for an operator, and for nobody yet. */
 
-import { lazy, type ReactNode, Suspense, useState } from "react";
+import { Suspense, useState } from "react";
 import { Navigate, Route, Routes } from "react-router";
-import { AdaptersPage } from "./adapters/AdaptersPage";
 import { useIsKnown, useSession } from "./api/context";
-import { destinationsOf } from "./components/destinations";
+import { PageBoundary } from "./components/PageBoundary";
 import { Shell } from "./components/Shell";
 import { TableSkeleton } from "./components/states";
-import { KeysPage } from "./keys/KeysPage";
-import { InvitationPage } from "./people/InvitationPage";
-import { takeInvitation } from "./people/invitation";
-import { PeoplePage } from "./people/PeoplePage";
-import { PlaygroundPage } from "./playground/PlaygroundPage";
+import { InvitationPage } from "./invitation/InvitationPage";
+import { takeInvitation } from "./invitation/invitation";
+import { LiveProvider } from "./live/context";
+import { routesOf } from "./routes";
 import { NoPlacePage } from "./signin/NoPlacePage";
 import { SignInPage } from "./signin/SignInPage";
-import { TenantsPage } from "./tenants/TenantsPage";
-
-// The charts are half of the bundle; only these pages need them.
-const UsagePage = lazy(() => import("./usage/UsagePage"));
-const EnginePage = lazy(() => import("./engine/EnginePage"));
-
-const PAGES: Record<string, ReactNode> = {
-  "/adapters": <AdaptersPage />,
-  "/playground": <PlaygroundPage />,
-  "/usage": <UsagePage />,
-  "/keys": <KeysPage />,
-  "/people": <PeoplePage />,
-  "/operator/tenants": <TenantsPage />,
-  "/operator/engine": <EnginePage />,
-};
 
 export function App() {
   const { session } = useSession();
@@ -39,17 +22,21 @@ export function App() {
     return <InvitationPage token={invitation} onDone={() => setInvitation(null)} />;
   if (session === null) return <SignInPage />;
   if (session.place === null) return <NoPlacePage />;
-  const opened = destinationsOf(session.place);
+  const opened = routesOf(session.place);
   return (
-    <Shell>
-      <Suspense fallback={<TableSkeleton />}>
-        <Routes>
-          {opened.map(({ to }) => (
-            <Route key={to} path={to} element={PAGES[to]} />
-          ))}
-          {opened[0] && <Route path="*" element={<Navigate to={opened[0].to} replace />} />}
-        </Routes>
-      </Suspense>
-    </Shell>
+    <LiveProvider>
+      <Shell>
+        <PageBoundary>
+          <Suspense fallback={<TableSkeleton />}>
+            <Routes>
+              {opened.map(({ path, page: Page }) => (
+                <Route key={path} path={path} element={<Page />} />
+              ))}
+              {opened[0] && <Route path="*" element={<Navigate to={opened[0].path} replace />} />}
+            </Routes>
+          </Suspense>
+        </PageBoundary>
+      </Shell>
+    </LiveProvider>
   );
 }

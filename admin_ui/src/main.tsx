@@ -1,6 +1,5 @@
 import "@fontsource-variable/inter";
 import "@mantine/core/styles.css";
-import "@mantine/charts/styles.css";
 import "@mantine/dropzone/styles.css";
 import "@mantine/notifications/styles.css";
 import "./components/global.css";

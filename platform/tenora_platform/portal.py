@@ -14,18 +14,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 PAGES = frozenset(
     {
-        "/",
-        "/adapters",
-        "/playground",
-        "/usage",
-        "/keys",
-        "/people",
-        "/invitation",
-        "/operator/tenants",
-        "/operator/engine",
+        "overview",
+        "adapters",
+        "playground",
+        "evaluations",
+        "requests",
+        "usage",
+        "invoices",
+        "keys",
+        "limits",
+        "people",
+        "webhooks",
+        "audit",
+        "account",
+        "invitation",
+        "operator",
     }
 )
-"""The routes of admin_ui/src/App.tsx, which a browser may ask for directly."""
+"""The first parts of the addresses of admin_ui/src/routes.tsx, which a browser may ask for: what is
+below one of them is for the portal to show, or to say that there is no such page."""
 DOCS = "/docs"
 _NOT_BUILT = """The portal was not built, so there is nothing to show here; the API runs.
 
@@ -97,7 +104,8 @@ class Portal:
     def _page(self, path: str) -> Path | None:
         if path == DOCS:
             return self._folder / "docs.html"
-        return self._folder / "index.html" if path in PAGES else None
+        is_page = path == "/" or path.split("/")[1] in PAGES
+        return self._folder / "index.html" if is_page else None
 
     def _file(self, path: str) -> Path | None:
         """The file of that name, or None. Raises 404 for what can be no name."""

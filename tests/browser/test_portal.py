@@ -28,6 +28,11 @@ def sign_in(page: Page, key: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
+def sign_out(page: Page) -> None:
+    page.get_by_role("button", name="Account").click()
+    page.get_by_role("menuitem", name="Sign out").click()
+
+
 def upload(page: Page, name: str, folder: Path, doubt: str | None = None) -> Locator:
     """Upload a PEFT folder through the dialog, which is returned still open. `doubt` is what the
     browser should say about the files before they are sent."""
@@ -122,6 +127,7 @@ def see_the_cost(page: Page, portal: PortalUnderTest, key: str) -> None:
 
 def test_operator_sees_tenants_and_the_page_pool(page: Page, portal: PortalUnderTest) -> None:
     sign_in(page, portal.server.admin_key)
+    page.get_by_role("link", name="Tenants").click()
     page.get_by_role("button", name="New tenant").click()
     page.get_by_role("dialog").get_by_label("Name").fill("Globex")
     page.get_by_role("button", name="Create", exact=True).click()
@@ -181,13 +187,14 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
     for secret in (robot, second):
         assert portal.call(secret, "GET", "/v1/me")["key"]["id"] == me["key"]["id"]
 
-    page.get_by_role("button", name="Sign out").click()
+    sign_out(page)
     sign_in(page, second)  # a key for usage alone comes in, and sees what it may
     expect(page.get_by_role("heading", name="Usage")).to_be_visible()
     expect(page.get_by_role("navigation").get_by_role("link")).to_have_count(1)
-    page.get_by_role("button", name="Sign out").click()
+    sign_out(page)
 
     sign_in(page, portal.server.admin_key)
+    page.get_by_role("link", name="Tenants").click()
     row(page, "Hooli").get_by_role("button", name="Actions for Hooli").click()
     page.get_by_role("menuitem", name="Keys", exact=True).click()
     dialog = act_on_key(page, "billing robot", "Revoke")
@@ -200,7 +207,7 @@ def test_a_tenant_manages_its_keys(page: Page, portal: PortalUnderTest) -> None:
 def test_the_key_is_exchanged_and_kept_nowhere(page: Page, portal: PortalUnderTest) -> None:
     _, key = portal.new_tenant("Vandelay")
     sign_in(page, key)
-    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    expect(page.get_by_role("button", name="Account")).to_be_visible()
     kept = page.evaluate(
         "() => JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
     )
@@ -213,10 +220,10 @@ def test_the_key_is_exchanged_and_kept_nowhere(page: Page, portal: PortalUnderTe
         "Lax",
     )
     page.reload()
-    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    expect(page.get_by_role("button", name="Account")).to_be_visible()
     other = page.context.new_page()
     other.goto("/")
-    other.get_by_role("button", name="Sign out").click()
+    sign_out(other)
     expect(other.get_by_label("Key", exact=True)).to_be_visible()
     assert page.context.cookies() == []
     page.get_by_role("link", name="Usage and cost").click()  # the other tab was told by its answer
@@ -234,7 +241,7 @@ def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnd
     page.get_by_role("menuitem", name="Suspend").click()
     page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
     expect(row(page, "Initech")).to_contain_text("suspended")
-    page.get_by_role("button", name="Sign out").click()
+    sign_out(page)
     sign_in(page, key)
     expect(page.get_by_role("alert")).to_contain_text("suspended", timeout=SLOW_MS)
 
@@ -245,7 +252,7 @@ def test_no_page_asks_for_what_the_policy_refuses(
 ) -> None:
     key = portal.new_tenant("Umbrella")[1] if role == "tenant" else portal.server.admin_key
     sign_in(page, key)
-    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    expect(page.get_by_role("button", name="Account")).to_be_visible()
     links = page.get_by_role("navigation").get_by_role("link")
     expect(links.first).to_be_visible()
     for at in range(links.count()):
@@ -254,7 +261,7 @@ def test_no_page_asks_for_what_the_policy_refuses(
         expect(page.get_by_role("heading").first).to_be_visible()
     for path in sorted(PAGES):  # each as the page that is loaded
         page.goto(path)
-        expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        expect(page.get_by_role("button", name="Account")).to_be_visible()
         page.wait_for_load_state("networkidle")
 
 

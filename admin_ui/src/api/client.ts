@@ -7,6 +7,8 @@ import { errorFrom } from "./errors";
 import type { components, paths } from "./schema";
 import type { Credentials } from "./session";
 
+export type { Credentials };
+
 export type Schemas = components["schemas"];
 export type FetchClient = Client<paths>;
 export type QueryHooks = OpenapiQueryClient<paths>;

@@ -1,4 +1,4 @@
-/** The frame around every page: navigation, who is signed in, colours, sign out. */
+/** The frame around every page: navigation, where one is, search, what is live, who is signed in. */
 
 import {
   ActionIcon,
@@ -6,71 +6,81 @@ import {
   Badge,
   Box,
   Burger,
+  Button,
   Group,
-  NativeSelect,
+  Kbd,
+  Menu,
   NavLink,
+  ScrollArea,
   Text,
   Tooltip,
 } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
-import { IconLogout } from "@tabler/icons-react";
-import type { ReactNode } from "react";
+import {
+  IconBuilding,
+  IconChevronDown,
+  IconLogout,
+  IconSearch,
+  IconUserCircle,
+} from "@tabler/icons-react";
+import { lazy, type ReactNode, Suspense, useState } from "react";
 import { Link, useLocation } from "react-router";
 import { useSession } from "../api/context";
 import { type Place, placeId } from "../api/session";
+import { LiveBadge } from "../live/LiveBadge";
+import { type PageRoute, routesOf } from "../routes";
 import { ColorSchemeToggle } from "./ColorSchemeToggle";
-import { destinationsOf } from "./destinations";
 import { Logo } from "./Logo";
 import classes from "./Shell.module.css";
 
+const Search = lazy(() => import("../search/Search"));
+const searchShortcut = /mac/i.test(navigator.userAgent) ? "⌘ K" : "Ctrl K";
+
 export function Shell({ children }: { children: ReactNode }) {
   const [opened, { toggle, close }] = useDisclosure();
-  const { session } = useSession();
-  const { pathname } = useLocation();
-  const destinations = destinationsOf(session?.place ?? null);
-
   return (
     <AppShell
       layout="alt"
-      header={{ height: { base: 56, sm: 0 } }}
-      navbar={{ width: 248, breakpoint: "sm", collapsed: { mobile: !opened } }}
-      padding={{ base: "md", sm: "xl" }}
+      header={{ height: 56 }}
+      navbar={{ width: 224, breakpoint: "md", collapsed: { mobile: !opened } }}
+      padding={{ base: "md", sm: "lg" }}
     >
       <a href="#main" className={classes.skip}>
         Skip to the content
       </a>
-      <AppShell.Header hiddenFrom="sm" px="md">
-        <Group h="100%" gap="sm">
-          <Burger opened={opened} onClick={toggle} size="sm" aria-label="Navigation" />
-          <Logo size={24} />
+      <AppShell.Header px={{ base: "md", sm: "lg" }} className={classes.header}>
+        <Group h="100%" gap="sm" wrap="nowrap" justify="space-between">
+          <Group gap="sm" wrap="nowrap" miw={0}>
+            <Burger
+              opened={opened}
+              onClick={toggle}
+              hiddenFrom="md"
+              size="sm"
+              aria-label="Navigation"
+            />
+            <Whose />
+          </Group>
+          <Group gap="xs" wrap="nowrap">
+            <SearchButton />
+            <LiveBadge />
+            <Box visibleFrom="xs">
+              <ColorSchemeToggle />
+            </Box>
+            <Account />
+          </Group>
         </Group>
       </AppShell.Header>
-
-      <AppShell.Navbar className={classes.navbar} p="md" aria-label="Main">
-        <Group justify="space-between" mb="lg" px={8}>
+      <AppShell.Navbar className={classes.navbar} aria-label="Main">
+        <Group justify="space-between" h={56} px="md">
           <Logo />
-          <Burger opened={opened} onClick={toggle} hiddenFrom="sm" size="sm" aria-label="Close" />
+          <Burger opened={opened} onClick={toggle} hiddenFrom="md" size="sm" aria-label="Close" />
         </Group>
-        <Box flex={1}>
-          {destinations.map(({ to, label, Icon }) => (
-            <NavLink
-              key={to}
-              component={Link}
-              to={to}
-              label={label}
-              leftSection={<Icon size={18} />}
-              active={pathname.startsWith(to)}
-              aria-current={pathname.startsWith(to) ? "page" : undefined}
-              onClick={close}
-              className={classes.link}
-            />
-          ))}
-        </Box>
-        <SignedIn />
+        <ScrollArea flex={1} px="sm">
+          <Navigation onGo={close} />
+        </ScrollArea>
       </AppShell.Navbar>
-
       <AppShell.Main id="main" className={classes.main}>
-        <Box maw={1180} mx="auto">
+        <Box maw={1440} mx="auto">
           {children}
         </Box>
       </AppShell.Main>
@@ -78,47 +88,152 @@ export function Shell({ children }: { children: ReactNode }) {
   );
 }
 
-function SignedIn() {
-  const { session, signOut, goTo } = useSession();
+/** The entry that the address belongs to: the longest one that it begins with. */
+function activeOf(routes: readonly PageRoute[], pathname: string): PageRoute | null {
+  const within = routes.filter(
+    ({ path }) => pathname === path || (path !== "/" && pathname.startsWith(`${path}/`)),
+  );
+  return within.reduce<PageRoute | null>(
+    (best, each) => (best === null || each.path.length > best.path.length ? each : best),
+    null,
+  );
+}
+
+function Navigation({ onGo }: { onGo: () => void }) {
+  const { session } = useSession();
+  const { pathname } = useLocation();
+  const routes = routesOf(session?.place ?? null).filter(({ menu }) => menu !== undefined);
+  const active = activeOf(routes, pathname);
+  const groups = [...new Set(routes.map(({ menu }) => menu?.group ?? ""))];
+  return groups.map((group) => (
+    <Box key={group} component="section" aria-label={group} mb="md">
+      <Text size="xs" c="dimmed" fw={550} px={10} mb={4} aria-hidden>
+        {group}
+      </Text>
+      {routes
+        .filter(({ menu }) => menu?.group === group)
+        .map((route) => (
+          <NavLink
+            key={route.path}
+            component={Link}
+            to={route.path}
+            label={route.label}
+            leftSection={route.menu && <route.menu.Icon size={17} />}
+            active={route === active}
+            aria-current={route === active ? "page" : undefined}
+            onClick={onGo}
+            onMouseEnter={() => void route.preload()}
+            onFocus={() => void route.preload()}
+            className={classes.link}
+          />
+        ))}
+    </Box>
+  ));
+}
+
+const nameOf = ({ role, name }: Place) => (role === "admin" ? "Operator" : (name ?? "Tenant"));
+
+/** The tenant, or the operator's side, that is looked at; a menu for who belongs to several. */
+function Whose() {
+  const { session, goTo } = useSession();
   const place = session?.place;
   if (!session || !place) return null;
-  const nameOf = ({ role, name }: Place) => (role === "admin" ? "Operator" : (name ?? "Tenant"));
+  const label = (
+    <Group gap={8} wrap="nowrap" miw={0}>
+      <IconBuilding size={17} aria-hidden />
+      <Text fw={600} size="sm" truncate maw={{ base: 110, xs: 180, md: 320 }} title={nameOf(place)}>
+        {nameOf(place)}
+      </Text>
+    </Group>
+  );
+  if (session.places.length < 2) return label;
   return (
-    <Box className={classes.signedIn}>
-      {session.places.length > 1 && (
-        <NativeSelect
-          aria-label="Where"
-          size="xs"
-          mb={8}
-          value={placeId(place)}
-          data={session.places.map((each) => ({ value: placeId(each), label: nameOf(each) }))}
-          onChange={(event) => {
-            const wanted = event.currentTarget.value;
-            const chosen = session.places.find((each) => placeId(each) === wanted);
-            if (chosen) goTo(chosen);
-          }}
-        />
-      )}
-      <Group gap={8} mb={6} px={8} wrap="nowrap">
-        <Badge color={place.role === "admin" ? "grape" : "teal"}>{nameOf(place)}</Badge>
-        <Text size="xs" c="dimmed" ff={session.isPerson ? undefined : "monospace"} truncate>
-          {session.who}
-        </Text>
-      </Group>
-      <Group gap={4}>
-        <ColorSchemeToggle />
-        <Tooltip label="Sign out">
-          <ActionIcon
-            variant="subtle"
-            color="gray"
-            size="lg"
-            aria-label="Sign out"
-            onClick={() => signOut()}
+    <Menu position="bottom-start">
+      <Menu.Target>
+        <Button
+          variant="subtle"
+          color="gray"
+          px={6}
+          rightSection={<IconChevronDown size={14} />}
+          aria-label={`Where: ${nameOf(place)}`}
+        >
+          {label}
+        </Button>
+      </Menu.Target>
+      <Menu.Dropdown>
+        {session.places.map((each) => (
+          <Menu.Item
+            key={placeId(each)}
+            aria-current={each === place ? "true" : undefined}
+            onClick={() => goTo(each)}
           >
-            <IconLogout size={18} />
-          </ActionIcon>
-        </Tooltip>
-      </Group>
-    </Box>
+            {nameOf(each)}
+          </Menu.Item>
+        ))}
+      </Menu.Dropdown>
+    </Menu>
+  );
+}
+
+function SearchButton() {
+  const [isWanted, setWanted] = useState(false);
+  return (
+    <>
+      <Button
+        visibleFrom="lg"
+        variant="default"
+        size="xs"
+        c="dimmed"
+        leftSection={<IconSearch size={14} />}
+        rightSection={<Kbd size="xs">{searchShortcut}</Kbd>}
+        onClick={() => setWanted(true)}
+      >
+        Search
+      </Button>
+      <Tooltip label="Search">
+        <ActionIcon
+          hiddenFrom="lg"
+          variant="subtle"
+          color="gray"
+          size="lg"
+          aria-label="Search"
+          onClick={() => setWanted(true)}
+        >
+          <IconSearch size={18} />
+        </ActionIcon>
+      </Tooltip>
+      <Suspense>
+        <Search isOpen={isWanted} setOpen={setWanted} />
+      </Suspense>
+    </>
+  );
+}
+
+function Account() {
+  const { session, signOut } = useSession();
+  const place = session?.place;
+  if (!session || !place) return null;
+  return (
+    <Menu position="bottom-end">
+      <Menu.Target>
+        <ActionIcon variant="subtle" color="gray" size="lg" aria-label="Account">
+          <IconUserCircle size={20} />
+        </ActionIcon>
+      </Menu.Target>
+      <Menu.Dropdown>
+        <Menu.Label>
+          <Text size="xs" ff={session.isPerson ? undefined : "monospace"} maw={220} truncate>
+            {session.who}
+          </Text>
+          <Badge mt={4} color={place.role === "admin" ? "grape" : "teal"}>
+            {nameOf(place)}
+          </Badge>
+        </Menu.Label>
+        <Menu.Divider />
+        <Menu.Item leftSection={<IconLogout size={16} />} onClick={() => signOut()}>
+          Sign out
+        </Menu.Item>
+      </Menu.Dropdown>
+    </Menu>
   );
 }

@@ -1,7 +1,7 @@
 /** What a page shows when it has nothing, when it failed, and while it waits. */
 
 import { Alert, Button, Card, Group, Skeleton, Stack, Text, ThemeIcon } from "@mantine/core";
-import { IconAlertTriangle, IconRefresh } from "@tabler/icons-react";
+import { IconAlertTriangle, IconLock, IconRefresh } from "@tabler/icons-react";
 import type { ReactNode } from "react";
 import { ApiError, describe } from "../api/errors";
 
@@ -36,6 +36,7 @@ interface ErrorStateProps {
 }
 
 export function ErrorState({ error, title = "This did not work", onRetry }: ErrorStateProps) {
+  if (error instanceof ApiError && error.status === 403) return <ForbiddenState error={error} />;
   const requestId = error instanceof ApiError ? error.requestId : null;
   return (
     <Alert color="red" icon={<IconAlertTriangle size={18} />} title={title} role="alert">
@@ -58,6 +59,14 @@ export function ErrorState({ error, title = "This did not work", onRetry }: Erro
         </Group>
       )}
     </Alert>
+  );
+}
+
+function ForbiddenState({ error }: { error: ApiError }) {
+  return (
+    <EmptyState icon={<IconLock size={24} />} title="Not yours to see">
+      {error.message} Ask an owner for the role that may.
+    </EmptyState>
   );
 }
 

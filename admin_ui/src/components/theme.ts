@@ -29,8 +29,14 @@ const TINTED = ["teal", "blue", "red", "yellow", "orange", "grape"] as const;
 
 /** Tints instead of Mantine's saturated fills for everything with the variant `light`. */
 export const cssVariables: CSSVariablesResolver = () => {
-  const light: Record<string, string> = { "--mantine-color-gray-light": "#eef0f2" };
-  const dark: Record<string, string> = { "--mantine-color-gray-light": "#3a3d42" };
+  const light: Record<string, string> = {
+    "--mantine-color-gray-light": "#eef0f2",
+    "--mantine-color-dimmed": "#5a626a", // 6 to 1 on white; Mantine's own has 3.3
+  };
+  const dark: Record<string, string> = {
+    "--mantine-color-gray-light": "#3a3d42",
+    "--mantine-color-dimmed": "#a3aab2",
+  };
   for (const color of TINTED) {
     const name = `--mantine-color-${color}`;
     light[`${name}-light`] = `color-mix(in srgb, var(${name}-6) 11%, transparent)`;

@@ -1,0 +1,28 @@
+/** Which queries a topic of the live stream makes old: those whose path contains one of its words. */
+
+const PATHS: Record<string, readonly string[]> = {
+  adapters: ["/v1/adapters", "/v1/models"],
+  uploads: ["/v1/uploads", "/v1/adapters"],
+  rollouts: ["/aliases"],
+  evaluations: ["/v1/evaluations"],
+  requests: ["/v1/requests", "/v1/timeseries"],
+  usage: ["/v1/usage", "/v1/costs", "/v1/limits", "/v1/forecast"],
+  invoices: ["/invoices", "/ledger", "/balances"],
+  keys: ["api_keys", "admin_keys"],
+  people: ["/people", "/invitations", "/auth/sessions"],
+  webhooks: ["webhook_endpoints"],
+  budgets: ["/v1/limits", "/v1/forecast"],
+  tenants: ["/admin/v1/tenants", "/v1/me", "/admin/v1/plans"],
+  prices: ["/prices"],
+  reconciliation: ["/reconciliation"],
+  audit: ["/audit_logs", "/v1/events"],
+  processes: ["/admin/v1/processes"],
+};
+
+/** Whether a change of `topics` may have changed what `path` answers. null: of everything. */
+export function isTouched(path: string, topics: readonly string[] | null): boolean {
+  if (topics === null) return true;
+  return topics.some((topic) =>
+    (PATHS[topic] ?? [`/${topic}`]).some((part) => path.includes(part)),
+  );
+}

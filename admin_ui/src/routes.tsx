@@ -1,0 +1,90 @@
+/** All pages: where each is, who may open it, and its place in the navigation. */
+
+import {
+  IconChartBar,
+  IconCpu,
+  IconKey,
+  IconMessages,
+  IconStack2,
+  IconUsers,
+  IconUsersGroup,
+  type TablerIcon,
+} from "@tabler/icons-react";
+import { type ComponentType, type LazyExoticComponent, lazy } from "react";
+import type { Place, Role } from "./api/session";
+
+type Loader = () => Promise<{ default: ComponentType }>;
+
+export interface PageRoute {
+  path: string;
+  label: string;
+  page: LazyExoticComponent<ComponentType>;
+  /** Fetches the page's chunk before it is asked for. */
+  preload: Loader;
+  /** Any of these scopes (of a tenant) or roles (of the operator) will do. */
+  opens: readonly string[];
+  /** In the navigation under this heading; without, the page is reached from others. */
+  menu?: { group: string; Icon: TablerIcon };
+}
+
+function page(
+  path: string,
+  label: string,
+  opens: readonly string[],
+  preload: Loader,
+  menu?: PageRoute["menu"],
+): PageRoute {
+  return { path, label, opens, preload, page: lazy(preload), menu };
+}
+
+const READERS = ["owner", "operator", "read_only"] as const;
+const EVERY_ROLE = ["owner", "operator", "billing", "read_only"] as const;
+
+const SERVE = "Serve";
+const SPEND = "Spend";
+const SETTLE = "Settings";
+const RUN = "Run";
+const MONEY = "Money";
+
+export const ROUTES: Record<Role, readonly PageRoute[]> = {
+  tenant: [
+    page("/adapters", "Adapters", ["adapters"], () => import("./tenant/adapters/Page"), {
+      group: SERVE,
+      Icon: IconStack2,
+    }),
+    page("/playground", "Playground", ["inference"], () => import("./tenant/playground/Page"), {
+      group: SERVE,
+      Icon: IconMessages,
+    }),
+    page("/usage", "Usage and cost", ["usage"], () => import("./tenant/usage/Page"), {
+      group: SPEND,
+      Icon: IconChartBar,
+    }),
+    page("/keys", "Keys", ["keys"], () => import("./tenant/keys/Page"), {
+      group: SETTLE,
+      Icon: IconKey,
+    }),
+    page("/people", "People", ["people"], () => import("./tenant/people/Page"), {
+      group: SETTLE,
+      Icon: IconUsersGroup,
+    }),
+  ],
+  admin: [
+    page("/operator/engine", "Engine", READERS, () => import("./operator/engine/Page"), {
+      group: RUN,
+      Icon: IconCpu,
+    }),
+    page("/operator/tenants", "Tenants", EVERY_ROLE, () => import("./operator/tenants/Page"), {
+      group: MONEY,
+      Icon: IconUsers,
+    }),
+  ],
+};
+
+/** The pages that somebody at this place may open, in the order of the navigation. */
+export function routesOf(place: Place | null): PageRoute[] {
+  if (place === null) return [];
+  return ROUTES[place.role].filter(({ opens }) =>
+    opens.some((needed) => place.may.includes(needed)),
+  );
+}

@@ -1,0 +1,137 @@
+/** The terms of one key, new or changed: name, scopes, models, expiry and limits. */
+
+import {
+  Button,
+  Checkbox,
+  Collapse,
+  Group,
+  SimpleGrid,
+  Stack,
+  TagsInput,
+  TextInput,
+} from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { type FormEvent, useState } from "react";
+import { ErrorState } from "../../components/states";
+import type { KeyFields, Scope } from "./terms";
+
+interface KeyFormProps {
+  start: KeyFields;
+  scopes: readonly Scope[];
+  submitLabel: string;
+  cancelLabel: string;
+  busy: boolean;
+  error: unknown;
+  onSubmit: (fields: KeyFields) => void;
+  onCancel: () => void;
+}
+
+type TextField = "expires" | "requests" | "tokens" | "parallel" | "budget" | "budgetDay";
+
+const LIMITS: { field: TextField; label: string; pattern: string }[] = [
+  { field: "requests", label: "Requests a minute", pattern: "[0-9]*" },
+  { field: "tokens", label: "Tokens a minute", pattern: "[0-9]*" },
+  { field: "parallel", label: "Parallel sequences", pattern: "[0-9]*" },
+  { field: "budget", label: "Budget a month", pattern: "[0-9]*([.][0-9]+)?" },
+  { field: "budgetDay", label: "Budget a day", pattern: "[0-9]*([.][0-9]+)?" },
+];
+
+function isBounded(fields: KeyFields): boolean {
+  const texts = [fields.expires, ...LIMITS.map(({ field }) => fields[field])];
+  return fields.models.length > 0 || texts.some((text) => text !== "");
+}
+
+export function KeyForm(props: KeyFormProps) {
+  const { start, onSubmit } = props;
+  const [fields, setFields] = useState(start);
+  const [bounds, toggle] = useDisclosure(isBounded(start));
+  const set = (changes: Partial<KeyFields>) => setFields((now) => ({ ...now, ...changes }));
+
+  function submit(event: FormEvent) {
+    event.preventDefault();
+    onSubmit(fields);
+  }
+
+  return (
+    <form onSubmit={submit}>
+      <Stack>
+        <TextInput
+          label="Name of the key"
+          description="To tell it from others later, such as the machine that uses it"
+          value={fields.name}
+          onChange={(event) => set({ name: event.currentTarget.value })}
+          data-autofocus
+        />
+        <Checkbox.Group
+          label="Scopes"
+          value={fields.scopes}
+          onChange={(scopes) => set({ scopes: scopes as Scope[] })}
+        >
+          <Group mt={6}>
+            {props.scopes.map((scope) => (
+              <Checkbox key={scope} value={scope} label={scope} />
+            ))}
+          </Group>
+        </Checkbox.Group>
+        <Group>
+          <Button size="compact-sm" variant="subtle" onClick={toggle.toggle} aria-expanded={bounds}>
+            Models, expiry and limits
+          </Button>
+        </Group>
+        <Collapse expanded={bounds}>
+          <Bounds fields={fields} set={set} />
+        </Collapse>
+        {props.error ? <ErrorState error={props.error} /> : null}
+        <Group justify="flex-end">
+          <Button variant="default" onClick={props.onCancel}>
+            {props.cancelLabel}
+          </Button>
+          <Button
+            type="submit"
+            loading={props.busy}
+            disabled={fields.name.trim() === "" || fields.scopes.length === 0}
+          >
+            {props.submitLabel}
+          </Button>
+        </Group>
+      </Stack>
+    </form>
+  );
+}
+
+interface BoundsProps {
+  fields: KeyFields;
+  set: (changes: Partial<KeyFields>) => void;
+}
+
+function Bounds({ fields, set }: BoundsProps) {
+  return (
+    <Stack>
+      <TagsInput
+        label="Models"
+        description="name (with its versions and aliases), name@3, or the base model; empty: all"
+        placeholder="support"
+        value={fields.models}
+        onChange={(models) => set({ models })}
+      />
+      <SimpleGrid cols={{ base: 1, xs: 2 }}>
+        {LIMITS.map(({ field, label, pattern }) => (
+          <TextInput
+            key={field}
+            label={label}
+            inputMode="decimal"
+            pattern={pattern}
+            value={fields[field]}
+            onChange={(event) => set({ [field]: event.currentTarget.value })}
+          />
+        ))}
+        <TextInput
+          label="Last day (UTC)"
+          type="date"
+          value={fields.expires}
+          onChange={(event) => set({ expires: event.currentTarget.value })}
+        />
+      </SimpleGrid>
+    </Stack>
+  );
+}

@@ -1,0 +1,27 @@
+/** A tenant's own keys. */
+
+import { Button } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { IconPlus } from "@tabler/icons-react";
+import { PageHeader } from "../../components/PageHeader";
+import { CreateKeyModal } from "./KeyModals";
+import { KeysTable } from "./KeysTable";
+
+export default function Page() {
+  const [creating, create] = useDisclosure();
+  return (
+    <>
+      <PageHeader
+        title="Keys"
+        description="Who may use this account, for what, and how much. A key gives another no more than it has itself."
+        action={
+          <Button leftSection={<IconPlus size={16} />} onClick={create.open}>
+            New key
+          </Button>
+        }
+      />
+      <KeysTable owner={null} />
+      <CreateKeyModal owner={null} title="New key" opened={creating} onClose={create.close} />
+    </>
+  );
+}

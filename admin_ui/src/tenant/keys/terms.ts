@@ -1,0 +1,124 @@
+/** What a key's form holds, and how it becomes what the API takes. Knows no component. */
+
+import type { Schemas } from "../../api/client";
+
+export type ApiKey = Schemas["ApiKey"];
+export type Scope = ApiKey["scopes"][number];
+
+export const SCOPES: readonly Scope[] = ["inference", "adapters", "usage", "keys"];
+
+/** All of it text, as fields are; empty is without a bound. */
+export interface KeyFields {
+  name: string;
+  scopes: Scope[];
+  models: string[];
+  expires: string; // 2027-01-31, which is until the end of that day, UTC
+  requests: string;
+  tokens: string;
+  parallel: string;
+  budget: string;
+  budgetDay: string;
+}
+
+export const NEW_KEY: KeyFields = {
+  name: "default",
+  scopes: [],
+  models: [],
+  expires: "",
+  requests: "",
+  tokens: "",
+  parallel: "",
+  budget: "",
+  budgetDay: "",
+};
+
+type Limits = Pick<
+  Schemas["KeyLimits-Input"],
+  "requests_per_min" | "tokens_per_min" | "parallel_requests" | "budget" | "budget_day"
+>;
+
+/** `12.500000000000`, as the API writes money, with no more places than it needs. */
+function withoutZeros(amount: string | null | undefined): string | null {
+  return amount == null ? null : amount.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+}
+
+export function fieldsOf(key: ApiKey): KeyFields {
+  const text = (value: number | string | null | undefined) => (value == null ? "" : String(value));
+  return {
+    name: key.name,
+    scopes: [...key.scopes],
+    models: key.models ?? [],
+    expires: key.expires_at?.slice(0, 10) ?? "",
+    requests: text(key.limits.requests_per_min),
+    tokens: text(key.limits.tokens_per_min),
+    parallel: text(key.limits.parallel_requests),
+    budget: text(withoutZeros(key.limits.budget)),
+    budgetDay: text(withoutZeros(key.limits.budget_day)),
+  };
+}
+
+function count(text: string): number | null {
+  return text.trim() === "" ? null : Number(text);
+}
+
+function money(text: string): string | null {
+  return text.trim() === "" ? null : text.trim();
+}
+
+function limitsOf(fields: KeyFields): Limits {
+  return {
+    requests_per_min: count(fields.requests),
+    tokens_per_min: count(fields.tokens),
+    parallel_requests: count(fields.parallel),
+    budget: money(fields.budget),
+    budget_day: money(fields.budgetDay),
+  };
+}
+
+function bodyOf(fields: KeyFields) {
+  return {
+    name: fields.name.trim(),
+    scopes: fields.scopes,
+    models: fields.models.length === 0 ? null : fields.models,
+    expires_at: fields.expires === "" ? null : `${fields.expires}T23:59:59Z`,
+  };
+}
+
+export function createBody(fields: KeyFields): Schemas["ApiKeyCreate"] {
+  // Not one limit more is said than the form has: the rest is as the asking key has it.
+  return { ...bodyOf(fields), limits: limitsOf(fields) as Schemas["KeyLimits-Input"] };
+}
+
+/** Only what differs from the key: a key that asks may not touch what it lacks itself. */
+export function changeBody(before: KeyFields, after: KeyFields): Schemas["ApiKeyChange"] {
+  const same = (one: unknown, other: unknown) => JSON.stringify(one) === JSON.stringify(other);
+  const differing = (one: object, other: object) =>
+    Object.fromEntries(
+      Object.entries(other).filter(([name, value]) => !same(Reflect.get(one, name), value)),
+    );
+  const limits = differing(limitsOf(before), limitsOf(after));
+  return {
+    ...differing(bodyOf(before), bodyOf(after)),
+    ...(Object.keys(limits).length === 0 ? {} : { limits: limits as Schemas["KeyLimits-Input"] }),
+  };
+}
+
+export type KeyState = "active" | "rotating" | "expired" | "revoked";
+
+export function stateOf(key: ApiKey, now: Date = new Date()): KeyState {
+  if (key.revoked_at !== null) return "revoked";
+  if (key.expires_at !== null && new Date(key.expires_at) <= now) return "expired";
+  return key.previous === null ? "active" : "rotating";
+}
+
+/** The limits in words, in the order of the form. */
+export function limitWords(limits: ApiKey["limits"]): string[] {
+  const words: [number | string | null | undefined, string][] = [
+    [limits.requests_per_min, "requests/min"],
+    [limits.tokens_per_min, "tokens/min"],
+    [limits.parallel_requests, "parallel"],
+    [withoutZeros(limits.budget), "a month"],
+    [withoutZeros(limits.budget_day), "a day"],
+  ];
+  return words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
+}
