@@ -41,7 +41,7 @@ export const cssVariables: CSSVariablesResolver = () => {
     const name = `--mantine-color-${color}`;
     light[`${name}-light`] = `color-mix(in srgb, var(${name}-6) 11%, transparent)`;
     light[`${name}-light-hover`] = `color-mix(in srgb, var(${name}-6) 16%, transparent)`;
-    light[`${name}-light-color`] = `color-mix(in srgb, var(${name}-8) 88%, black)`;
+    light[`${name}-light-color`] = `color-mix(in srgb, var(${name}-9) 74%, black)`;
     dark[`${name}-light`] = `color-mix(in srgb, var(${name}-5) 16%, transparent)`;
     dark[`${name}-light-hover`] = `color-mix(in srgb, var(${name}-5) 22%, transparent)`;
     dark[`${name}-light-color`] = `var(${name}-3)`;

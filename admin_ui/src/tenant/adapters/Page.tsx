@@ -121,7 +121,7 @@ function AdapterRow({ adapter, onOpen, onDelete }: AdapterRowProps) {
   return (
     <Table.Tr>
       <Table.Td>
-        <UnstyledButton onClick={onOpen} aria-label={`Details of ${name}`}>
+        <UnstyledButton onClick={onOpen}>
           <Text fw={550} size="sm" c="var(--mantine-color-anchor)">
             {name}
           </Text>

@@ -1,0 +1,109 @@
+"""Each page of the portal's table, with data in it, in both themes and four widths: axe-core finds
+nothing serious, nothing scrolls sideways, there is one heading and a title of its own. The pictures
+are left in the folder that TENORA_SCREENSHOTS names, by default in pytest's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from busy_platform import Busy, make_busy
+from page_checks import WIDTHS, pages, settle, sideways, violations
+from portal_under_test import PortalUnderTest
+
+SIDES = ("tenant", "admin")
+THEMES = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def busy(portal: PortalUnderTest) -> Busy:
+    """A platform on which something has happened."""
+    return make_busy(portal)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    named = os.environ.get("TENORA_SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.getbasetemp() / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+SignedIn = Callable[[str, str], Page]
+
+
+@pytest.fixture(scope="module")
+def signed_in(chromium: Browser, portal: PortalUnderTest, busy: Busy) -> Iterator[SignedIn]:
+    """A tab of one side in one theme; signed in once."""
+    tabs: dict[tuple[str, str], Page] = {}
+
+    def tab(side: str, theme: str) -> Page:
+        if (side, theme) not in tabs:
+            scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
+            context = chromium.new_context(base_url=portal.url, color_scheme=scheme)
+            context.set_default_timeout(20_000)
+            page = tabs[side, theme] = context.new_page()
+            page.goto("/")
+            key = busy.key if side == "tenant" else portal.server.admin_key
+            page.get_by_label("Key", exact=True).fill(key)
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_role("navigation").first.wait_for()
+        return tabs[side, theme]
+
+    yield tab
+    for page in tabs.values():
+        page.context.close()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("side", SIDES)
+def test_pages_are_for_everybody(
+    side: str, theme: str, signed_in: SignedIn, busy: Busy, pictures: Path
+) -> None:
+    page = signed_in(side, theme)
+    wrong: list[str] = []
+    titles: dict[str, str] = {}
+    for path in (each.path for each in pages() if each.side == side):
+        page.set_viewport_size({"width": WIDTHS[2], "height": 900})
+        address = busy.address(path)
+        page.goto(address)
+        settle(page)
+        if urlsplit(page.url).path != address:
+            continue  # a page that a key does not open
+        wrong += [f"{path} {theme}: {found}" for found in violations(page)]
+        headings = page.locator("h1").count()
+        if headings != 1:
+            wrong.append(f"{path}: {headings} h1")
+        titles[path] = page.title()
+        name = path.strip("/").replace("/", "-").replace(":", "") or "root"
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(60)  # charts take their new size in the next frame
+            if sideways(page) > 0:
+                wrong.append(f"{path} at {width}: {sideways(page)} pixels too wide")
+            if width in (WIDTHS[0], WIDTHS[2]):
+                page.screenshot(path=pictures / f"{side}-{name}-{theme}-{width}.png")
+    assert not wrong, "\n".join(wrong)
+    assert all(title.endswith(" · Tenora") for title in titles.values()), titles
+    assert len(set(titles.values())) == len(titles), titles
+
+
+def test_a_page_opened_from_another_has_the_focus_on_its_heading(signed_in: SignedIn) -> None:
+    for side in SIDES:
+        page = signed_in(side, "light")
+        page.set_viewport_size({"width": WIDTHS[2], "height": 900})
+        links = page.get_by_role("navigation").first.get_by_role("link")
+        for index in range(links.count()):
+            link = links.nth(index)
+            if link.get_attribute("aria-current") == "page":
+                continue
+            link.focus()
+            page.keyboard.press("Enter")
+            page.wait_for_function("() => document.activeElement?.tagName === 'H1'")
+            settle(page)

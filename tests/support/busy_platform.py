@@ -1,0 +1,122 @@
+"""A platform on which something has happened: tenants, adapters that serve and one that was
+rejected, requests, prices, a draft invoice, keys, webhooks. All through the API of a real one."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from portal_under_test import REPOSITORY, PortalUnderTest
+
+ADAPTERS = REPOSITORY / "examples" / "adapters"
+_SOON_S = 60.0
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What there is, to fill the parameters of pages' addresses with."""
+
+    tenant: str
+    key: str
+    ids: dict[str, str]
+
+    def address(self, path: str) -> str:
+        """Of a page of the table. Raises KeyError for a parameter without an example."""
+        return re.sub(r":(\w+)", lambda found: self.ids[found.group(1)], path)
+
+
+def make_busy(portal: PortalUnderTest) -> Busy:
+    """Two tenants, of which one has something on every page."""
+    _prices(portal)
+    tenant, key = portal.new_tenant("Acme")
+    _, other_key = portal.new_tenant("Globex, a tenant with a name that is rather long")
+    _adapter(portal, key, "support", ADAPTERS / "acme-support")
+    _adapter(portal, key, "json", ADAPTERS / "acme-json")
+    _rejected(portal, key, "json", ADAPTERS / "acme-json")
+    _adapter(portal, other_key, "pirate", ADAPTERS / "globex-pirate")
+    request = _ask(portal, key, "support")
+    for each, model in ((key, "support"), (key, "json"), (key, None), (other_key, "pirate")):
+        _ask(portal, each, model)
+    portal.call(key, "POST", "/v1/api_keys", json={"name": "robot", "scopes": ["inference"]})
+    _until(lambda: portal.call(key, "GET", "/v1/requests")["data"])
+    period = f"{datetime.now(UTC):%Y-%m}"
+    portal.admin(
+        "POST", "/admin/v1/invoices/run", json={"tenant": tenant, "period": period, "draft": True}
+    )
+    invoice = portal.admin("GET", "/admin/v1/invoices")["data"][0]["id"]
+    ids = {
+        "name": "support",
+        "adapter": "support",
+        "request": request,
+        "request_id": request,
+        "invoice": invoice,
+        "invoice_id": invoice,
+        "tenant": tenant,
+        "tenant_id": tenant,
+        "version": "1",
+        "id": "",
+    }
+    return Busy(tenant, key, ids)
+
+
+def _prices(portal: PortalUnderTest) -> None:
+    if portal.admin("GET", "/admin/v1/prices")["data"]:
+        return
+    meters = {"uncached_prefill": "0.20", "cached_prefill": "0.05", "output": "0.60"}
+    portal.admin("POST", "/admin/v1/prices", json={"currency": "USD", "per_million": meters})
+
+
+def _adapter(portal: PortalUnderTest, key: str, name: str, folder: Path) -> None:
+    sent = _upload(portal, key, name, (folder / "adapter_config.json").read_bytes(), folder)
+    path = f"/v1/adapters/{name}/versions/{sent['version']}"
+    _until(lambda: portal.call(key, "GET", path)["state"] == "active")
+
+
+def _rejected(portal: PortalUnderTest, key: str, name: str, folder: Path) -> None:
+    """A newer version that contradicts itself; the one before serves on."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["r"] += 1
+    sent = _upload(portal, key, name, json.dumps(config).encode(), folder)
+    path = f"/v1/adapters/{name}/versions/{sent['version']}"
+    _until(lambda: portal.call(key, "GET", path)["state"] == "rejected")
+
+
+def _upload(portal: PortalUnderTest, key: str, name: str, config: bytes, folder: Path) -> Any:
+    files = {
+        "adapter_config": ("adapter_config.json", config),
+        "weights": (
+            "adapter_model.safetensors",
+            (folder / "adapter_model.safetensors").read_bytes(),
+        ),
+    }
+    return portal.call(key, "POST", "/v1/adapters", data={"name": name}, files=files)
+
+
+def _ask(portal: PortalUnderTest, key: str, model: str | None) -> str:
+    """One short chat; its request id."""
+    base = portal.call(key, "GET", "/v1/models")["data"][0]["id"]
+    body = {
+        "model": model or base,
+        "messages": [{"role": "user", "content": "My parcel is late. What now?"}],
+        "max_tokens": 12,
+    }
+    headers = {"authorization": f"Bearer {key}"}
+    url = f"{portal.url}/v1/chat/completions"
+    answer = httpx.post(url, json=body, headers=headers, timeout=60).raise_for_status()
+    return answer.headers["x-request-id"]
+
+
+def _until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _SOON_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError("the platform did not come to where the pages have something")
+        time.sleep(0.1)

@@ -1,0 +1,70 @@
+"""What every page of the portal has to be, whoever made it: no serious violation that axe-core
+finds, nothing beside the window's width, one heading, a title. Knows no page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from playwright.sync_api import Page
+
+from portal_under_test import REPOSITORY
+
+AXE = REPOSITORY / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
+ROUTES = REPOSITORY / "admin_ui" / "src" / "routes.tsx"
+WIDTHS = (390, 768, 1280, 1920)
+_RUN = """() => axe.run(document, {resultTypes: ["violations"], runOnly: {type: "tag", values:
+["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}})"""
+
+
+@dataclass(frozen=True)
+class PagePath:
+    """A page of the portal's own table, `side` tenant or admin; parameters as `:name`."""
+
+    side: str
+    path: str
+
+
+@cache
+def pages() -> list[PagePath]:
+    """Those of admin_ui/src/routes.tsx, in its order."""
+    text = ROUTES.read_text()
+    tenants, operators = text.index("  tenant: ["), text.index("  admin: [")
+    assert tenants < operators
+    found = re.finditer(r'page\(\s*"(/[^"]*)"', text[tenants:])
+    return [
+        PagePath("tenant" if tenants + each.start() < operators else "admin", each.group(1))
+        for each in found
+    ]
+
+
+def violations(page: Page) -> list[str]:
+    """Serious and critical ones, each with its rule and what it was found at."""
+    page.evaluate(AXE.read_text())  # past the content security policy, which a script tag is not
+    result: dict[str, Any] = page.evaluate(_RUN)
+    return [
+        f"{found['id']} ({found['impact']}): "
+        + "; ".join(
+            f"{' '.join(map(str, node['target']))}: "
+            + " ".join(check["message"] for check in node["any"][:1])
+            for node in found["nodes"][:4]
+        )
+        for found in result["violations"]
+        if found["impact"] in ("serious", "critical")
+    ]
+
+
+def sideways(page: Page) -> int:
+    """How many pixels the page is wider than its window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+
+def settle(page: Page) -> None:
+    """Waits until a page shows no skeleton and no loader any more."""
+    page.wait_for_selector("h1", timeout=15_000)
+    page.wait_for_function(
+        "() => !document.querySelector('main [aria-busy=true], main [class*=Skeleton-root]')",
+        timeout=15_000,
+    )
