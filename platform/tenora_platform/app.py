@@ -31,6 +31,7 @@ from tenora_platform.invoices import routes as invoices_routes
 from tenora_platform.invoices import tenant_routes as tenant_invoices_routes
 from tenora_platform.ledger import routes as ledger_routes
 from tenora_platform.limits import routes as limits_routes
+from tenora_platform.live import routes as live_routes
 from tenora_platform.me import routes as me_routes
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
@@ -163,6 +164,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         budgets_routes.router,
         ledger_routes.router,
         events_routes.router,
+        live_routes.router,
         signing_key_routes.router,
         contents_routes.router,
         receipts_routes.router,

@@ -25,6 +25,9 @@ from tenora_platform.installation import Installation
 from tenora_platform.intake.checker import Checker
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
+from tenora_platform.live.changes import Changes
+from tenora_platform.live.hub import Hub
+from tenora_platform.live.noticing import noticed
 from tenora_platform.object_store import open_object_store
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators.keys import AdminKeys
@@ -56,12 +59,14 @@ def build_state(
         raise ValueError("create_app needs database_url and redis_url; start the servers first")
     secret = settings.server_secret()
     installation = Installation(settings.installation)
+    redis = open_redis(settings.redis_url)
+    changes = Changes(redis)
     db = Database(
         database_urls(settings.database_url, secret, installation),
         connections=settings.database_connections,
         statement_timeout_s=settings.statement_timeout_s,
+        told=noticed(changes.tell),
     )
-    redis = open_redis(settings.redis_url)
     unbilled, proof, outages = Unbilled(), Proof(), dict[str, str]()
     process = this_process(role, name)
 
@@ -117,6 +122,7 @@ def build_state(
         proof=proof,
         outages=outages,
         presence=presence,
+        live=Hub(changes, metrics),
         long_texts=LongTexts(),
         flights=Flights(redis),
         copies=UsageCopies(redis, metrics),

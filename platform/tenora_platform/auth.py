@@ -69,10 +69,22 @@ def _authenticator(request: Request) -> Authenticator:
 @BeforeBody
 async def current_tenant(request: Request) -> TenantContext:
     """FastAPI dependency of every tenant route."""
+    return await _tenant_of(request, request.headers.get(TENANT_HEADER))
+
+
+@BeforeBody
+async def listening_tenant(request: Request) -> TenantContext:
+    """As `current_tenant`, of streams: a browser's EventSource sends no headers of ours, so the
+    address may say which tenant is meant."""
+    named = request.headers.get(TENANT_HEADER) or request.query_params.get("tenant")
+    return await _tenant_of(request, named)
+
+
+async def _tenant_of(request: Request, wanted: str | None) -> TenantContext:
     auth = _authenticator(request)
     session = session_token(request, auth.sessions)
     if session is not None:
-        return await auth.tenant_of_session(session, request.headers.get(TENANT_HEADER))
+        return await auth.tenant_of_session(session, wanted)
     token = bearer_token(request)
     if await auth.admins.find(token) is not None:
         raise ForbiddenError(

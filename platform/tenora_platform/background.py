@@ -33,6 +33,8 @@ _log = structlog.get_logger(__name__)
 
 def api_work(state: AppState) -> Work:
     """Of each process that answers requests: about what is in flight in it."""
+    from tenora_platform.live.payloads import SOURCES
+
     return {
         "leases": state.limits.keep_leases,
         "flights": state.flights.keep_watch,
@@ -40,6 +42,7 @@ def api_work(state: AppState) -> Work:
         "copies": state.copies.keep_on,
         "presence": state.presence.keep,
         "contents": state.contents.run,
+        "live": partial(state.live.keep, SOURCES, lambda source: source.begin(state)),
         "outcomes": state.outcomes.keep,
         "redis": partial(marks.keep, state.redis, _mark(state)),
     }

@@ -7,9 +7,10 @@ import asyncio
 import copy
 import functools
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, MetaData, TextClause, event, text
 from sqlalchemy.engine import URL, make_url
@@ -74,6 +75,15 @@ def psycopg_url(url: str) -> URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
+TENANT, TOLD = "tenant", "told"
+"""In `info` of a session: whose rows it may write (if one tenant's), and who is told of what it has
+committed (`live.noticing`)."""
+
+
+class WatchedSession(Session):
+    """What all sessions are within."""
+
+
 class Database:
     """Opens sessions as the app role (one tenant's rows) or the admin role (operator's work), over
     at most `connections`. The server ends what takes longer than a request may; `patient` gives the
@@ -85,6 +95,7 @@ class Database:
         *,
         connections: int = CONNECTIONS,
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
+        told: Callable[[str | None, Iterable[str]], None] | None = None,
     ) -> None:
         values = {
             "statement_timeout": statement_timeout_s,
@@ -97,6 +108,7 @@ class Database:
         self._app = _engine(with_options(urls.app, limits), connections - for_admin)
         self._admin = _engine(with_options(urls.admin, limits), for_admin)
         self._values: Mapping[str, str] = {}
+        self._told = told
 
     def patient(self) -> Database:
         """The same connections, for work that nobody waits for."""
@@ -108,20 +120,31 @@ class Database:
     async def tenant_session(self, tenant_id: str) -> AsyncIterator[AsyncSession]:
         """A session that sees and writes this tenant's rows only. Commits when the block ends,
         rolls back when it raises."""
-        async with _session(self._app, {**self._values, "app.tenant": tenant_id}) as session:
+        async with self._session(
+            self._app, {"app.tenant": tenant_id}, {TENANT: tenant_id}
+        ) as session:
             yield session
 
     @asynccontextmanager
     async def key_session(self, prefix: str) -> AsyncIterator[AsyncSession]:
         """A session that sees nothing but the API keys of one prefix: for authentication, before
         the tenant is known. `enter_tenant` widens it once the key has been verified."""
-        async with _session(self._app, {**self._values, "app.key_prefix": prefix}) as session:
+        async with self._session(self._app, {"app.key_prefix": prefix}) as session:
             yield session
 
     @asynccontextmanager
     async def admin_session(self) -> AsyncIterator[AsyncSession]:
         """A session of the operator over all tenants. Whatever it changes must be audited."""
-        async with _session(self._admin, self._values) as session:
+        async with self._session(self._admin, {}) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _session(
+        self, engine: AsyncEngine, values: Mapping[str, str], info: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[AsyncSession]:
+        async with _session(
+            engine, {**self._values, **values}, {TOLD: self._told, **(info or {})}
+        ) as session:
             yield session
 
     async def ping(self) -> None:
@@ -137,6 +160,7 @@ class Database:
 
 async def enter_tenant(session: AsyncSession, tenant_id: str) -> None:
     """Give this transaction, from here on, the tenant that its key belongs to."""
+    session.info[TENANT] = tenant_id
     await session.execute(_SET, {"name": "app.tenant", "value": tenant_id})
 
 
@@ -179,10 +203,14 @@ async def _close(engine: AsyncEngine) -> None:
 
 
 @asynccontextmanager
-async def _session(engine: AsyncEngine, values: Mapping[str, str]) -> AsyncIterator[AsyncSession]:
+async def _session(
+    engine: AsyncEngine, values: Mapping[str, str], info: dict[str, Any]
+) -> AsyncIterator[AsyncSession]:
     statement = _set_many(tuple(values))
     parameters = {f"value{at}": value for at, value in enumerate(values.values())}
-    async with AsyncSession(engine, expire_on_commit=False) as session:
+    async with AsyncSession(
+        engine, sync_session_class=WatchedSession, expire_on_commit=False, info=info
+    ) as session:
 
         def after_begin(_: Session, __: SessionTransaction, connection: Connection) -> None:
             # Local to the transaction: a pooled connection never carries it to the next tenant.

@@ -38,7 +38,8 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 
 class PlatformServer(uvicorn.Server):
     """Serves `app`; `started` is called when it takes connections. When it is told to stop,
-    requests have `drain_s`; then `end_all` is called, which ends them with words."""
+    `end_streams` is called at once and ends what would last for ever; requests have `drain_s`, then
+    `end_all` ends them with words."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class PlatformServer(uvicorn.Server):
         *,
         limits: ConnectionLimits,
         end_all: Callable[[], None],
+        end_streams: Callable[[], None] = lambda: None,
         lifespan: bool = True,
         started: Callable[[], None] = lambda: None,
     ) -> None:
@@ -67,6 +69,7 @@ class PlatformServer(uvicorn.Server):
         )
         self._drain_s = settings.drain_s
         self._end_all = end_all
+        self._end_streams = end_streams
         self._say_started = started
 
     def end_soon(self) -> None:
@@ -82,6 +85,7 @@ class PlatformServer(uvicorn.Server):
             self._say_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
         timer = asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
         try:
             await super().shutdown(sockets)

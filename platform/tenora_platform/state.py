@@ -23,6 +23,7 @@ from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.intake.checker import Checker
 from tenora_platform.ledger.service import Ledger
 from tenora_platform.limits.service import Limits
+from tenora_platform.live.hub import Hub
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.people.oidc import Provider
 from tenora_platform.processes.presence import Presence
@@ -76,6 +77,7 @@ class AppState:
     flights: Flights
     copies: UsageCopies
     presence: Presence
+    live: Hub
     checker: Checker
     templates: ChatTemplates
     upload_waits: Bell  # wakes the intake: a version may be checked now

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from api_harness import Api
+from api_harness import Api, brief
 from tenora_platform.ids import new_id
 from tenora_platform.people import repository, service
 from tenora_platform.people.oidc import Identity
@@ -30,7 +30,7 @@ class Person:
 
     async def call(self, method: str, path: str, **more: Any) -> httpx.Response:
         headers = {**self.headers, **more.pop("headers", {})}
-        return await self.api.http.request(method, path, headers=headers, **more)
+        return await self.api.http.request(method, brief(path), headers=headers, **more)
 
 
 async def signed_in(

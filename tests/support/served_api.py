@@ -32,7 +32,12 @@ async def served(api: Api, limits: ConnectionLimits | None = None) -> AsyncItera
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = PlatformServer(
-            api.app, state.settings, limits=limits, end_all=state.flights.end_all, lifespan=False
+            api.app,
+            state.settings,
+            limits=limits,
+            end_all=state.flights.end_all,
+            end_streams=state.live.end_all,
+            lifespan=False,
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started)

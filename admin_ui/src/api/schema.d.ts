@@ -216,6 +216,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream All Events
+         * @description As a tenant's stream, of everything. Those who may read the engine are also sent `engine`
+         *     every two seconds (running, waiting by class, tokens a second, pages by kind), and `processes`
+         *     when something about them has changed.
+         */
+        get: operations["live_stream_all_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/invitations": {
         parameters: {
             query?: never;
@@ -2052,6 +2074,29 @@ export interface paths {
          *     deliver the same.
          */
         get: operations["events_list_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/events/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream Events
+         * @description Server-sent events about the tenant's things. `hello` {at, interval} first; `change` {topics}
+         *     names what to ask for again, such as `adapters` or `usage`; `ping` {at} at least every
+         *     `interval` seconds; `end` {code, message} when the server ends it. Who comes again with
+         *     `last-event-id` is told that everything may have changed.
+         */
+        get: operations["live_stream_events"];
         put?: never;
         post?: never;
         delete?: never;
@@ -8508,6 +8553,40 @@ export interface operations {
             };
         };
     };
+    live_stream_all_events: {
+        parameters: {
+            query?: {
+                /** @description Seconds after which it ends; when absent it lasts */
+                lasts_s?: number | null;
+            };
+            header?: {
+                "last-event-id"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": unknown;
+                };
+            };
+        };
+    };
     admin_list_operators_invitations: {
         parameters: {
             query?: {
@@ -12488,6 +12567,42 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventPage"];
+                };
+            };
+        };
+    };
+    live_stream_events: {
+        parameters: {
+            query?: {
+                /** @description Seconds after which it ends; when absent it lasts */
+                lasts_s?: number | null;
+                /** @description As the header x-tenora-tenant, which a browser's EventSource cannot send */
+                tenant?: string | null;
+            };
+            header?: {
+                "last-event-id"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Server-sent events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": unknown;
                 };
             };
         };

@@ -27,6 +27,8 @@ export class LiveConnection {
   private stopped = false;
   private open: AbortController | null = null;
   private failures = 0;
+  /** What was asked for since the first hello is kept new; after a gap anything may be old. */
+  private heardBefore = false;
 
   constructor(
     private readonly url: string,
@@ -95,7 +97,10 @@ export class LiveConnection {
     this.failures = 0;
     this.become({ status: "live", heardAt: Date.now() });
     if (event === "ping") return;
-    if (event === "hello") this.onChange(null);
+    if (event === "hello") {
+      if (this.heardBefore) this.onChange(null);
+      this.heardBefore = true;
+    }
     const payload: unknown = JSON.parse(data);
     if (event === "change") this.onChange(topicsOf(payload));
     for (const listener of this.sources.get(event) ?? []) listener(payload);

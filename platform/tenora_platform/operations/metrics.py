@@ -123,6 +123,12 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
+        self.live_streams = Gauge(
+            "tenora_live_streams",
+            "Streams of live updates that are open",
+            multiprocess_mode="sum",
+            registry=self.registry,
+        )
         self.shadow_requests = Counter(
             "tenora_shadow_requests",
             "Copies of requests on another version of their adapter",

@@ -33,6 +33,7 @@ async def serve(handover: Handover, owner: Owner) -> None:
         settings,
         limits=connection_limits(settings),
         end_all=app.state.tenora.flights.end_all,
+        end_streams=app.state.tenora.live.end_all,
         started=owner.say_ready,
     )
     owner.when_gone(server.end_soon, settings.drain_s)

@@ -19,6 +19,8 @@ from tenora_platform.billing.service import Rated, rate_events
 from tenora_platform.billing.waiting import add_unrated, array_text
 from tenora_platform.budgets.accounts import Charge, charge_for
 from tenora_platform.db import Database
+from tenora_platform.live.noticing import note
+from tenora_platform.live.topics import topics_of_table
 from tenora_platform.usage import repository
 from tenora_platform.usage.records import (
     NO_TENANT,
@@ -32,6 +34,7 @@ from tenora_platform.usage.series import Place, SeriesBook
 from tenora_platform.usage.sums import Sums
 from tenora_platform.usage.tables import UsageArchiveRow
 
+_TOPICS = topics_of_table("usage_events")
 _ATTEMPTS = 5
 _LATELY_S = 28 * 86_400.0  # no request of this time can be in a month that is gone
 
@@ -131,6 +134,7 @@ class UsageBooks:
             raise OvertakenError
         await add_unrated(session, _unrated(events, rated))
         await sums.write(session)
+        note(session, _TOPICS, {event.series.tenant_id for event, _ in events})
         return charges
 
     def _row(
