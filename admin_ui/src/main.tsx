@@ -1,12 +1,9 @@
 import "@fontsource-variable/inter";
-import "@mantine/core/styles.css";
-import "@mantine/dropzone/styles.css";
-import "@mantine/notifications/styles.css";
+import "virtual:mantine-styles.css";
 import "./components/global.css";
 import { MantineProvider } from "@mantine/core";
-import { Notifications } from "@mantine/notifications";
 import { setNonce } from "get-nonce";
-import { StrictMode } from "react";
+import { lazy, StrictMode, Suspense } from "react";
 import { createRoot } from "react-dom/client";
 import { BrowserRouter } from "react-router";
 import { App } from "./App";
@@ -14,6 +11,7 @@ import { SessionProvider } from "./api/context";
 import { styleNonce } from "./components/nonce";
 import { cssVariables, theme } from "./components/theme";
 
+const Toasts = lazy(() => import("./components/Toasts"));
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root.");
 
@@ -27,7 +25,9 @@ createRoot(root).render(
       defaultColorScheme="auto"
       getStyleNonce={styleNonce}
     >
-      <Notifications position="top-right" />
+      <Suspense>
+        <Toasts />
+      </Suspense>
       <SessionProvider>
         <BrowserRouter>
           <App />

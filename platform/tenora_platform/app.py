@@ -19,6 +19,7 @@ from tenora_platform.background import Work, all_work, doing
 from tenora_platform.billing import routes as billing_routes
 from tenora_platform.bodies import BodyGate
 from tenora_platform.budgets import routes as budgets_routes
+from tenora_platform.compression import Compression
 from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.evaluations import routes as evaluations_routes
@@ -110,10 +111,12 @@ def create_app(
 
     app = application(lifespan)
     app.state.tenora = state
-    portal = Portal(settings.portal_dir or portal_folder())
+    secure = settings.base_url.startswith("https://")
+    portal = Portal(settings.portal_dir or portal_folder(), secure=secure)
     app.router.default = portal.instead_of(app.router.default)
     app.add_middleware(Idempotency)
     app.add_middleware(BodyGate)
+    app.add_middleware(Compression)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -1,6 +1,6 @@
-"""Serves what admin_ui builds: the portal at `/`, its files, its index for each of its pages, and
-the API's description at `/docs`. When it was not built, it says so. It knows its own pages;
-everything else is not found."""
+"""Serves what admin_ui builds: the portal at `/`, its files as small as the browser takes them, its
+index for each of its pages, and the API's description at `/docs`. When it was not built, it says
+so. It knows where its pages are; everything else is not found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import mimetypes
 import secrets
 from pathlib import Path
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tenora_platform.compression import accepts
 
 PAGES = frozenset(
     {
@@ -50,16 +53,30 @@ _POLICY = (
 """Scripts are files of ours, and nothing else is run. Mantine writes styles into the page, under
 the nonce; pictures may be in the style sheets themselves."""
 _FILES_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_UNUSED = ("camera", "display-capture", "geolocation", "microphone", "midi", "payment", "usb")
+_ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": ", ".join(f"{each}=()" for each in _UNUSED),
+}
+_HTTPS_ONLY = "max-age=31536000"
+"""For a year, browsers do not come back without TLS. Other hosts of the domain are not ours."""
+_ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+"""The smallest first: how a file is sent, and what its name then ends with (admin_ui/compress.mjs
+has made it beside the file)."""
 _KINDS = mimetypes.MimeTypes()  # what Python knows, whatever the system says
 _KINDS.add_type("font/woff2", ".woff2")
 _KINDS.add_type("text/plain", ".md")
 
 
 class Portal:
-    """Files under `folder`, looked up per request so that a build is seen without a restart."""
+    """Files under `folder`, looked up per request so that a build is seen without a restart.
+    `secure`: people reach it by https alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, secure: bool = False) -> None:
         self._folder = folder.resolve()
+        self._always = _ALWAYS | ({"strict-transport-security": _HTTPS_ONLY} if secure else {})
 
     @property
     def built(self) -> bool:
@@ -72,39 +89,28 @@ class Portal:
             if scope["type"] != "http":
                 await not_found(scope, receive, send)
                 return
-            path: str = scope["path"]
             if scope["method"] not in ("GET", "HEAD"):
                 raise HTTPException(404)
-            response = self._response(path)
-            response.headers["x-content-type-options"] = "nosniff"
-            response.headers["referrer-policy"] = "no-referrer"
+            response = self._response(scope["path"], Headers(scope=scope))
+            response.headers.update(self._always)
             response.headers.setdefault("content-security-policy", _FILES_POLICY)
             await response(scope, receive, send)
 
         return app
 
-    def _response(self, path: str) -> Response:
+    def _response(self, path: str, asked: Headers) -> Response:
         page = self._page(path.rstrip("/") or "/")
         if page is not None and not page.is_file():
             return PlainTextResponse(_NOT_BUILT, status_code=503)
         file = page or self._file(path)
         if file is None:
             raise HTTPException(404)
-        if file.suffix == ".html":
-            return _html(file)
-        kind, _ = _KINDS.guess_type(file.name)
-        # Vite puts a content hash into the names of assets: they never change.
-        age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
-        return FileResponse(
-            file,
-            media_type=kind or "text/plain",
-            headers={"cache-control": f"public, {age}"},
-        )
+        return _html(file) if file.suffix == ".html" else _sent_as(file, asked)
 
     def _page(self, path: str) -> Path | None:
         if path == DOCS:
             return self._folder / "docs.html"
-        is_page = path == "/" or path.split("/")[1] in PAGES
+        is_page = path == "/" or path.removeprefix("/").partition("/")[0] in PAGES
         return self._folder / "index.html" if is_page else None
 
     def _file(self, path: str) -> Path | None:
@@ -114,6 +120,26 @@ class Portal:
             return file if file.is_relative_to(self._folder) and file.is_file() else None
         except (ValueError, OSError, RuntimeError) as odd:  # NUL; too long; a loop of links
             raise HTTPException(404) from odd
+
+
+def _sent_as(file: Path, asked: Headers) -> Response:
+    """The file in the smallest form that is there and taken; nothing again for who has it."""
+    kind, _ = _KINDS.guess_type(file.name)
+    # Vite puts a content hash into the names of assets: they never change.
+    age = "max-age=31536000, immutable" if "assets" in file.parts else "no-cache"
+    headers = {"cache-control": f"public, {age}", "vary": "accept-encoding"}
+    for encoding, ending in _ENCODINGS:
+        smaller = file.with_name(file.name + ending)
+        if accepts(asked.get("accept-encoding", ""), encoding) and smaller.is_file():
+            file, headers["content-encoding"] = smaller, encoding
+            break
+    status = file.stat()
+    # Of another encoding it is another one, as it has to be: that file has another size.
+    headers["etag"] = etag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+    known = asked.get("if-none-match", "")
+    if etag in (each.strip().removeprefix("W/") for each in known.split(",")):
+        return Response(status_code=304, headers=headers)
+    return FileResponse(file, media_type=kind or "text/plain", headers=headers, stat_result=status)
 
 
 def _html(file: Path) -> Response:

@@ -4,6 +4,7 @@ every method of a path, and pages of other origins."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -35,14 +36,62 @@ def built(tmp_path: Path) -> Path:
 
 
 async def test_the_portal_answers_for_its_own_pages(make_api: MakeApi, built: Path) -> None:
+    below = ("/adapters/support@prod", "/requests/req_01", "/operator/tenants/t_1", "/adapters/a.b")
     async with make_api(portal_dir=built) as api:
-        for page in ("/", *(f"/{root}" for root in PAGES), "/adapters/x", "/operator/tenants/t"):
+        for page in ("/", *(f"/{each}" for each in PAGES), *below):
             assert "portal" in (await api.http.get(page)).text, page
         assert (await api.http.get("/assets/a.js")).text == "1"
         for unknown in ("/healthx", "/v2/chat", "/adaptersx", "/index", "/a%00b", "/assets/b.js"):
             answer = await api.http.get(unknown)
             assert answer.status_code == 404, unknown
             assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("taken", "sent"),
+    [
+        ("br, gzip", "br"),
+        ("gzip, deflate", "gzip"),
+        ("gzip;q=0, br;q=0.5", "br"),
+        ("*", "br"),
+        ("identity", None),
+        ("gzip;q=0, *;q=0.0", None),
+    ],
+)
+async def test_files_come_in_the_smallest_form_that_is_taken(
+    make_api: MakeApi, built: Path, taken: str, sent: str | None
+) -> None:
+    script = b"let tenants = 1;" * 100
+    (built / "assets" / "a.js").write_bytes(script)
+    for ending in (".gz", ".br"):
+        (built / "assets" / f"a.js{ending}").write_bytes(gzip.compress(script) + ending.encode())
+    async with make_api(portal_dir=built) as api:
+        request = api.http.build_request("GET", "/assets/a.js", headers={"accept-encoding": taken})
+        answer = await api.http.send(request, stream=True)
+        raw = b"".join([each async for each in answer.aiter_raw()])
+        assert answer.headers.get("content-encoding") == sent
+        assert "accept-encoding" in answer.headers["vary"]
+        assert "javascript" in answer.headers["content-type"]
+        assert raw.endswith({"br": b".br", "gzip": b".gz", None: b"= 1;"}[sent])
+        asked = {"accept-encoding": taken, "if-none-match": f'"other", {answer.headers["etag"]}'}
+        again = await api.http.get("/assets/a.js", headers=asked)
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == answer.headers["etag"]
+        # Another encoding is another representation.
+        asked["accept-encoding"] = "identity" if sent else "br"
+        assert (await api.http.get("/assets/a.js", headers=asked)).status_code == 200
+
+
+@pytest.mark.parametrize("url", [None, "https://tenora.example"])
+async def test_only_behind_https_do_browsers_learn_to_stay_there(
+    make_api: MakeApi, built: Path, url: str | None
+) -> None:
+    async with make_api(portal_dir=built, public_url=url) as api:
+        for path in ("/", "/assets/a.js"):
+            headers = (await api.http.get(path)).headers
+            assert ("strict-transport-security" in headers) is (url is not None)
+            assert "camera=()" in headers["permissions-policy"]
+            assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
 async def test_pages_come_under_a_policy_with_a_fresh_nonce(make_api: MakeApi, built: Path) -> None:

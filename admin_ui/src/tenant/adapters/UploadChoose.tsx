@@ -1,5 +1,6 @@
 /** The first step: the name, the two files, and what they seem to hold. */
 
+import "@mantine/dropzone/styles.css";
 import { Alert, Badge, Button, Card, Group, Stack, Text, TextInput } from "@mantine/core";
 import { Dropzone } from "@mantine/dropzone";
 import { IconAlertTriangle, IconFileCode, IconFolderUp, IconWeight } from "@tabler/icons-react";
