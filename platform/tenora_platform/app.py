@@ -24,6 +24,7 @@ from tenora_platform.description import DescribedApi
 from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.evaluations import routes as evaluations_routes
 from tenora_platform.events import routes as events_routes
+from tenora_platform.forecasts import routes as forecast_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
@@ -162,6 +163,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         probing_routes.router,
         evaluations_routes.router,
         usage_routes.router,
+        forecast_routes.router,
         reconciliation_routes.router,
         billing_routes.router,
         budgets_routes.router,

@@ -37,6 +37,7 @@ TABLE = {
     "/v1/evaluations": ("owner developer viewer", "owner developer"),
     "/v1/usage": (ALL, ""),
     "/v1/costs": (ALL, ""),
+    "/v1/forecast": (ALL, ""),
     "/v1/prices": (ALL, ""),
     "/v1/ledger": (ALL, ""),
     "/v1/events": (ALL, ""),

@@ -65,6 +65,7 @@ TABLE = {
     "get /admin/v1/usage": ALL,
     "get /admin/v1/costs": ALL,
     "get /admin/v1/reconciliation": ALL,
+    "get /admin/v1/forecast": ALL,
     "get /admin/v1/requests": ALL,
     "get /admin/v1/requests/{request_id}": ALL,
     "get /admin/v1/signing_keys": ALL,

@@ -12,10 +12,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pypdf
 import pytest
 
 from api_harness import ADMIN_KEY, Api, TestTenant
+from priced_adapters import DIGEST, an_adapter
 from shell import Listening, run
 from tenora_engine.events import UsageRecord
 from tenora_platform.ids import new_id
@@ -25,6 +27,7 @@ from usage_records import usage_record
 
 LAST = before(month_of(datetime.now(UTC)))
 PERIOD = name_of(LAST)
+TIMES = ("arrival_s", "finished_s")
 _minutes = itertools.count(1)
 
 
@@ -138,6 +141,50 @@ async def test_a_line_leads_down_to_its_requests(
             assert all(each["event_id"] == f"{each['request_id']}:0" for each in found)
         if group == "api_key":
             assert [each["api_key_id"] for each in found] == [tenant.key_id]
+
+
+async def test_a_part_of_a_line_leads_to_its_requests(api: Api) -> None:
+    """By day, adapter and key together: what each part has adds up to the whole."""
+    tenant = await api.new_tenant("parts")
+    context = await an_adapter(api, tenant, "parted", number=2)
+    other = {"api_key_id": "key_other"}
+    for shift_days, more in itertools.product((0, 1), ({}, context, other, context | other)):
+        each = record(tenant, output_tokens=1000 + next(_minutes))
+        times = {name: getattr(each, name) + shift_days * 86400 for name in TIMES}
+        digest = DIGEST if "adapter_id" in more else None
+        whole = msgspec.structs.replace(
+            each, context=each.context | more, adapter_digest=digest, **times
+        )
+        await store(api, whole)
+    made = await make(api, tenant)
+    invoice = await get(api, tenant.key, f"/v1/invoices/{made['id']}")
+    (line,) = [each for each in invoice["lines"] if each["meter"] == "output"]
+    path = f"/v1/invoices/{made['id']}/lines/{line['no']}"
+    days = [each["day"] for each in (await get(api, tenant.key, path))["data"]]
+    assert len(days) == 2
+    total, requests = 0, set()
+    for day, adapter, key in itertools.product(
+        days, ("parted@2", ""), (tenant.key_id, "key_other")
+    ):
+        part = {"day": day, "adapter": adapter, "api_key": key}
+        (one,) = (await get(api, tenant.key, path, group_by="request", **part))["data"]
+        assert one["time"].startswith(day)
+        sums = (await get(api, tenant.key, path, group_by="adapter", **part))["data"]
+        assert [each["adapter"] for each in sums] == [adapter.partition("@")[0] or None]
+        assert [each["quantity"] for each in sums] == [one["quantity"]]
+        receipt = await get(api, tenant.key, f"/v1/requests/{one['request_id']}")
+        assert receipt["api_key_id"] == key
+        assert (receipt["ran"]["adapter"] is None) == (adapter == "")
+        total += one["quantity"]
+        requests.add(one["request_id"])
+    assert (total, len(requests)) == (line["quantity"], 8)
+    for part in ({"adapter": "parted"}, {"adapter": "parted@2"}, {"api_key": "key_other"}):
+        assert len((await get(api, tenant.key, path, group_by="request", **part))["data"]) == 4
+    for part in ({"adapter": "parted@x"}, {"adapter": "none"}, {"day": "2020-01-01"}):
+        assert (await get(api, tenant.key, path, group_by="request", **part))["data"] == []
+        assert (await get(api, tenant.key, path, **part))["data"] == []
+    wrong = await api.call(tenant.key, "GET", f"{path}?day=soon")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "day")
 
 
 async def test_late_usage_leads_to_the_late_requests(api: Api) -> None:

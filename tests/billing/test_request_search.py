@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from api_harness import Api, TestTenant
 from tenora_engine.events import UsageRecord
 from tenora_platform.ids import new_id
-from tenora_platform.receipts.search import Filters, search
+from tenora_platform.receipts.filters import Filters
+from tenora_platform.receipts.search import search
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.usage.ids import request_of, request_text
 from tenora_platform.usage.sink import UsageSink
@@ -43,6 +44,9 @@ class Made:
     reason: str
     ended: datetime
     tokens: int
+    queue_ms: int
+    ttft_ms: int | None
+    duration_ms: int
 
 
 def made_at_random(count: int) -> list[Made]:
@@ -58,11 +62,20 @@ def made_at_random(count: int) -> list[Made]:
             later = ended + timedelta(minutes=40 * dice.randrange(2) * sequence)
             class_ = dice.choice(CLASSES)
             tokens = dice.randrange(1, 60)
-            made.append(Made(request_id, sequence, key, adapter, class_, reason, later, tokens))
+            queue = 10 * dice.randrange(20)
+            ttft = None if reason == "error" else queue + 25 * dice.randrange(1, 6)
+            took = (ttft or queue) + 100 * dice.randrange(1, 5)
+            times = (later, tokens, queue, ttft, took)
+            made.append(Made(request_id, sequence, key, adapter, class_, reason, *times))
     return made
 
 
 ALL = made_at_random(120)
+
+
+def trace(each: Made) -> str:
+    """The x-request-id that a client gave it, and others."""
+    return f"trace-{each.request_id[-1]}"
 
 
 def record(tenant: TestTenant, each: Made, versions: dict[str, str]) -> UsageRecord:
@@ -72,6 +85,7 @@ def record(tenant: TestTenant, each: Made, versions: dict[str, str]) -> UsageRec
         "api_key_id": each.key,
         "model": "searched",
         "plan": "standard",
+        "x_request_id": trace(each),
         "adapter_version_id": versions.get(each.adapter or "", ""),
     }
     return usage_record(
@@ -81,9 +95,12 @@ def record(tenant: TestTenant, each: Made, versions: dict[str, str]) -> UsageRec
         prompt_tokens=0,
         cached_tokens=0,
         output_tokens=each.tokens,
-        arrival_s=end_s - 1,
-        first_token_s=end_s - 0.5,
+        arrival_s=end_s - each.duration_ms / 1000,
+        first_token_s=None
+        if each.ttft_ms is None
+        else end_s - (each.duration_ms - each.ttft_ms) / 1000,
         finished_s=end_s,
+        queue_ms=each.queue_ms,
         tier=each.class_,
         finish_reason=each.reason,
         adapter_digest="sha256:x" if each.adapter else None,
@@ -133,7 +150,22 @@ def fits(each: Made, filters: Filters) -> bool:
         and filters.api_key in (None, each.key)
         and filters.class_ in (None, each.class_)
         and (filters.adapter is None or filters.adapter in (adapter, adapter.partition("@")[0]))
+        and filters.finish_reason in (None, each.reason)
+        and each.queue_ms >= (filters.min_queue_ms or 0)
+        and (each.ttft_ms or 0) >= (filters.min_ttft_ms or 0)
+        and each.duration_ms >= (filters.min_duration_ms or 0)
     )
+
+
+def worth(sort: str, sequences: list[Made], ended: datetime) -> Any:
+    """By what a request is put into order; None: it has no place in it."""
+    if sort == "newest":
+        return ended
+    if sort == "-cost":
+        return sum(each.tokens for each in sequences)
+    if sort == "-ttft":
+        return max((each.ttft_ms for each in sequences if each.ttft_ms is not None), default=None)
+    return max(each.queue_ms if sort == "-queue" else each.duration_ms for each in sequences)
 
 
 def status(of: Iterable[Made]) -> str:
@@ -142,11 +174,11 @@ def status(of: Iterable[Made]) -> str:
 
 
 def expected(filters: Filters) -> list[str]:
-    """The ids, newest first: a request counts by the first of its sequences that fit."""
+    """The ids, in order: a request is found by the first of its sequences that fit."""
     requests: dict[str, list[Made]] = {}
     for each in ALL:
         requests.setdefault(each.request_id, []).append(each)
-    found: list[tuple[datetime, str]] = []
+    found: list[tuple[Any, str]] = []
     for request_id, sequences in requests.items():
         fitting = [each for each in sequences if fits(each, filters)]
         cost = sum(each.tokens for each in sequences) * UNITS
@@ -159,13 +191,18 @@ def expected(filters: Filters) -> list[str]:
             continue
         ended = min(fitting, key=lambda each: each.sequence).ended
         in_time = (filters.start or ended) <= ended and (filters.end is None or ended < filters.end)
-        if in_time:
-            found.append((ended, request_id))
+        value = worth(filters.sort, sequences, ended)
+        if in_time and value is not None:
+            found.append((value, request_id))
     return [request_id for _, request_id in sorted(found, reverse=True)]
 
 
 LATE = next(each for each in ALL if each.ended.minute >= 10 and not each.sequence)
-NONE = dict.fromkeys(("end", "api_key", "adapter", "class_", "status", "min_cost", "max_cost"))
+UNASKED = (
+    "end api_key adapter class_ status min_cost max_cost "
+    "finish_reason min_queue_ms min_ttft_ms min_duration_ms"
+)
+NONE = dict.fromkeys(UNASKED.split()) | {"sort": "newest"}
 MOMENTS = st.none() | st.integers(-5, 65 * 60).map(lambda at: START + timedelta(minutes=at))
 COSTS = st.none() | st.none() | st.integers(0, 100).map(lambda tokens: tokens * UNITS)
 
@@ -176,16 +213,24 @@ COSTS = st.none() | st.none() | st.integers(0, 100).map(lambda tokens: tokens * 
     end=MOMENTS,
     api_key=st.sampled_from((None, None, None, *KEYS, "key_c")),
     adapter=st.sampled_from(
-        (None, None, "support", "support@1", "json", "json@2", "none", "support@x")
+        (None, None, None, "", "support", "support@1", "json", "json@2", "none", "support@x")
     ),
     class_=st.sampled_from((None, None, *CLASSES)),
     status=st.sampled_from((None, None, None, "completed", "aborted", "failed")),
     min_cost=COSTS,
     max_cost=COSTS,
+    finish_reason=st.sampled_from((None, None, None, *REASONS)),
+    min_queue_ms=st.sampled_from((None, None, None, 70, 190)),
+    min_ttft_ms=st.sampled_from((None, None, None, 100)),
+    min_duration_ms=st.sampled_from((None, None, None, 400)),
+    sort=st.sampled_from(("newest", "newest", "-queue", "-ttft", "-duration", "-cost")),
     limit=st.sampled_from((5, 17, 200)),
 )
 @example(**NONE | {"start": LATE.ended - timedelta(minutes=5), "api_key": LATE.key, "limit": 5})
 @example(**NONE | {"start": None, "min_cost": 50 * UNITS, "limit": 5})
+@example(**NONE | {"start": None, "sort": "-ttft", "limit": 5})
+@example(**NONE | {"start": START, "sort": "-cost", "status": "completed", "limit": 5})
+@example(**NONE | {"start": START, "sort": "-queue", "adapter": "support", "limit": 5})
 async def test_it_finds_what_a_plain_filter_finds(
     api: Api, tenant: TestTenant, limit: int, **wanted: Any
 ) -> None:
@@ -224,8 +269,69 @@ async def test_over_http(api: Api, tenant: TestTenant) -> None:
         ("min_cost=NaN", "min_cost"),
         ("start=2026-02-01&end=2026-01-01", "start"),
         ("after=nothing", "after"),
+        ("sort=oldest", "sort"),
+        ("min_queue_ms=-1", "min_queue_ms"),
+        ("min_ttft_ms=inf", "min_ttft_ms"),
+        ("finish_reason=odd", "finish_reason"),
+        ("q=", "q"),
         ("limit=0", "limit"),
     ):
         answer = await api.call(tenant.key, "GET", f"/v1/requests?{wrong}")
         assert answer.status_code == 400, wrong
         assert answer.json()["error"]["param"] == param
+
+
+async def test_a_list_says_how_long_it_took(api: Api, tenant: TestTenant) -> None:
+    page = (await api.call(tenant.key, "GET", "/v1/requests?limit=100")).json()
+    for item in page["data"]:
+        of = [each for each in ALL if each.request_id == item["id"]]
+        ttfts = [each.ttft_ms for each in of if each.ttft_ms is not None]
+        assert item["queue_ms"] == max(each.queue_ms for each in of)
+        assert item["ttft_ms"] == pytest.approx(max(ttfts) if ttfts else None, abs=0.01)
+        assert item["duration_ms"] == pytest.approx(max(each.duration_ms for each in of), abs=0.01)
+        assert item["finish_reason"] in {each.reason for each in of}
+        assert item["kind"] == "chatcmpl"
+
+
+async def test_one_is_found_by_any_of_its_names(api: Api, tenant: TestTenant) -> None:
+    item = (await api.call(tenant.key, "GET", "/v1/requests?limit=1")).json()["data"][0]
+    same = sorted(
+        {each.request_id for each in ALL if trace(each) == item["x_request_id"]}, reverse=True
+    )
+    assert len(same) > 1
+    stranger = await api.new_tenant()
+    for name, ids in (
+        (item["id"], [item["id"]]),
+        (f"{item['id']}:0", [item["id"]]),
+        (item["x_request_id"], same),
+        (item["x_request_id"][:-1], []),
+    ):
+        page = (await api.call(tenant.key, "GET", f"/v1/requests?q={name}&class=none")).json()
+        assert [each["id"] for each in page["data"]] == ids, name
+        assert (await api.call(stranger.key, "GET", f"/v1/requests?q={name}")).json()["data"] == []
+        path = f"/admin/v1/requests?q={name}&tenant="
+        assert (await api.admin("GET", path + tenant.id)).json()["data"] == page["data"]
+        assert (await api.admin("GET", path + stranger.id)).json()["data"] == []
+    path = f"/v1/requests?q={item['x_request_id']}&limit=1"
+    first = (await api.call(tenant.key, "GET", path)).json()
+    second = (await api.call(tenant.key, "GET", f"{path}&after={first['last_id']}")).json()
+    assert [page["data"][0]["id"] for page in (first, second)] == same[:2]
+
+
+async def test_the_operator_pages_through_all_tenants(api: Api, tenant: TestTenant) -> None:
+    found: list[dict[str, Any]] = []
+    path = "/admin/v1/requests?limit=30&status=completed"
+    page = (await api.admin("GET", path)).json()
+    found += page["data"]
+    while page["has_more"]:
+        page = (await api.admin("GET", f"{path}&after={page['last_id']}")).json()
+        found += page["data"]
+    ids = [item["id"] for item in found]
+    assert ids == sorted(ids, reverse=True), "the last that came first"
+    own = [item["id"] for item in found if item["tenant_id"] == tenant.id]
+    assert sorted(own) == sorted(expected(Filters(tenant.id, status="completed")))
+    assert len({item["tenant_id"] for item in found}) > 1
+    slow = (await api.admin("GET", "/admin/v1/requests?sort=-queue&limit=100")).json()["data"]
+    queues = [item["queue_ms"] for item in slow]
+    assert queues == sorted(queues, reverse=True)
+    assert len({item["tenant_id"] for item in slow}) > 1

@@ -238,6 +238,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Any Forecast
+         * @description As /v1/forecast, of one tenant or of all together.
+         */
+        get: operations["usage_get_any_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/invitations": {
         parameters: {
             query?: never;
@@ -737,7 +757,7 @@ export interface paths {
         };
         /**
          * List Tenants Requests
-         * @description As /v1/requests, of one tenant.
+         * @description As /v1/requests, of one tenant or, by when they came, of all.
          */
         get: operations["receipts_list_tenants_requests"];
         put?: never;
@@ -2105,6 +2125,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Forecast
+         * @description What this month has cost so far, and what it comes to if days go on as the last ones went,
+         *     beside the plan's budget.
+         */
+        get: operations["usage_get_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/invitations": {
         parameters: {
             query?: never;
@@ -2422,7 +2463,7 @@ export interface paths {
         };
         /**
          * List Requests
-         * @description Requests that have ended, newest first.
+         * @description Requests that have ended, newest first, or the slowest or dearest first (`sort`).
          */
         get: operations["receipts_list_requests"];
         put?: never;
@@ -4265,6 +4306,52 @@ export interface components {
             spent: string;
         };
         /**
+         * CurrencyCost
+         * @description `amount` is an exact decimal string.
+         */
+        CurrencyCost: {
+            /** Amount */
+            amount: string;
+            /** Currency */
+            currency: string;
+        };
+        /**
+         * CurrencyForecast
+         * @description One currency's. `spent` is exact, as GET /v1/costs has it, and so is each of `days`, this
+         *     month's so far. `projected` null: there is no full day yet to go by; `low` and `high` null:
+         *     there are fewer than three. `full_days`: how many the mean is of.
+         */
+        CurrencyForecast: {
+            /** Currency */
+            currency: string;
+            /** Days */
+            days: components["schemas"]["DaySpent"][];
+            /** Full Days */
+            full_days: number;
+            /** High */
+            high: string | null;
+            /** Low */
+            low: string | null;
+            /** Mean Day */
+            mean_day: string | null;
+            /** Projected */
+            projected: string | null;
+            /** Spent */
+            spent: string;
+            /** Spent Last Month */
+            spent_last_month: string;
+        };
+        /** DaySpent */
+        DaySpent: {
+            /** Amount */
+            amount: string;
+            /**
+             * Day
+             * Format: date
+             */
+            day: string;
+        };
+        /**
          * DeadLetter
          * @description A record of the engine's that could not become an event.
          */
@@ -4546,6 +4633,63 @@ export interface components {
             page_bytes: number;
             /** Pages */
             pages: number;
+        };
+        /**
+         * Forecast
+         * @description What this month (UTC) comes to. `currencies` has none before anything was used.
+         *     `unrated_events`: usage without a price yet, which no amount has.
+         */
+        Forecast: {
+            /**
+             * As Of
+             * Format: date-time
+             */
+            as_of: string;
+            budget: components["schemas"]["ForecastBudget"] | null;
+            /** Currencies */
+            currencies: components["schemas"]["CurrencyForecast"][];
+            /** Days Left */
+            days_left: number;
+            /**
+             * End
+             * Format: date-time
+             */
+            end: string;
+            /** Method */
+            method: string;
+            /**
+             * Object
+             * @default forecast
+             * @constant
+             */
+            object: "forecast";
+            /** Period */
+            period: string;
+            /**
+             * Start
+             * Format: date-time
+             */
+            start: string;
+            /** Unrated Events */
+            unrated_events: number;
+        };
+        /**
+         * ForecastBudget
+         * @description The plan's budget of a month, and the line from which on it tells. `reached_on`: the day on
+         *     which it is used up if days go on so, with all currencies added up, as budgets do; null: not in
+         *     this month.
+         */
+        ForecastBudget: {
+            /** Action */
+            action: string;
+            /** Amount */
+            amount: string;
+            /** Reached On */
+            reached_on: string | null;
+            /** Soft */
+            soft: string | null;
+            /** Soft Reached On */
+            soft_reached_on: string | null;
         };
         /**
          * FullProfileBody
@@ -5334,8 +5478,9 @@ export interface components {
         };
         /**
          * LineDetails
-         * @description What a line consists of. The quantities and exact amounts of all its pages add up to the
-         *     line's; requests may differ by what was late, which is on a later invoice.
+         * @description What a line, or the part that was asked for, consists of. The quantities and exact amounts of
+         *     all its pages add up to the line's; requests may differ by what was late, which is on a later
+         *     invoice.
          */
         LineDetails: {
             /** Data */
@@ -6761,7 +6906,9 @@ export interface components {
         /**
          * RequestItem
          * @description One request in a list. `amount` is an exact decimal string of what has a price, null where
-         *     its parts have prices in several currencies.
+         *     its parts have prices in several currencies. Times are in ms, from when it came; of several
+         *     sequences those of the slowest. `queue_ms` is until it first ran, `adapter_load_ms` a part of
+         *     it.
          */
         RequestItem: {
             /**
@@ -6771,6 +6918,8 @@ export interface components {
             adapter: string | null;
             /** Adapter Digest */
             adapter_digest: string | null;
+            /** Adapter Load Ms */
+            adapter_load_ms: number;
             /** Amount */
             amount: string | null;
             /** Api Key Id */
@@ -6789,6 +6938,14 @@ export interface components {
             class: string;
             /** Currency */
             currency: string | null;
+            /** Duration Ms */
+            duration_ms: number;
+            /**
+             * Finish Reason
+             * @description Of its worst sequence
+             * @enum {string}
+             */
+            finish_reason: "stop" | "length" | "abort" | "error";
             /**
              * Finished At
              * Format: date-time
@@ -6796,6 +6953,11 @@ export interface components {
             finished_at: string;
             /** Id */
             id: string;
+            /**
+             * Kind
+             * @description chatcmpl, cmpl, ...: as its id begins
+             */
+            kind: string;
             /**
              * Model
              * @description As the client asked for it
@@ -6811,6 +6973,8 @@ export interface components {
             output_tokens: number;
             /** Prompt Tokens */
             prompt_tokens: number;
+            /** Queue Ms */
+            queue_ms: number;
             /** Sequences */
             sequences: number;
             /**
@@ -6820,6 +6984,11 @@ export interface components {
             status: "completed" | "aborted" | "failed";
             /** Tenant Id */
             tenant_id: string;
+            /**
+             * Ttft Ms
+             * @description null: it ended before its first token
+             */
+            ttft_ms: number | null;
             /** Waits For Price */
             waits_for_price: boolean;
             /** X Request Id */
@@ -7930,6 +8099,17 @@ export interface components {
              */
             start: string;
         };
+        /**
+         * UsageCosts
+         * @description What it cost, by currency, as GET /v1/costs has it; sequences that wait for a price are in no
+         *     amount.
+         */
+        UsageCosts: {
+            /** Amounts */
+            amounts: components["schemas"]["CurrencyCost"][];
+            /** Unrated Events */
+            unrated_events: number;
+        };
         /** UsagePage */
         UsagePage: {
             /** Data */
@@ -7948,7 +8128,9 @@ export interface components {
         /**
          * UsageResult
          * @description Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has a sequence
-         *     for each of its prompts, `n` times.
+         *     for each of its prompts, `n` times. `costs`: where `include=costs` was asked for; then there are
+         *     also results of what was only held, such as adapters in memory, without any tokens. `others`:
+         *     how many groups are together in this one, where `top` was asked for.
          */
         UsageResult: {
             /** Adapter */
@@ -7959,10 +8141,13 @@ export interface components {
             api_key_id?: string | null;
             /** Cached Tokens */
             cached_tokens: number;
+            costs?: components["schemas"]["UsageCosts"] | null;
             /** Kind */
             kind?: string | null;
             /** Model */
             model?: string | null;
+            /** Others */
+            others?: number | null;
             /** Output Tokens */
             output_tokens: number;
             /** Prompt Tokens */
@@ -8587,6 +8772,38 @@ export interface operations {
             };
         };
     };
+    usage_get_any_forecast: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant's (id), with its budget */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Forecast"];
+                };
+            };
+        };
+    };
     admin_list_operators_invitations: {
         parameters: {
             query?: {
@@ -8854,6 +9071,12 @@ export interface operations {
     invoices_get_any_invoice_line: {
         parameters: {
             query?: {
+                /** @description Only of this adapter, `name` or `name@version`; empty: the base model */
+                adapter?: string | null;
+                /** @description Only by this key (id) */
+                api_key?: string | null;
+                /** @description Only what was used on this day (UTC) */
+                day?: string | null;
                 /** @description By what: day, adapter, api_key or request */
                 group_by?: "day" | "adapter" | "api_key" | "request";
                 /** @description How many requests at most */
@@ -9511,8 +9734,8 @@ export interface operations {
     };
     receipts_list_tenants_requests: {
         parameters: {
-            query: {
-                /** @description `name` or `name@version` that ran */
+            query?: {
+                /** @description `name` or `name@version` that ran; empty: the base model */
                 adapter?: string | null;
                 /** @description Give the items after the one with this id */
                 after?: string | null;
@@ -9522,18 +9745,32 @@ export interface operations {
                 class?: string | null;
                 /** @description Ended before this */
                 end?: string | null;
+                /** @description Of any sequence */
+                finish_reason?: ("stop" | "length" | "abort" | "error") | null;
+                /** @description As ids begin: chatcmpl, cmpl, ... */
+                kind?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
                 /** @description Of the whole request */
                 max_cost?: number | string | null;
                 /** @description Of the whole request */
                 min_cost?: number | string | null;
+                /** @description Took so long */
+                min_duration_ms?: number | null;
+                /** @description Waited so long until it ran */
+                min_queue_ms?: number | null;
+                /** @description First token so late */
+                min_ttft_ms?: number | null;
+                /** @description An answer's id, or an x-request-id; nothing else is asked then */
+                q?: string | null;
+                /** @description In another order than by time: of 31 days, unless `start` is named */
+                sort?: "newest" | "-queue" | "-ttft" | "-duration" | "-cost";
                 /** @description Ended from here on */
                 start?: string | null;
                 /** @description Of the worst of its sequences */
                 status?: ("completed" | "aborted" | "failed") | null;
-                /** @description Whose (id) */
-                tenant: string;
+                /** @description Whose (id); without it, of 7 days, unless `start` is named */
+                tenant?: string | null;
             };
             header?: never;
             path?: never;
@@ -10485,6 +10722,8 @@ export interface operations {
                 end?: string | null;
                 /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
+                /** @description `costs`: with what each result cost */
+                include?: "costs" | null;
                 /** @description How many buckets at most */
                 limit?: number;
                 /** @description `next_page` of the answer before */
@@ -10493,6 +10732,10 @@ export interface operations {
                 start?: string | null;
                 /** @description Only this tenant's (id) */
                 tenant?: string | null;
+                /** @description So many groups; all others as one result */
+                top?: number | null;
+                /** @description Which groups are the greatest */
+                top_by?: "tokens" | "cost" | "requests";
             };
             header?: never;
             path?: never;
@@ -12607,6 +12850,35 @@ export interface operations {
             };
         };
     };
+    usage_get_forecast: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Forecast"];
+                };
+            };
+        };
+    };
     people_list_invitations: {
         parameters: {
             query?: {
@@ -12835,6 +13107,12 @@ export interface operations {
     invoices_get_invoice_line: {
         parameters: {
             query?: {
+                /** @description Only of this adapter, `name` or `name@version`; empty: the base model */
+                adapter?: string | null;
+                /** @description Only by this key (id) */
+                api_key?: string | null;
+                /** @description Only what was used on this day (UTC) */
+                day?: string | null;
                 /** @description By what: day, adapter, api_key or request */
                 group_by?: "day" | "adapter" | "api_key" | "request";
                 /** @description How many requests at most */
@@ -13161,7 +13439,7 @@ export interface operations {
     receipts_list_requests: {
         parameters: {
             query?: {
-                /** @description `name` or `name@version` that ran */
+                /** @description `name` or `name@version` that ran; empty: the base model */
                 adapter?: string | null;
                 /** @description Give the items after the one with this id */
                 after?: string | null;
@@ -13171,12 +13449,26 @@ export interface operations {
                 class?: string | null;
                 /** @description Ended before this */
                 end?: string | null;
+                /** @description Of any sequence */
+                finish_reason?: ("stop" | "length" | "abort" | "error") | null;
+                /** @description As ids begin: chatcmpl, cmpl, ... */
+                kind?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
                 /** @description Of the whole request */
                 max_cost?: number | string | null;
                 /** @description Of the whole request */
                 min_cost?: number | string | null;
+                /** @description Took so long */
+                min_duration_ms?: number | null;
+                /** @description Waited so long until it ran */
+                min_queue_ms?: number | null;
+                /** @description First token so late */
+                min_ttft_ms?: number | null;
+                /** @description An answer's id, or an x-request-id; nothing else is asked then */
+                q?: string | null;
+                /** @description In another order than by time: of 31 days, unless `start` is named */
+                sort?: "newest" | "-queue" | "-ttft" | "-duration" | "-cost";
                 /** @description Ended from here on */
                 start?: string | null;
                 /** @description Of the worst of its sequences */
@@ -13545,12 +13837,18 @@ export interface operations {
                 end?: string | null;
                 /** @description Any of adapter, adapter_version, api_key, model, tier, kind; by commas */
                 group_by?: string | null;
+                /** @description `costs`: with what each result cost */
+                include?: "costs" | null;
                 /** @description How many buckets at most */
                 limit?: number;
                 /** @description `next_page` of the answer before */
                 page?: string | null;
                 /** @description From here on; default: the current month's first day */
                 start?: string | null;
+                /** @description So many groups; all others as one result */
+                top?: number | null;
+                /** @description Which groups are the greatest */
+                top_by?: "tokens" | "cost" | "requests";
             };
             header?: never;
             path?: never;

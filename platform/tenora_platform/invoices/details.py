@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.errors import BadRequestError, NotFoundError
 from tenora_platform.invoices.currency import plain
 from tenora_platform.invoices.lines import USED
+from tenora_platform.invoices.parts import Part
 from tenora_platform.invoices.requests import Behind, requests_of
 from tenora_platform.invoices.schemas import InvoiceLine, line_view
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
@@ -32,6 +33,7 @@ _SUMS: dict[str, tuple[str, str]] = {
     ),
     "api_key": ("s.api_key_id AS api_key_id", "1"),
 }
+Text = Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]
 _JOINS = {
     "adapter": "LEFT JOIN adapter_versions v ON v.id = s.adapter_version_id "
     "LEFT JOIN adapters a ON a.id = coalesce(v.adapter_id, s.adapter_id)",
@@ -40,11 +42,12 @@ _JOINS = {
 
 @dataclass(frozen=True)
 class LineQuery:
-    """How a line is taken apart; `limit` and `page` are of requests."""
+    """How a line, or a part of it, is taken apart; `limit` and `page` are of requests."""
 
     group_by: Group
     limit: int
     page: str | None
+    part: Part
 
 
 async def line_query(
@@ -55,8 +58,14 @@ async def line_query(
     page: Annotated[
         str | None, Query(max_length=200, description="`next_page` of the answer before")
     ] = None,
+    day: Annotated[date | None, Query(description="Only what was used on this day (UTC)")] = None,
+    adapter: Annotated[
+        Text | None,
+        Query(description="Only of this adapter, `name` or `name@version`; empty: the base model"),
+    ] = None,
+    api_key: Annotated[Text | None, Query(description="Only by this key (id)")] = None,
 ) -> LineQuery:
-    return LineQuery(group_by, limit, page)
+    return LineQuery(group_by, limit, page, Part(day, adapter, api_key))
 
 
 AskedLine = Annotated[LineQuery, Depends(line_query)]
@@ -80,8 +89,9 @@ class LineDetail(BaseModel):
 
 
 class LineDetails(BaseModel):
-    """What a line consists of. The quantities and exact amounts of all its pages add up to the
-    line's; requests may differ by what was late, which is on a later invoice."""
+    """What a line, or the part that was asked for, consists of. The quantities and exact amounts of
+    all its pages add up to the line's; requests may differ by what was late, which is on a later
+    invoice."""
 
     object: Literal["invoice_line_details"] = "invoice_line_details"
     invoice: str
@@ -108,17 +118,18 @@ async def details_of(
         )
     found = LineDetails(invoice=row.id, line=line_view(line, row), group_by=query.group_by, data=[])
     if query.group_by != "request":
-        found.data = await _sums(session, line, query.group_by)
+        found.data = await _sums(session, line, query)
         return found
-    events = await requests_of(session, row, line, page=query.page, limit=query.limit)
+    events = await requests_of(session, row, line, query.part, page=query.page, limit=query.limit)
     found.data = [_request(each) for each in events[: query.limit]]
     if len(events) > query.limit:
         found.has_more, found.next_page = True, events[query.limit - 1].place
     return found
 
 
-async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> list[LineDetail]:
+async def _sums(session: AsyncSession, line: InvoiceLineRow, query: LineQuery) -> list[LineDetail]:
     """As the invoice took them; whatever was stored since is not among them."""
+    group = query.group_by
     columns, keys = _SUMS[group]
     meter = line.meter or ""
     cost = AMOUNTS[meter]  # fails for what is no meter
@@ -130,6 +141,7 @@ async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> li
            AND u.price_version_no = :price
            AND s.class = :class AND u.day >= :month
            AND u.day < (CAST(:month AS date) + interval '1 month')
+           {query.part.conditions("u.day")}
          GROUP BY {keys} ORDER BY {keys}
         """
     )
@@ -138,6 +150,7 @@ async def _sums(session: AsyncSession, line: InvoiceLineRow, group: Group) -> li
         "price": line.price_version_no,
         "class": line.class_,
         "month": line.month,
+        **query.part.values(line.tenant_id),
     }
     found = (await session.execute(statement, values)).mappings()
     return [LineDetail(**{**each, **_counted(each)}) for each in found]

@@ -17,6 +17,7 @@ from tenora_platform.billing.price_lists import HELD_METERS, PriceList
 from tenora_platform.billing.repository import price_lists
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import ulid_text
+from tenora_platform.invoices.parts import Part
 from tenora_platform.invoices.period import end_of, midnight
 from tenora_platform.invoices.tables import InvoiceLineRow, InvoiceRow
 from tenora_platform.usage.ids import event_text, request_text, x_request_id_of
@@ -47,7 +48,13 @@ class Behind:
 
 
 async def requests_of(
-    session: AsyncSession, row: InvoiceRow, line: InvoiceLineRow, *, page: str | None, limit: int
+    session: AsyncSession,
+    row: InvoiceRow,
+    line: InvoiceLineRow,
+    part: Part,
+    *,
+    page: str | None,
+    limit: int,
 ) -> list[Behind]:
     """By time; one more than `limit`. Raises BadRequestError for a page that is none."""
     values: dict[str, Any] = {
@@ -61,11 +68,12 @@ async def requests_of(
         "end": midnight(end_of(line.month)) if line.month else _BEGINNING,
         "limit": limit + 1,
         **_after(page),
+        **part.values(row.tenant_id),
     }
     if line.meter not in _QUANTITIES:
-        found = await session.execute(_occupancy_events(line.meter or ""), values)
+        found = await session.execute(_occupancy_events(line.meter or "", part), values)
         return [_occupancy(each) for each in found.mappings()]
-    rows = (await session.execute(_events(line.meter), values)).mappings().all()
+    rows = (await session.execute(_events(line.meter, part), values)).mappings().all()
     return await _rated(session, rows, line)
 
 
@@ -104,7 +112,7 @@ _TAKEN = """
 """What an invoice took of a day's sum; where it did not take all of it, by when it was stored."""
 
 
-def _events(meter: str) -> TextClause:
+def _events(meter: str, part: Part) -> TextClause:
     taken = _TAKEN.format(day="(e.event_time AT TIME ZONE 'UTC')::date", meter=meter)
     return text(
         f"""
@@ -112,13 +120,14 @@ def _events(meter: str) -> TextClause:
           FROM usage_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
            AND e.event_time >= :begin AND e.event_time < :end AND {_QUANTITIES[meter]} > 0
+           {part.conditions("u.day")}
            AND (e.event_time, e.request, e.sequence) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.event_time, e.request, e.sequence LIMIT :limit
         """
     )
 
 
-def _occupancy_events(meter: str) -> TextClause:
+def _occupancy_events(meter: str, part: Part) -> TextClause:
     if meter not in HELD_METERS:
         raise LookupError(f"{meter!r} is no meter")
     taken = _TAKEN.format(day="(e.ends AT TIME ZONE 'UTC')::date", meter=meter)
@@ -128,6 +137,7 @@ def _occupancy_events(meter: str) -> TextClause:
           FROM occupancy_events e JOIN usage_series s ON s.id = e.series_id
           {taken}
            AND e.meter = :meter AND e.ends >= :begin AND e.ends < :end
+           {part.conditions("u.day")}
            AND (e.ends, e.id, 0) > (:after_time, :after_id, :after_sequence)
          ORDER BY e.ends, e.id LIMIT :limit
         """

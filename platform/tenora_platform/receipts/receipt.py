@@ -17,8 +17,8 @@ from tenora_platform.billing.rating import (
     exact_sum,
     rate_again,
 )
+from tenora_platform.receipts.filters import REASONS, Status
 from tenora_platform.receipts.repository import Adapter, Event, Request
-from tenora_platform.receipts.search import REASONS, Status
 from tenora_platform.usage.ids import x_request_id_of
 from tenora_platform.usage.records import stored_billable
 from tenora_platform.usage.service import money

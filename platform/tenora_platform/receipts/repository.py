@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import and_, select, tuple_
+from sqlalchemy import ScalarSelect, and_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing import repository as billing
@@ -59,10 +59,35 @@ async def find(session: AsyncSession, name: str, tenant_id: str | None = None) -
         .limit(1)
     )
     if tenant_id is not None:
-        number = select(TenantRow.no).where(TenantRow.id == tenant_id).scalar_subquery()
-        query = query.where(UsageEventRow.tenant_no == number)
-    named = await session.scalar(query)
-    return None if named is None else (await load(session, [named]))[0]
+        query = query.where(UsageEventRow.tenant_no == _number(tenant_id))
+    newest = await session.scalar(query)
+    return None if newest is None else (await load(session, [newest]))[0]
+
+
+async def named(
+    session: AsyncSession, name: str, tenant_id: str | None, after: UUID | None, limit: int
+) -> list[UUID]:
+    """All requests that `name` may mean, newest first: an answer's id, that of one of its usage
+    events, or an x-request-id, which a client may have given to several."""
+    answers, _, sequence = name.rpartition(":")
+    found = await find(session, answers if answers and sequence.isdigit() else name, tenant_id)
+    query = select(UsageEventRow.request).where(
+        UsageEventRow.x_request_id == name, UsageEventRow.x_request_id != ""
+    )
+    if tenant_id is not None:
+        query = query.where(UsageEventRow.tenant_no == _number(tenant_id))
+    if after is not None:
+        query = query.where(UsageEventRow.request < after)
+    query = query.distinct().order_by(UsageEventRow.request.desc()).limit(limit)
+    requests = list(await session.scalars(query))
+    if requests or found is None or tenant_id not in (None, found.events[0].series.tenant_id):
+        return requests
+    own = found.events[0].row.request
+    return [own] if after is None or own < after else []
+
+
+def _number(tenant_id: str) -> ScalarSelect[int]:
+    return select(TenantRow.no).where(TenantRow.id == tenant_id).scalar_subquery()
 
 
 async def load(session: AsyncSession, requests: Sequence[UUID]) -> list[Request]:

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Depends, Query, Response
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.receipts.filters import Filters, FinishReason, Sort, Status
 from tenora_platform.receipts.schemas import Receipt, RequestPage
-from tenora_platform.receipts.search import Filters, Status
-from tenora_platform.receipts.service import Receipts, request_page
+from tenora_platform.receipts.service import Receipts, request_page, requests_named
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
 from tenora_platform.times import QueryTime
@@ -22,6 +22,13 @@ UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
 OPERATORS = [Depends(require_role(*MONEY_READERS))]
 
 Text = Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]
+Ms = Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False)]
+Named = Annotated[
+    Text | None,
+    Query(
+        min_length=1, description="An answer's id, or an x-request-id; nothing else is asked then"
+    ),
+]
 Cost = Annotated[Decimal, Query(ge=0, max_digits=38, decimal_places=12)]
 
 
@@ -29,14 +36,41 @@ async def filters_of(
     start: Annotated[QueryTime | None, Query(description="Ended from here on")] = None,
     end: Annotated[QueryTime | None, Query(description="Ended before this")] = None,
     api_key: Annotated[Text | None, Query(description="Id of the key")] = None,
-    adapter: Annotated[Text | None, Query(description="`name` or `name@version` that ran")] = None,
+    adapter: Annotated[
+        Text | None, Query(description="`name` or `name@version` that ran; empty: the base model")
+    ] = None,
     status: Annotated[Status | None, Query(description="Of the worst of its sequences")] = None,
     class_: Annotated[Text | None, Query(alias="class", description="That served")] = None,
     min_cost: Annotated[Cost | None, Query(description="Of the whole request")] = None,
     max_cost: Annotated[Cost | None, Query(description="Of the whole request")] = None,
+    kind: Annotated[Text | None, Query(description="As ids begin: chatcmpl, cmpl, ...")] = None,
+    finish_reason: Annotated[FinishReason | None, Query(description="Of any sequence")] = None,
+    min_queue_ms: Annotated[Ms | None, Query(description="Waited so long until it ran")] = None,
+    min_ttft_ms: Annotated[Ms | None, Query(description="First token so late")] = None,
+    min_duration_ms: Annotated[Ms | None, Query(description="Took so long")] = None,
+    sort: Annotated[
+        Sort,
+        Query(description="In another order than by time: of 31 days, unless `start` is named"),
+    ] = "newest",
 ) -> Filters:
     """Of whichever tenant."""
-    return Filters("", start, end, api_key, adapter, class_, status, min_cost, max_cost)
+    return Filters(
+        None,
+        start=start,
+        end=end,
+        api_key=api_key,
+        adapter=adapter,
+        class_=class_,
+        status=status,
+        min_cost=min_cost,
+        max_cost=max_cost,
+        kind=kind,
+        finish_reason=finish_reason,
+        min_queue_ms=min_queue_ms,
+        min_ttft_ms=min_ttft_ms,
+        min_duration_ms=min_duration_ms,
+        sort=sort,
+    )
 
 
 Asked = Annotated[Filters, Depends(filters_of)]
@@ -47,10 +81,13 @@ async def list_requests(
     session: TenantSession,
     tenant: UsageTenant,
     asked: Asked,
+    q: Named = None,
     after: After = None,
     limit: Limit = 20,
 ) -> RequestPage:
-    """Requests that have ended, newest first."""
+    """Requests that have ended, newest first, or the slowest or dearest first (`sort`)."""
+    if q is not None:
+        return await requests_named(session, q, tenant.tenant_id, after, limit)
     return await request_page(session, asked.of(tenant.tenant_id), after, limit)
 
 
@@ -66,12 +103,17 @@ async def get_request(
 @router.get("/admin/v1/requests", dependencies=OPERATORS)
 async def list_tenants_requests(
     session: AdminSession,
-    tenant: Annotated[str, Query(max_length=256, description="Whose (id)")],
     asked: Asked,
+    tenant: Annotated[
+        Text | None, Query(description="Whose (id); without it, of 7 days, unless `start` is named")
+    ] = None,
+    q: Named = None,
     after: After = None,
     limit: Limit = 20,
 ) -> RequestPage:
-    """As /v1/requests, of one tenant."""
+    """As /v1/requests, of one tenant or, by when they came, of all."""
+    if q is not None:
+        return await requests_named(session, q, tenant, after, limit)
     return await request_page(session, asked.of(tenant), after, limit)
 
 

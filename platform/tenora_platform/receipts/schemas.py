@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tenora_platform.receipts.search import Status
+from tenora_platform.receipts.filters import FinishReason, Status
 from tenora_platform.schemas import Body, IdItem, Item, ListPage
 
 KEEP_DAYS_MAX = 366
@@ -81,7 +81,9 @@ class Contents(BaseModel):
 
 class RequestItem(IdItem):
     """One request in a list. `amount` is an exact decimal string of what has a price, null where
-    its parts have prices in several currencies."""
+    its parts have prices in several currencies. Times are in ms, from when it came; of several
+    sequences those of the slowest. `queue_ms` is until it first ran, `adapter_load_ms` a part of
+    it."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -93,9 +95,15 @@ class RequestItem(IdItem):
     adapter: str | None = Field(description="name@version that ran; null: the base model")
     adapter_digest: str | None
     class_: str = Field(serialization_alias="class", description="That served its first sequence")
+    kind: str = Field(description="chatcmpl, cmpl, ...: as its id begins")
     status: Status
+    finish_reason: FinishReason = Field(description="Of its worst sequence")
     arrived_at: datetime
     finished_at: datetime
+    queue_ms: float
+    adapter_load_ms: float
+    ttft_ms: float | None = Field(description="null: it ended before its first token")
+    duration_ms: float
     sequences: int
     prompt_tokens: int
     cached_tokens: int

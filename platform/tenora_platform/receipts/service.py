@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -10,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform.errors import ApiError, BadRequestError, NotFoundError
 from tenora_platform.receipts import repository
 from tenora_platform.receipts.document import sign
+from tenora_platform.receipts.filters import REASONS, Filters
 from tenora_platform.receipts.receipt import (
     BooksDisagreeError,
     Charges,
@@ -20,7 +23,7 @@ from tenora_platform.receipts.receipt import (
 )
 from tenora_platform.receipts.repository import Adapter, Request
 from tenora_platform.receipts.schemas import RequestItem, RequestPage
-from tenora_platform.receipts.search import Filters, search
+from tenora_platform.receipts.search import search
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.secret import ServerSecret
 from tenora_platform.usage import series
@@ -92,6 +95,19 @@ async def request_page(
             param="after",
             code="invalid_value",
         )
+    return await _page(session, ids, limit)
+
+
+async def requests_named(
+    session: AsyncSession, name: str, tenant_id: str | None, after: str | None, limit: int
+) -> RequestPage:
+    """Those whose id or x-request-id it is."""
+    place = request_of(after)[1] if after is not None else None
+    ids = await repository.named(session, name, tenant_id, place, limit + 1)
+    return await _page(session, ids, limit)
+
+
+async def _page(session: AsyncSession, ids: Sequence[UUID], limit: int) -> RequestPage:
     found = await repository.load(session, ids)
     prices = await repository.prices(session, found)
     names = await repository.adapters(session, found)
@@ -102,6 +118,9 @@ def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> Requ
     row, of = request.events[0]
     rows = [event.row for event in request.events]
     adapter = names.get(of.adapter_version_id or "")
+    status = status_of(request)
+    reasons = {each.finish_reason for each in rows}
+    first_tokens = [each.first_token_ms for each in rows if each.first_token_ms is not None]
     return RequestItem(
         id=request.id,
         x_request_id=x_request_id_of(row.request, row.x_request_id),
@@ -111,9 +130,15 @@ def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> Requ
         adapter=f"{adapter.name}@{adapter.version}" if adapter else None,
         adapter_digest=of.adapter_digest,
         class_=of.class_,
-        status=status_of(request),
+        kind=of.kind,
+        status=status,
+        finish_reason=next(each for each in REASONS[status] if each in reasons),
         arrived_at=min(each.arrival_time for each in rows),
         finished_at=max(each.event_time for each in rows),
+        queue_ms=_ms(max(each.queue_ms for each in rows)),
+        adapter_load_ms=_ms(max(each.adapter_load_ms for each in rows)),
+        ttft_ms=_ms(max(first_tokens)) if first_tokens else None,
+        duration_ms=_ms(max(each.duration_ms for each in rows)),
         sequences=len(rows),
         prompt_tokens=sum(each.prompt_tokens for each in rows),
         cached_tokens=sum(each.cached_tokens for each in rows),
@@ -122,3 +147,7 @@ def _item(request: Request, names: dict[str, Adapter], charges: Charges) -> Requ
         currency=charges.currency,
         waits_for_price=charges.waits,
     )
+
+
+def _ms(value: float) -> float:
+    return round(value, 3)

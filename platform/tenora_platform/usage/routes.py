@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.budgets.true_up import last_corrections
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import BadRequestError
 from tenora_platform.operators.roles import MONEY_READERS
 from tenora_platform.reconciliation.repository import last_done, last_round
 from tenora_platform.reconciliation.schemas import CanaryRound, Run
@@ -26,6 +27,7 @@ from tenora_platform.usage.service import (
 from tenora_platform.usage.service import (
     Query as UsageQuery,
 )
+from tenora_platform.usage.tally import Shape, TopBy
 
 router = APIRouter(tags=["usage"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
@@ -86,15 +88,34 @@ async def admin_query(
     )
 
 
+async def shape_of(
+    include: Annotated[
+        Literal["costs"] | None, Query(description="`costs`: with what each result cost")
+    ] = None,
+    top: Annotated[
+        int | None, Query(ge=1, le=100, description="So many groups; all others as one result")
+    ] = None,
+    top_by: Annotated[TopBy, Query(description="Which groups are the greatest")] = "tokens",
+) -> Shape:
+    if top_by == "cost" and include != "costs":
+        raise BadRequestError(
+            "top_by=cost needs include=costs.", param="top_by", code="invalid_value"
+        )
+    return Shape(include == "costs", top, top_by)
+
+
+UsageShape = Annotated[Shape, Depends(shape_of)]
 TenantQuery = Annotated[UsageQuery, Depends(tenant_query)]
 AdminQuery = Annotated[UsageQuery, Depends(admin_query)]
 
 
 @router.get("/v1/usage")
-async def get_usage(state: State, tenant: UsageTenant, query: TenantQuery) -> UsagePage:
+async def get_usage(
+    state: State, tenant: UsageTenant, query: TenantQuery, shape: UsageShape
+) -> UsagePage:
     """Tokens of finished sequences by time bucket, cached and uncached prompt apart."""
     async with state.db.tenant_session(tenant.tenant_id) as session:
-        return await usage_page(session, query)
+        return await usage_page(session, query, shape)
 
 
 @router.get("/v1/costs")
@@ -105,9 +126,9 @@ async def get_costs(state: State, tenant: UsageTenant, query: TenantQuery) -> Co
 
 
 @router.get("/admin/v1/usage", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def get_all_usage(session: AdminSession, query: AdminQuery) -> UsagePage:
+async def get_all_usage(session: AdminSession, query: AdminQuery, shape: UsageShape) -> UsagePage:
     """As /v1/usage, over all tenants; `group_by` may name `tenant` too."""
-    return await usage_page(session, query)
+    return await usage_page(session, query, shape)
 
 
 @router.get("/admin/v1/reconciliation", dependencies=[Depends(require_role(*MONEY_READERS))])

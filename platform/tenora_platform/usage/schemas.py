@@ -26,9 +26,26 @@ class GroupKeys(BaseModel):
     kind: str | None = None  # chatcmpl, cmpl, ...; shadow; residency, stored
 
 
+class CurrencyCost(BaseModel):
+    """`amount` is an exact decimal string."""
+
+    currency: str
+    amount: str
+
+
+class UsageCosts(BaseModel):
+    """What it cost, by currency, as GET /v1/costs has it; sequences that wait for a price are in no
+    amount."""
+
+    amounts: list[CurrencyCost]
+    unrated_events: int
+
+
 class UsageResult(GroupKeys):
     """Tokens of finished sequences. `prompt_tokens` = cached + uncached. A request has a sequence
-    for each of its prompts, `n` times."""
+    for each of its prompts, `n` times. `costs`: where `include=costs` was asked for; then there are
+    also results of what was only held, such as adapters in memory, without any tokens. `others`:
+    how many groups are together in this one, where `top` was asked for."""
 
     requests: int
     sequences: int
@@ -36,6 +53,8 @@ class UsageResult(GroupKeys):
     cached_tokens: int
     uncached_tokens: int
     output_tokens: int
+    costs: UsageCosts | None = None
+    others: int | None = None
 
 
 class UsageBucket(BaseModel):

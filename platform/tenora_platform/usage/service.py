@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -26,8 +26,8 @@ from tenora_platform.usage.schemas import (
     MeterCost,
     UsageBucket,
     UsagePage,
-    UsageResult,
 )
+from tenora_platform.usage.tally import Keys, Shape, folded, in_order, results, tallied
 
 _UNITS: Mapping[Bucket, Literal["hour", "day", "month"]] = {
     "1h": "hour",
@@ -44,6 +44,7 @@ TENANT_GROUPS: tuple[Group, ...] = (
 )
 ADMIN_GROUPS: tuple[Group, ...] = ("tenant", *TENANT_GROUPS)
 _PRICED: Mapping[str, Meter] = {meter: meter for meter in METERS}
+SHAPE = Shape()
 CURRENCY_WITHOUT_LINES = "USD"  # of a result that has nothing but unrated events
 
 
@@ -129,15 +130,6 @@ def _next(begin: datetime, unit: str) -> datetime:
     return (begin + timedelta(days=32)).replace(day=1)
 
 
-Keys = tuple[tuple[str, Any], ...]
-"""Of a result, as `GroupKeys` names them."""
-
-
-def _in_order(keys: Keys) -> list[tuple[bool, Any]]:
-    """By value, and what has none last."""
-    return [(value is None, value) for _, value in keys]
-
-
 async def _sums(session: AsyncSession, window: Window) -> list[Summed]:
     """Raises BadRequestError for a part of an hour that has left the database."""
     gone = await reading.archived_edge(session, window)
@@ -150,36 +142,13 @@ async def _sums(session: AsyncSession, window: Window) -> list[Summed]:
     return await reading.sums(session, window)
 
 
-async def usage_page(session: AsyncSession, query: Query) -> UsagePage:
-    found: dict[datetime, dict[Keys, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for each in await _sums(session, query.window):
-        found[each.bucket][each.group][each.meter] += each.quantity
+async def usage_page(session: AsyncSession, query: Query, shape: Shape = SHAPE) -> UsagePage:
+    found, others = folded(tallied(await _sums(session, query.window)), shape)
     data = [
-        UsageBucket(
-            start=begin,
-            end=end,
-            results=[
-                _usage(keys, meters)
-                for keys, meters in sorted(found[begin].items(), key=lambda it: _in_order(it[0]))
-                if meters["sequences"]
-            ],
-        )
+        UsageBucket(start=begin, end=end, results=results(found.get(begin, {}), shape, others))
         for begin, end in query.buckets
     ]
     return UsagePage(data=data, has_more=query.next_page is not None, next_page=query.next_page)
-
-
-def _usage(keys: Keys, meters: Counter[str]) -> UsageResult:
-    cached, uncached = meters["cached_prefill"], meters["uncached_prefill"]
-    return UsageResult(
-        **dict(keys),
-        requests=meters["requests"],
-        sequences=meters["sequences"],
-        prompt_tokens=cached + uncached,
-        cached_tokens=cached,
-        uncached_tokens=uncached,
-        output_tokens=meters["output"],
-    )
 
 
 class _Cost:
@@ -234,7 +203,7 @@ async def cost_page(session: AsyncSession, query: Query) -> CostPage:
             results=[
                 cost.result(keys, currency)
                 for (keys, currency), cost in sorted(
-                    costs[begin].items(), key=lambda it: (_in_order(it[0][0]), it[0][1])
+                    costs[begin].items(), key=lambda it: (in_order(it[0][0]), it[0][1])
                 )
             ],
         )
