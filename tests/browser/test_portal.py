@@ -94,15 +94,15 @@ def ask_both(page: Page, question: str) -> None:
     page.get_by_label("Longest answer").fill("24")
     page.keyboard.press("Control+Enter")
     texts = []
-    for side, adapter in {"left": "json@1", "right": "support@1"}.items():
-        pane = page.get_by_role("region", name=side)
+    for side, adapter in {"Answer 1": "json@1", "Answer 2": "support@1"}.items():
+        pane = page.get_by_role("region", name=side, exact=True)
         expect(pane.get_by_test_id("residency")).to_be_visible(timeout=SLOW_MS)
         expect(pane.get_by_text(re.compile(r"^\d+ tokens$"))).to_be_visible(timeout=SLOW_MS)
         expect(pane.get_by_test_id("adapter")).to_have_text(adapter)
         texts.append(pane.get_by_test_id("answer").inner_text())
     assert all(texts), texts
     assert texts[0] != texts[1], "two different adapters gave the same answer"
-    expect(page.get_by_role("button", name="Ask both")).to_be_enabled()
+    expect(page.get_by_role("button", name="Ask 2")).to_be_enabled()
 
 
 def total(portal: PortalUnderTest, key: str) -> Decimal:

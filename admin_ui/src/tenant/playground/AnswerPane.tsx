@@ -1,42 +1,78 @@
-/** One side of the playground: which model, its answer, and what it took. */
+/** One pane of the playground: which model, its answer, what it took and what it cost. */
 
-import { Badge, Box, Card, Group, Loader, Select, Stack, Text, Tooltip } from "@mantine/core";
+import {
+  ActionIcon,
+  Anchor,
+  Badge,
+  Box,
+  Card,
+  Group,
+  Loader,
+  Select,
+  Stack,
+  Text,
+  Tooltip,
+} from "@mantine/core";
+import { IconX } from "@tabler/icons-react";
 import type { ReactNode } from "react";
-import { formatCount, formatMs } from "../../components/format";
+import { Link } from "react-router";
+import { formatCount, formatMoney, formatMs } from "../../components/format";
+import { Scrollable } from "../../components/Scrollable";
 import { ErrorState } from "../../components/states";
 import classes from "./AnswerPane.module.css";
-import { type Answer, isRunning, tokenRate } from "./useStream";
-
-export interface ModelOption {
-  value: string;
-  label: string;
-}
+import { type ModelOption, useReceipt } from "./queries";
+import { type Answer, isRunning, type Stream, tokenRate } from "./useStream";
 
 interface AnswerPaneProps {
-  side: string;
-  models: ModelOption[];
+  name: string;
+  options: ModelOption[];
   model: string | null;
-  onModel: (model: string | null) => void;
-  answer: Answer;
+  onModel: (model: string) => void;
+  onRemove?: () => void;
+  stream: Stream;
 }
 
-export function AnswerPane({ side, models, model, onModel, answer }: AnswerPaneProps) {
+export function AnswerPane({ name, options, model, onModel, onRemove, stream }: AnswerPaneProps) {
+  const { answer, turns } = stream;
+  const before = answer.status === "done" ? turns.slice(0, -1) : turns;
   return (
-    <Card p={0} component="section" aria-label={side} className={classes.pane}>
-      <Box p="sm" className={classes.head}>
+    <Card p={0} component="section" aria-label={name} className={classes.pane}>
+      <Group p="sm" gap="xs" wrap="nowrap" className={classes.head}>
         <Select
-          aria-label={`Model, ${side}`}
-          data={models}
+          flex={1}
+          aria-label={`Model of ${name.toLowerCase()}`}
+          data={options}
           value={model}
-          onChange={onModel}
+          onChange={(value) => value !== null && onModel(value)}
           allowDeselect={false}
           searchable
           nothingFoundMessage="No such model"
         />
-      </Box>
-      <Box p="md" className={classes.body}>
+        {onRemove && (
+          <ActionIcon
+            variant="subtle"
+            color="gray"
+            aria-label={`Remove ${name.toLowerCase()}`}
+            onClick={onRemove}
+          >
+            <IconX size={16} />
+          </ActionIcon>
+        )}
+      </Group>
+      <Scrollable label={`${name}, the text`} className={classes.body}>
+        {before.map(({ prompt, answer: said }, index) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: turns only grow
+          <Stack key={index} gap={4} mb="sm">
+            <Text size="xs" c="dimmed">
+              {prompt}
+            </Text>
+            <Text size="sm" className={classes.text}>
+              {said}
+            </Text>
+          </Stack>
+        ))}
         <AnswerBody answer={answer} />
-      </Box>
+      </Scrollable>
       <Box px="md" py="sm" className={classes.foot} mih={64}>
         <Measures answer={answer} />
       </Box>
@@ -88,18 +124,28 @@ const RESIDENCY: Record<string, { color: string; meaning: string }> = {
   store: { color: "orange", meaning: "A cold start: the adapter came from the object store" },
 };
 
+const ENDED = ["done", "stopped"];
+
 function Measures({ answer }: { answer: Answer }) {
   const { headers, usage, ttftMs, totalMs, finish } = answer;
   const rate = tokenRate(answer);
   const residency = headers?.residency ? RESIDENCY[headers.residency] : undefined;
+  const requestId = headers?.requestId ?? null;
+  const receipt = useReceipt(ENDED.includes(answer.status) ? requestId : null);
+  // What was stopped has no usage of its own; its receipt says what was generated.
+  const output = usage?.completion_tokens ?? receipt.data?.tokens.output;
   return (
     <Stack gap={8}>
       <Group gap="md">
         <Measure label="First token" value={ttftMs === null ? null : formatMs(ttftMs)} />
         <Measure label="Total" value={totalMs === null ? null : formatMs(totalMs)} />
         <Measure label="Prompt" value={usage && promptTokens(usage)} />
-        <Measure label="Output" value={usage && `${formatCount(usage.completion_tokens)} tokens`} />
+        <Measure
+          label="Output"
+          value={output === undefined ? null : `${formatCount(output)} tokens`}
+        />
         <Measure label="Rate" value={rate === null ? null : `${rate.toFixed(1)} / s`} />
+        <Measure label="Cost" value={costOf(receipt.data)} testId="cost" />
       </Group>
       <Group gap={6} mih={22}>
         {headers?.adapter && (
@@ -117,9 +163,19 @@ function Measures({ answer }: { answer: Answer }) {
         )}
         {headers?.tier && <Badge color="gray">{headers.tier}</Badge>}
         {finish === "length" && <Badge color="yellow">cut at the token limit</Badge>}
+        {receipt.data && (
+          <Anchor component={Link} to={`/requests/${receipt.data.id}`} size="xs">
+            Receipt
+          </Anchor>
+        )}
       </Group>
     </Stack>
   );
+}
+
+function costOf(receipt: ReturnType<typeof useReceipt>["data"]): string | null {
+  if (!receipt?.currency || receipt.amount === null) return receipt ? "not priced" : null;
+  return formatMoney(receipt.amount, receipt.currency);
 }
 
 function promptTokens(usage: NonNullable<Answer["usage"]>): string {
@@ -127,13 +183,19 @@ function promptTokens(usage: NonNullable<Answer["usage"]>): string {
   return usage.cached_tokens > 0 ? `${all} (${formatCount(usage.cached_tokens)} cached)` : all;
 }
 
-function Measure({ label, value }: { label: string; value: ReactNode }) {
+interface MeasureProps {
+  label: string;
+  value: ReactNode;
+  testId?: string;
+}
+
+function Measure({ label, value, testId }: MeasureProps) {
   return (
     <div>
       <Text size="xs" c="dimmed">
         {label}
       </Text>
-      <Text size="sm" className="numbers" fw={500}>
+      <Text size="sm" className="numbers" fw={500} data-testid={testId}>
         {value ?? "–"}
       </Text>
     </div>

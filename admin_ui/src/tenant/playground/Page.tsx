@@ -1,189 +1,161 @@
-/** The same prompt, streamed from two models side by side. */
+/** One prompt asked of several adapters and versions, side by side, with what each took and cost. */
 
-import { Button, Card, Group, Kbd, NumberInput, SimpleGrid, Text, Textarea } from "@mantine/core";
-import { getHotkeyHandler } from "@mantine/hooks";
-import { IconPlayerPlay, IconPlayerStop } from "@tabler/icons-react";
-import { type FormEvent, useState } from "react";
-import { useSearchParams } from "react-router";
-import type { ChatRequest } from "../../api/chat";
-import { type Schemas, withErrors } from "../../api/client";
-import { useApi } from "../../api/context";
+import { Button, Group, SimpleGrid, Text } from "@mantine/core";
+import { IconLink, IconPlus, IconTrash } from "@tabler/icons-react";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { PageHeader } from "../../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../../components/states";
-import { AnswerPane, type ModelOption } from "./AnswerPane";
-import { isRunning, useStream } from "./useStream";
+import { AnswerPane } from "./AnswerPane";
+import { CodePanel } from "./CodePanel";
+import { chatRequest, encodeSetup, MAX_PANES, type Setup } from "./model";
+import { PromptForm } from "./PromptForm";
+import { type ModelOption, useModelOptions } from "./queries";
+import { useSetup } from "./useSetup";
+import { isRunning, type Stream, useStream } from "./useStream";
 
 export default function Page() {
-  const { hooks } = useApi();
-  const { data, error, isPending, refetch } = withErrors(hooks.useQuery("get", "/v1/models"));
+  const { options, error, isPending, refetch } = useModelOptions();
   return (
     <>
       <PageHeader
         title="Playground"
-        description="Ask two adapters the same question and see both answers as they are generated. Requests here are metered like any other."
+        description="One prompt, several adapters and versions. Requests here are metered like any other."
       />
       {isPending && <TableSkeleton />}
-      {error && !data && <ErrorState error={error} onRetry={() => refetch()} />}
-      {data && <Comparison models={data.data} />}
+      {error && !options && <ErrorState error={error} onRetry={() => refetch()} />}
+      {options && <Comparison options={options} />}
     </>
   );
 }
 
-function firstChoices(models: Schemas["ModelCard"][], wanted: string | null): [string, string] {
-  const adapters = models.filter((model) => model.parent).map((model) => model.id);
-  const base = models.find((model) => !model.parent)?.id ?? "";
-  const left =
-    wanted && models.some((model) => model.id === wanted) ? wanted : (adapters[0] ?? base);
-  const right = adapters.find((id) => id !== left) ?? base;
-  return [left, right];
-}
-
-function Comparison({ models }: { models: Schemas["ModelCard"][] }) {
-  const [search] = useSearchParams();
-  const [first] = useState(() => firstChoices(models, search.get("left")));
-  const [left, setLeft] = useState<string | null>(first[0]);
-  const [right, setRight] = useState<string | null>(first[1]);
-  const one = useStream();
-  const two = useStream();
-  const running = isRunning(one.answer) || isRunning(two.answer);
-  const options: ModelOption[] = models.map((model) => ({
-    value: model.id,
-    label: model.parent ? model.id : `${model.id} (base model)`,
-  }));
-
-  function run(request: Omit<ChatRequest, "model">) {
-    if (left) void one.start({ ...request, model: left });
-    if (right) void two.start({ ...request, model: right });
-  }
-
-  function stop() {
-    one.stop();
-    two.stop();
-  }
-
+function Comparison({ options }: { options: ModelOption[] }) {
+  const [setup, setSetup] = useSetup(options);
+  const [keepsTurns, setKeepsTurns] = useState(false);
+  // As many streams as there can be panes: hooks are not made in a loop that changes.
+  const streams = [useStream(), useStream(), useStream(), useStream()].slice(
+    0,
+    setup.models.length,
+  );
+  const running = streams.some(({ answer }) => isRunning(answer));
+  const ask = useAsk(setup, streams, keepsTurns);
+  const remove = (index: number) =>
+    setSetup({ ...setup, models: setup.models.filter((_, at) => at !== index) });
   return (
     <>
-      <PromptForm running={running} onRun={run} onStop={stop} />
-      <SimpleGrid cols={{ base: 1, md: 2 }} mt="md">
-        <AnswerPane
-          side="left"
-          models={options}
-          model={left}
-          onModel={setLeft}
-          answer={one.answer}
-        />
-        <AnswerPane
-          side="right"
-          models={options}
-          model={right}
-          onModel={setRight}
-          answer={two.answer}
-        />
+      <PromptForm
+        setup={setup}
+        onChange={setSetup}
+        running={running}
+        onRun={ask.run}
+        onStop={ask.stop}
+        keepsTurns={keepsTurns}
+        onKeepsTurns={setKeepsTurns}
+      />
+      <SimpleGrid cols={{ base: 1, md: Math.min(setup.models.length, 2) }} mt="md">
+        {streams.map((stream, index) => (
+          <AnswerPane
+            // biome-ignore lint/suspicious/noArrayIndexKey: a pane is its place
+            key={index}
+            name={`Answer ${index + 1}`}
+            options={options}
+            model={setup.models[index] ?? null}
+            onModel={(model) =>
+              setSetup({
+                ...setup,
+                models: setup.models.map((each, at) => (at === index ? model : each)),
+              })
+            }
+            onRemove={setup.models.length > 1 && !running ? () => remove(index) : undefined}
+            stream={stream}
+          />
+        ))}
       </SimpleGrid>
+      <Group justify="space-between" mt="md">
+        <Group gap="xs">
+          <Button
+            size="xs"
+            variant="default"
+            leftSection={<IconPlus size={14} />}
+            disabled={setup.models.length >= MAX_PANES || running}
+            onClick={() =>
+              setSetup({ ...setup, models: [...setup.models, options[0]?.value ?? ""] })
+            }
+          >
+            Add a model
+          </Button>
+          {streams.some(({ turns }) => turns.length > 0) && (
+            <Button
+              size="xs"
+              variant="default"
+              leftSection={<IconTrash size={14} />}
+              disabled={running}
+              onClick={() => {
+                for (const stream of streams) stream.forget();
+              }}
+            >
+              Forget the turns
+            </Button>
+          )}
+          <ShareButton setup={setup} />
+        </Group>
+        <Text size="xs" c="dimmed">
+          {setup.isTogether
+            ? "Asked at once, they share the engine: their times are no comparison."
+            : "Asked in turn, each has the engine to itself as far as others let it."}
+        </Text>
+      </Group>
+      <CodePanel setup={setup} turns={keepsTurns ? (streams[0]?.turns ?? []) : []} />
     </>
   );
 }
 
-interface PromptFormProps {
-  running: boolean;
-  onRun: (request: Omit<ChatRequest, "model">) => void;
-  onStop: () => void;
+/** Asks each pane's model, at once or in turn; Escape stops. */
+function useAsk(setup: Setup, streams: readonly Stream[], keepsTurns: boolean) {
+  const stopped = useRef(false);
+  const stop = useCallback(() => {
+    stopped.current = true;
+    for (const stream of streams) stream.stop();
+  }, [streams]);
+  const run = async () => {
+    stopped.current = false;
+    if (!keepsTurns) for (const stream of streams) stream.forget();
+    const asked = streams.map((stream, index) => {
+      const request = chatRequest(setup, setup.models[index] ?? "", keepsTurns ? stream.turns : []);
+      return () => stream.start(request, setup.prompt);
+    });
+    if (setup.isTogether) {
+      await Promise.all(asked.map((each) => each()));
+      return;
+    }
+    for (const each of asked) {
+      if (stopped.current) return;
+      await each();
+    }
+  };
+  useEffect(() => {
+    const onKey = (event: KeyboardEvent) => {
+      if (event.key === "Escape") stop();
+    };
+    window.addEventListener("keydown", onKey);
+    return () => window.removeEventListener("keydown", onKey);
+  }, [stop]);
+  return { run, stop };
 }
 
-function PromptForm({ running, onRun, onStop }: PromptFormProps) {
-  const [system, setSystem] = useState("");
-  const [prompt, setPrompt] = useState("");
-  const [maxTokens, setMaxTokens] = useState<string | number>(160);
-  const [temperature, setTemperature] = useState<string | number>(0);
-
-  function run() {
-    if (prompt.trim() === "" || running) return;
-    const messages: ChatRequest["messages"] = [{ role: "user", content: prompt }];
-    if (system.trim() !== "") messages.unshift({ role: "system", content: system });
-    onRun({
-      messages,
-      max_completion_tokens: typeof maxTokens === "number" ? maxTokens : 160,
-      temperature: typeof temperature === "number" ? temperature : 0,
-    });
-  }
-
+function ShareButton({ setup }: { setup: Setup }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    const address = new URL(window.location.href);
+    address.search = "";
+    address.hash = encodeSetup(setup);
+    window.history.replaceState(null, "", address);
+    await navigator.clipboard?.writeText(address.href).catch(() => undefined);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 2_000);
+  };
   return (
-    <Card
-      component="form"
-      onSubmit={(event: FormEvent) => {
-        event.preventDefault();
-        run();
-      }}
-      onKeyDown={getHotkeyHandler([["mod+Enter", run]])}
-    >
-      <SimpleGrid cols={{ base: 1, md: 2 }}>
-        <Textarea
-          label="Prompt"
-          placeholder="How do I reset my device?"
-          autosize
-          minRows={3}
-          maxRows={10}
-          value={prompt}
-          onChange={(event) => setPrompt(event.currentTarget.value)}
-        />
-        <Textarea
-          label="System message"
-          placeholder="Optional"
-          autosize
-          minRows={3}
-          maxRows={10}
-          value={system}
-          onChange={(event) => setSystem(event.currentTarget.value)}
-        />
-      </SimpleGrid>
-      <Group mt="md" align="flex-end" justify="space-between">
-        <Group align="flex-end">
-          <NumberInput
-            label="Longest answer"
-            suffix=" tokens"
-            w={150}
-            min={1}
-            max={4096}
-            value={maxTokens}
-            onChange={setMaxTokens}
-          />
-          <NumberInput
-            label="Temperature"
-            w={120}
-            min={0}
-            max={2}
-            step={0.1}
-            decimalScale={2}
-            value={temperature}
-            onChange={setTemperature}
-          />
-        </Group>
-        <Group>
-          <Text size="xs" c="dimmed" visibleFrom="sm">
-            <Kbd size="xs">Ctrl</Kbd> + <Kbd size="xs">Enter</Kbd>
-          </Text>
-          {running ? (
-            <Button
-              key="stop"
-              color="red"
-              variant="light"
-              leftSection={<IconPlayerStop size={16} />}
-              onClick={onStop}
-            >
-              Stop
-            </Button>
-          ) : (
-            <Button
-              key="run"
-              type="submit"
-              leftSection={<IconPlayerPlay size={16} />}
-              disabled={prompt.trim() === ""}
-            >
-              Ask both
-            </Button>
-          )}
-        </Group>
-      </Group>
-    </Card>
+    <Button size="xs" variant="default" leftSection={<IconLink size={14} />} onClick={copy}>
+      {isCopied ? "Link copied; it is in the address, too" : "Link to this"}
+    </Button>
   );
 }

@@ -10,6 +10,7 @@ import {
 } from "../../api/chat";
 import { useSession } from "../../api/context";
 import { credentialsOf } from "../../api/session";
+import type { Turn } from "./model";
 
 export interface Answer {
   status: "idle" | "waiting" | "streaming" | "done" | "stopped" | "failed";
@@ -42,17 +43,27 @@ export function tokenRate({ usage, ttftMs, totalMs }: Answer): number | null {
     : null;
 }
 
-export function useStream() {
+export interface Stream {
+  answer: Answer;
+  /** What was asked and answered before, as far as it ended well. */
+  turns: readonly Turn[];
+  start: (request: ChatRequest, prompt: string) => Promise<void>;
+  stop: () => void;
+  forget: () => void;
+}
+
+export function useStream(): Stream {
   const { session } = useSession();
   const credentials = useMemo(() => credentialsOf(session), [session]);
   const [answer, setAnswer] = useState<Answer>(IDLE);
+  const [turns, setTurns] = useState<Turn[]>([]);
   const current = useRef<AbortController | null>(null);
 
   const stop = useCallback(() => current.current?.abort(), []);
   useEffect(() => stop, [stop]);
 
   const start = useCallback(
-    async (request: ChatRequest) => {
+    async (request: ChatRequest, prompt: string) => {
       current.current?.abort();
       const control = new AbortController();
       current.current = control;
@@ -66,6 +77,7 @@ export function useStream() {
         onHeaders: (headers) => update(() => ({ headers })),
         onText: (text) => {
           const nowMs = elapsed();
+          said += text;
           update((before) => ({
             status: "streaming",
             text: before.text + text,
@@ -75,10 +87,13 @@ export function useStream() {
         onFinish: (finish) => update(() => ({ finish, totalMs: elapsed() })),
         onUsage: (usage) => update(() => ({ usage })),
       };
+      let said = "";
       setAnswer({ ...IDLE, status: "waiting" });
       try {
         await streamChat(credentials, request, control.signal, handlers);
         update((before) => ({ status: "done", totalMs: before.totalMs ?? elapsed() }));
+        if (current.current === control)
+          setTurns((before) => [...before, { prompt, answer: said }]);
       } catch (error) {
         if (control.signal.aborted) update(() => ({ status: "stopped", totalMs: elapsed() }));
         else update(() => ({ status: "failed", error, totalMs: elapsed() }));
@@ -87,7 +102,8 @@ export function useStream() {
     [credentials],
   );
 
-  return { answer, start, stop };
+  const forget = useCallback(() => setTurns([]), []);
+  return { answer, turns, start, stop, forget };
 }
 
 export function isRunning(answer: Answer): boolean {

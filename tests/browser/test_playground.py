@@ -1,0 +1,83 @@
+"""The playground on a real engine: versions side by side with what they cost, a link that brings
+it back, code, and an answer that is stopped."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from busy_platform import Busy, make_busy
+from portal_under_test import PortalUnderTest
+
+
+@pytest.fixture(scope="module")
+def busy(portal: PortalUnderTest) -> Busy:
+    return make_busy(portal)
+
+
+def open_playground(page: Page, key: str) -> None:
+    page.get_by_label("Key", exact=True).fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Playground").click()
+    expect(page.get_by_role("heading", name="Playground")).to_be_visible()
+
+
+def test_what_is_shown_is_what_the_receipts_say(
+    page: Page, portal: PortalUnderTest, busy: Busy
+) -> None:
+    open_playground(page, busy.key)
+    page.get_by_label("Prompt").fill("Where is my parcel?")
+    page.get_by_label("Longest answer").fill("12")
+    page.get_by_role("combobox", name="Model of answer 2").click()
+    page.get_by_role("option", name="support@1").click()
+    page.get_by_role("button", name="Ask 2").click()
+    for number, model in enumerate(("json", "support@1"), 1):
+        pane = page.get_by_role("region", name=f"Answer {number}", exact=True)
+        cost = pane.get_by_test_id("cost")
+        expect(cost).to_contain_text("$0.0")
+        link = pane.get_by_role("link", name="Receipt").get_attribute("href")
+        assert link is not None
+        receipt = portal.call(busy.key, "GET", f"/v1{link}")
+        assert Decimal(cost.inner_text().removeprefix("$")) == Decimal(receipt["amount"])
+        assert receipt["asked"]["model"] == model
+        expect(pane.get_by_text(f"{receipt['tokens']['output']} tokens")).to_be_visible()
+
+
+def test_a_link_brings_it_back_and_holds_no_key(page: Page, busy: Busy) -> None:
+    open_playground(page, busy.key)
+    page.get_by_label("Prompt").fill("Once, twice — 遅い")
+    page.get_by_label("System message").fill("Be brief.")
+    page.get_by_label("Seed").fill("7")
+    page.get_by_role("button", name="Link to this").click()
+    expect(page.get_by_role("button", name="Link copied")).to_be_visible()
+    link = page.url
+    assert busy.key not in link
+    page.get_by_role("button", name="As code").click()
+    page.get_by_text("Python", exact=True).click()
+    expect(page.get_by_role("region", name="The request in Python")).to_contain_text("seed=7")
+
+    page.evaluate("sessionStorage.removeItem('tenora.playground')")  # only the link knows
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.get_by_label("Prompt")).to_have_value("Once, twice — 遅い")
+    expect(page.get_by_label("System message")).to_have_value("Be brief.")
+    expect(page.get_by_label("Seed")).to_have_value("7")
+
+
+def test_escape_stops_and_what_was_generated_is_shown(page: Page, busy: Busy) -> None:
+    open_playground(page, busy.key)
+    page.get_by_label("Prompt").fill("Tell me all about parcels.")
+    page.get_by_label("Longest answer").fill("4000")
+    page.get_by_label("Temperature").fill("1.5")
+    page.get_by_role("button", name="Remove answer 2").click()
+    page.get_by_role("button", name="Ask", exact=True).click()
+    pane = page.get_by_role("region", name="Answer 1", exact=True)
+    expect(pane.get_by_test_id("answer")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(pane.get_by_text("Stopped.")).to_be_visible()
+    expect(pane.get_by_test_id("cost")).to_contain_text("$0.0")
+    page.get_by_role("link", name="Adapters").click()
+    page.get_by_role("link", name="Playground").click()
+    expect(page.get_by_label("Prompt")).to_have_value("Tell me all about parcels.")
