@@ -41,6 +41,7 @@ class NeverLoads:
     step."""
 
     on_complete: Callable[[], None] | None = None
+    shared_prefix = ""
 
     def start(self, ref: AdapterRef) -> None:
         pass

@@ -2,7 +2,7 @@
 
 Forms: in this process (`transport.inprocess`, for tests), in a local process
 (`transport.process`), and later a fleet. The platform imports this file, `request`, `events`,
-`errors`, `config` and `text`; nothing deeper.
+`pages`, `errors`, `config` and `text`; nothing deeper.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.events import EngineStats, EngineTotals, Metered, Residency, SequenceEvent
+from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
 if TYPE_CHECKING:  # who holds an engine up must not pay for the tokenizer
@@ -80,6 +81,21 @@ class EngineClient(Protocol):
     async def residency(self, adapter: AdapterRef) -> Residency: ...
 
     async def stats(self) -> EngineStats: ...
+
+    async def pages(self, namespace: str = "") -> ArenaPages:
+        """What each page of the arena holds, and what would go next if the namespace needed room.
+        Costs the steps a copy of the bookkeeping."""
+        ...
+
+    async def set_pins(self, pins: Sequence[Pin]) -> Sequence[PinState]:
+        """From now on these adapters stay on the device, and no others: those that are not there
+        are brought, as far as there is room. To be told again after a restart."""
+        ...
+
+    async def evict_adapter(self, namespace: str, digest: str) -> int:
+        """Take an adapter from the device; returns the pages that are free then. Raises
+        AdapterBusyError while requests run on it or it is pinned."""
+        ...
 
     async def unacknowledged_usage(self) -> Sequence[Metered]:
         """Wait for usage records that no one has acknowledged, oldest first (at most 256). A

@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from tenora_engine.events import EngineStats, Event, MemoryTier, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.pace import Pace
+from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -210,6 +211,44 @@ class Engine:
             resident_bytes=_resident_bytes(),
             telemetry=book.telemetry_stats(),
         )
+
+    def pages(self, namespace: str) -> Callable[[], ArenaPages]:
+        """What each page holds, and what would go next if the namespace needed room. The copy is
+        taken now; what is made of it when the answer is called, once, from any thread."""
+        book, config = self._book, self.config
+        view, pins = self._memory.page_view(namespace), book.pins.states()
+
+        def finished() -> ArenaPages:
+            kinds, runs, owners = view.runs()
+            return ArenaPages(
+                at_s=view.at_s,
+                policy=view.policy,
+                total_pages=config.num_pages,
+                page_bytes=config.page_bytes,
+                kinds=kinds,
+                runs=runs,
+                owners=owners,
+                partitions=view.partitions,
+                adapters=[adapter for adapter, _ in view.adapters],
+                host=self._loader.residencies(),
+                departures=view.departures,
+                departures_for=namespace,
+                pins=pins,
+                pinned_pages=view.pinned_pages,
+                pinnable_pages=view.pinnable_pages,
+                slots=config.engine.max_adapters,
+                shared_prefix=self._loader.shared_prefix,
+            )
+
+        return finished
+
+    def set_pins(self, pins: Sequence[Pin]) -> list[PinState]:
+        """See `EngineClient.set_pins`."""
+        return self._book.pins.set(pins)
+
+    def evict_adapter(self, namespace: str, digest: str) -> int:
+        """See `EngineClient.evict_adapter`."""
+        return self._book.pins.evict(namespace, digest, self._book.running)
 
     def take_occupancy(self) -> dict[MemoryTier, Occupied]:
         """What adapters have taken of memory since the last time. From any thread."""

@@ -61,6 +61,14 @@ class AdapterLoadError(EngineError):
     """An adapter could not be read or does not fit; only its own requests fail."""
 
 
+class AdapterBusyError(EngineError):
+    """An adapter cannot be taken from the device: `requests` run on it, or, 0, it is pinned."""
+
+    def __init__(self, message: str, requests: int = 0) -> None:
+        super().__init__(message)
+        self.requests = requests
+
+
 class ModelLoadError(EngineError):
     """The model folder is missing, incomplete or of an unsupported kind."""
 

@@ -136,6 +136,7 @@ class AdapterResidency(msgspec.Struct, frozen=True):
     pages: int  # on the device, or once it is there; 0 while loading
     references: int  # live sequences that hold it
     last_used_s: float
+    pinned: bool = False  # by the operator: it stays on the device
 
 
 class PoolStats(msgspec.Struct, frozen=True):

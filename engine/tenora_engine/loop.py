@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenora_engine.client import AbortReason
 from tenora_engine.errors import EngineUnavailableError, QueueFullError
 from tenora_engine.events import EngineStats, Event, Residency
+from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
 if TYPE_CHECKING:  # it brings torch
@@ -125,6 +126,16 @@ class EngineLoop:
 
     def stats(self) -> Future[EngineStats]:
         return self.call(lambda engine: engine.stats())
+
+    def pages(self, namespace: str) -> Future[Callable[[], ArenaPages]]:
+        """See `Engine.pages`: what the Future holds is to be called in another thread."""
+        return self.call(lambda engine: engine.pages(namespace))
+
+    def set_pins(self, pins: Sequence[Pin]) -> Future[list[PinState]]:
+        return self.call(lambda engine: engine.set_pins(pins))
+
+    def evict_adapter(self, namespace: str, digest: str) -> Future[int]:
+        return self.call(lambda engine: engine.evict_adapter(namespace, digest))
 
     def _run(self) -> None:
         failure: BaseException | None = None

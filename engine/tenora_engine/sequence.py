@@ -89,6 +89,11 @@ class Sequence:
         return len(self.token_ids) - self.num_computed
 
     @property
+    def page_owner(self) -> int:
+        """What the pool is told of whose its pages are."""
+        return 0 if self.prefix_root is None else self.prefix_root.number
+
+    @property
     def next_due_s(self) -> float:
         """When its next token is due by the promise that came with it."""
         if self.first_token_s is None:

@@ -53,7 +53,7 @@ def test_pages_are_conserved(total: int, actions: list[tuple[str, int, int]]) ->
         elif held:
             page = sorted(held)[number % len(held)]
             held[page] = kind
-            pool.set_kind([page], kind)
+            pool.set_kind([page], kind, 0.0)
         pool.check()
         assert pool.num_free + len(held) == total
         assert pool.page_map() == "".join(chr(held.get(page, FREE)) for page in range(total))

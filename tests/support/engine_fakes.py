@@ -280,6 +280,10 @@ class FakeLoader:
         self.closed = False
         self._completed: list[LoadResult] = []
 
+    @property
+    def shared_prefix(self) -> str:
+        return ""
+
     def start(self, ref: AdapterRef) -> None:
         if ref.digest in self.in_flight:
             return

@@ -3,6 +3,8 @@ every step, outputs are those of each sequence run alone, and every sequence end
 
 from __future__ import annotations
 
+import contextlib
+
 import hypothesis.strategies as st
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -18,6 +20,7 @@ from engine_fakes import (
 )
 from tenora_engine.engine import FAILED_STEPS_MAX
 from tenora_engine.errors import (
+    AdapterBusyError,
     ContextLengthError,
     DeadlineError,
     InvalidRequestError,
@@ -25,7 +28,9 @@ from tenora_engine.errors import (
 )
 from tenora_engine.events import Event, FinishEvent, RefusedEvent, TokenEvent
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
+from tenora_engine.memory.partitions import PIN_SHARE
 from tenora_engine.memory.policies import POLICIES, make_policy
+from tenora_engine.pages import Pin
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 
@@ -63,6 +68,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.pinned_most = 0  # pages, at any time
         self.requests: dict[str, GenerationRequest] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.finished: dict[tuple[str, int], FinishEvent] = {}
@@ -180,7 +186,7 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             engine.submit(request)
         except ContextLengthError:
-            assert total > context
+            assert total > context - self.pinned_most * config.engine.block_tokens
             return
         except DeadlineError:
             assert request.tenant.late == "refuse"
@@ -258,6 +264,20 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig.engine.forget_adapter(tenant.namespace, adapter.digest)
         self.rig.engine.check_integrity()
 
+    @rule(refs=st.lists(st.sampled_from([*REFS, BROKEN]), max_size=3, unique=True))
+    def pin(self, refs: list[AdapterRef]) -> None:
+        tenant = msgspec.structs.replace(
+            TENANTS[0], min_memory_share=self.share, max_memory_share=self.share * 2 or 1.0
+        )
+        self.rig.engine.set_pins([Pin(tenant, ref) for ref in refs])
+        self.rig.engine.check_integrity()
+
+    @rule(tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(REFS))
+    def evict(self, tenant: Tenant, adapter: AdapterRef) -> None:
+        with contextlib.suppress(AdapterBusyError):
+            self.rig.engine.evict_adapter(tenant.namespace, adapter.digest)
+        self.rig.engine.check_integrity()
+
     # One more in a row and the engine gives up, as it should (tests/engine/test_engine_loop.py).
     @precondition(lambda self: self.rig.engine._failed_steps < FAILED_STEPS_MAX - 1)
     @precondition(lambda self: len(self.finished) > 4)
@@ -288,6 +308,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert rivals.count(sequence, running) == len(rivals.among(sequence, running))
         engine = self.rig.engine
         assert engine.has_work or engine.idle_s is None or engine.idle_s > 0, "idle, but awake"
+        pinned = self.rig.memory.pinning.pinned_pages
+        self.pinned_most = max(self.pinned_most, pinned)
+        assert pinned <= self.rig.config.num_pages * PIN_SHARE
         pool = engine.stats().pool
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages
@@ -336,7 +359,7 @@ class EngineMachine(RuleBasedStateMachine):
         config = self.rig.config
         tokens = len(request.prompt_token_ids) + num_output
         blocks = -(-tokens // config.engine.block_tokens)
-        assert blocks + -(-request.adapter.rank // 5) > self._least_pages()
+        assert blocks + -(-request.adapter.rank // 5) > self._least_pages() - self.pinned_most
 
     def _least_pages(self) -> int:
         """What a sequence can have for certain: its share, or what the others' shares leave."""

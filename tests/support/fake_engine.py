@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
-from tenora_engine.errors import EngineError
+from tenora_engine.errors import AdapterBusyError, EngineError
 from tenora_engine.events import (
     EngineStats,
     EngineTotals,
@@ -26,6 +27,7 @@ from tenora_engine.events import (
     TokenLogprob,
     UsageRecord,
 )
+from tenora_engine.pages import ArenaPages, PageOwner, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.telemetry import TelemetryStats
 from tenora_engine.text.processor import TextProcessor
@@ -95,6 +97,11 @@ class FakeEngine:
         self.forgotten: list[tuple[str, str]] = []
         self.where: dict[str, Residency] = {}  # digest -> residency; else "store"
         self.telemetry = TelemetryStats()
+        self.arena: ArenaPages | None = None
+        self.pins: list[Pin] = []
+        self.unpinnable: dict[str, str] = {}
+        self.users: dict[str, int] = {}  # digest -> running requests
+        self.evicted: list[tuple[str, str]] = []
         self.outbox: list[UsageRecord] = []
         self.totals = Totals(None)
         self.keeps_usage = False  # and gives it to nobody
@@ -231,6 +238,51 @@ class FakeEngine:
             resident_bytes=1 << 20,
             telemetry=self.telemetry,
         )
+
+    async def pages(self, namespace: str = "") -> ArenaPages:
+        stats = await self.stats()
+        if self.arena is not None:
+            return replace(self.arena, departures_for=namespace)
+        return ArenaPages(
+            at_s=time.time(),
+            policy="joint",
+            total_pages=stats.pool.total_pages,
+            page_bytes=stats.pool.page_bytes,
+            kinds=[4, 0, 0, 0],
+            runs=[4, 0, 0, 0],
+            owners=[PageOwner("", "")],
+            partitions=[],
+            adapters=[],
+            host=[],
+            departures=[],
+            departures_for=namespace,
+            pins=self.pin_states(),
+            pinned_pages=0,
+            pinnable_pages=1,
+            slots=4,
+        )
+
+    async def set_pins(self, pins: Sequence[Pin]) -> Sequence[PinState]:
+        self.pins = list(pins)
+        return self.pin_states()
+
+    def pin_states(self) -> list[PinState]:
+        """As `unpinnable` says: why, by digest."""
+        states = []
+        for pin in self.pins:
+            of = pin.tenant.namespace, pin.adapter.digest
+            why = self.unpinnable.get(pin.adapter.digest)
+            if why is None:
+                states.append(PinState(*of, "pinned", 2))
+            else:
+                states.append(PinState(*of, "refused", reason=why))
+        return states
+
+    async def evict_adapter(self, namespace: str, digest: str) -> int:
+        if digest in self.users:
+            raise AdapterBusyError("in use", self.users[digest])
+        self.evicted.append((namespace, digest))
+        return 2
 
     async def unacknowledged_usage(self) -> Sequence[UsageRecord]:
         while not self.outbox or self.keeps_usage:

@@ -58,6 +58,10 @@ class SimulatedLoader:
         self._blank = cache(self._make_blank)
 
     @property
+    def shared_prefix(self) -> str:
+        return ""
+
+    @property
     def host_link(self) -> Link:
         return self._links["host"]
 

@@ -125,6 +125,11 @@ class AdapterLoader:
             )
             self._warming.start()
 
+    @property
+    def shared_prefix(self) -> str:
+        """Of the names of packed adapters in Redis; empty without one."""
+        return "" if self._shared is None else self._shared.key("")
+
     def start(self, ref: AdapterRef) -> None:
         """Begin loading; nothing happens if this digest is already in flight. A host hit is
         complete when this returns. The result comes out of `take_completed`."""

@@ -36,8 +36,14 @@ class ResidentAdapter:
     heat: float = 1.0
     visits: int = 1
     references: int = 0
+    pinned: bool = False  # never given up for want of room
     unpaid_bytes: int = 0  # whoever starts on it first is charged for its load
     ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be given up."""
+        return not (self.references or self.pinned)
 
 
 def allocate_table(config: ResolvedConfig) -> AdapterTable:
@@ -223,26 +229,37 @@ class AdapterCache:
         resident.heat = 1.0 + resident.heat * self._fade(now_s - resident.last_used_s)
         resident.last_used_s = now_s
         resident.visits += 1
+        if resident.is_idle:
+            self._withhold(resident)
         resident.references += 1
-        if resident.references == 1:
-            self._evictable_pages -= len(resident.pages)
-            self._withdraw(resident)
 
     def release(self, resident: ResidentAdapter, now_s: float) -> None:
         resident.references -= 1
         resident.last_used_s = now_s
-        if not resident.references:
-            self._evictable_pages += len(resident.pages)
-            self._offer(resident)
+        if resident.is_idle:
+            self._yield(resident)
+
+    def pin(self, resident: ResidentAdapter, pinned: bool) -> None:
+        """From now on it is not given up while nobody uses it, or is again. Its place is at the
+        operator's expense meanwhile."""
+        if resident.pinned == pinned:
+            return
+        if resident.is_idle:
+            self._withhold(resident)
+        resident.pinned = pinned
+        if resident.is_idle:
+            self._yield(resident)
+        self.occupancy.exempt((resident.scope, resident.digest), pinned)
 
     def evict(self, resident: ResidentAdapter) -> None:
-        """Give its pages and its slot back. Raises IntegrityError while it is in use."""
+        """Give its pages and its slot back, and its pin. Raises IntegrityError while it is in
+        use."""
         if resident.references:
             raise IntegrityError(f"adapter {resident.digest} is in use and cannot be evicted")
-        self._withdraw(resident)
+        self.pin(resident, False)
+        self._withhold(resident)
         del self._residents[resident.scope, resident.digest]
         self.occupancy.drop((resident.scope, resident.digest))
-        self._evictable_pages -= len(resident.pages)
         self._pool.release(resident.pages)
         self.table.rank[resident.slot] = 0
         self._free_slots.append(resident.slot)
@@ -256,6 +273,7 @@ class AdapterCache:
                 pages=len(item.pages),
                 references=item.references,
                 last_used_s=item.last_used_s,
+                pinned=item.pinned,
             )
             for key, item in {**self._residents, **self._arriving}.items()
         ]
@@ -267,7 +285,7 @@ class AdapterCache:
         slots = [item.slot for item in self._residents.values()] + empty
         if sorted(slots) != list(range(self.table.rank.shape[0])):
             raise IntegrityError("an adapter slot is lost or used twice")
-        unused = sum(len(i.pages) for i in self._residents.values() if not i.references)
+        unused = sum(len(i.pages) for i in self._residents.values() if i.is_idle)
         if unused != self._evictable_pages:
             raise IntegrityError("the count of evictable adapter pages is wrong")
         if empty and bool(self.table.rank[empty].any()):
@@ -277,8 +295,17 @@ class AdapterCache:
 
     def _value_again(self, key: Key) -> None:
         resident = self._residents.get(key)
-        if resident is not None and not resident.references:
+        if resident is not None and resident.is_idle:
             self._offer(resident)
+
+    def _yield(self, resident: ResidentAdapter) -> None:
+        """It may be given up from now on."""
+        self._evictable_pages += len(resident.pages)
+        self._offer(resident)
+
+    def _withhold(self, resident: ResidentAdapter) -> None:
+        self._evictable_pages -= len(resident.pages)
+        self._withdraw(resident)
 
     def _write_slot(
         self,

@@ -33,7 +33,7 @@ class AdapterSlots:
         those of a tenant that holds no more than its minimum."""
         partitions, partition_of = self._evictor.partitions, self._evictor.partition
         own = partitions.of(namespace, "adapter")
-        idle = [item for item in self._adapters.residents() if not item.references]
+        idle = [item for item in self._adapters.residents() if item.is_idle]
         if own.hard:
             return [item for item in idle if partition_of(item) is own]
         rather = [i for i in idle if partition_of(i) is own or partition_of(i).surplus(False)]

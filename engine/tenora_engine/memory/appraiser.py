@@ -36,8 +36,9 @@ class Appraiser:
             return item.wanted > 0
         return self._adapters.is_wanted(item.digest, item.scope)
 
-    def describe(self, item: PrefixNode | ResidentAdapter) -> Candidate:
-        """A run of KV blocks is what its last is, which goes first."""
+    def describe(self, item: PrefixNode | ResidentAdapter, without: int = 0) -> Candidate:
+        """A run of KV blocks is what its last is, which goes first; `without`: so many of them are
+        taken to be gone."""
         if isinstance(item, PrefixNode):
             root = item.root
             return Candidate(
@@ -47,8 +48,8 @@ class Appraiser:
                 last_used_s=item.last_used_s,
                 heat=item.heat,
                 visits=item.visits,
-                fetch_s=self._fetch_s(item),
-                recompute_s=self._costs.block_s(item.end - 1),
+                fetch_s=self._fetch_s(item, without),
+                recompute_s=self._costs.block_s(item.end - 1 - without),
                 weight=root.weight,
                 returns=item.returns,
                 wanted=item.wanted > 0,
@@ -67,8 +68,8 @@ class Appraiser:
             wanted=self.is_wanted(item),
         )
 
-    def _fetch_s(self, node: PrefixNode) -> float:
+    def _fetch_s(self, node: PrefixNode, without: int) -> float:
         """From the host; what does not lie there yet must be written first."""
         if not self._host.total:
             return math.inf
-        return self._costs.fetch_s(self._page_bytes) * (1 if node in self._host else 2)
+        return self._costs.fetch_s(self._page_bytes) * (1 if self._host.holds(node, without) else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -47,6 +48,19 @@ class EvictionQueue(Generic[ItemT]):
     def items(self) -> list[ItemT]:
         """All candidates, in no order."""
         return [item for _, ticket, item in self._heap if item.ticket == ticket]
+
+    def in_order(self) -> Iterator[tuple[float, ItemT]]:
+        """Candidates and their values, the least first; nothing may be offered or withdrawn
+        meanwhile. The logarithm of what was given so far, for each: no walk over all of them."""
+        heap = self._heap
+        ahead = [(heap[0][0], heap[0][1], 0)] if heap else []
+        while ahead:
+            value, ticket, at = heapq.heappop(ahead)
+            for below in range(2 * at + 1, min(2 * at + 3, len(heap))):
+                heapq.heappush(ahead, (*heap[below][:2], below))
+            item = heap[at][2]
+            if item.ticket == ticket:
+                yield value, item
 
     def least(self) -> tuple[float, ItemT]:
         """The candidate of least value, and its value. Raises IndexError when there is none."""

@@ -119,9 +119,8 @@ class Evictor:
         ranks: list[list[Kind]] = []
         while self.partitions.lacking(partition, count):
             if not ranks:
-                if self._policy.revalue_s is not None:
-                    self._revalue(self.partitions.sources(partition, count) or self.partitions)
-                ranks = self._ranks(demand, self._state(partition))
+                self.revalue(self.partitions.sources(partition, count) or self.partitions)
+                ranks = self.ranks(demand, self.state(partition))
             item = self._next(partition, count, ranks)
             if is_spared(item):
                 return
@@ -129,7 +128,7 @@ class Evictor:
             if isinstance(item, ResidentAdapter):
                 ranks = []
 
-    def _ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
+    def ranks(self, demand: Kind, state: MemoryState) -> list[list[Kind]]:
         """Kinds from which victims are taken, those of the first as long as there are any."""
         kinds: tuple[Kind, ...] = ("kv", "adapter")
         first = [kind for kind in kinds if not self._policy.defers(kind, demand, state)]
@@ -162,9 +161,18 @@ class Evictor:
         candidate = self._describe(item)
         partition.most_visits = max(partition.most_visits, candidate.visits)
         partition.most_bytes = max(partition.most_bytes, candidate.num_bytes)
-        return self._policy.value(candidate, self._state(partition))
+        return self.value(candidate, self.state(partition))
 
-    def _revalue(self, partitions: Iterable[Partition[Item]]) -> None:
+    def value(self, candidate: Candidate, state: MemoryState) -> float:
+        """What the policy makes of it; changes nothing."""
+        return self._policy.value(candidate, state)
+
+    @property
+    def policy_name(self) -> str:
+        return self._policy.name
+
+    def revalue(self, partitions: Iterable[Partition[Item]]) -> None:
+        """Value all candidates anew where the policy wants that and it is time."""
         every_s, now_s = self._policy.revalue_s, self._clock()
         if every_s is None:
             return
@@ -176,7 +184,7 @@ class Evictor:
                         queue.offer(item, self._value(partition, item))
                 self.partitions.note_candidates(partition)
 
-    def _state(self, partition: Partition[Item]) -> MemoryState:
+    def state(self, partition: Partition[Item]) -> MemoryState:
         """What a policy may know. In strict mode nothing that other tenants could change."""
         now_s = self._clock()
         most_visits, most_bytes = partition.most_visits, partition.most_bytes

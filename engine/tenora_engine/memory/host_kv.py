@@ -92,7 +92,11 @@ class HostKV:
 
     def __contains__(self, node: PrefixNode) -> bool:
         """Whether its last block lies here."""
-        return bool(node.chains) and node.chains[-1] in self._blocks
+        return self.holds(node, 0)
+
+    def holds(self, node: PrefixNode, without: int) -> bool:
+        """Whether the block does that is the last if so many are taken to be gone."""
+        return len(node.chains) > without and node.chains[-1 - without] in self._blocks
 
     @property
     def used(self) -> int:

@@ -40,6 +40,15 @@ def check_ownership(
         raise IntegrityError(f"pages without an owner: {lost}")
 
 
+def check_candidates(queued: int, tree: PrefixTree, adapters: AdapterCache) -> None:
+    """Raises IntegrityError unless so many are what can be given up: adapters and leaves of the
+    tree that nobody uses, and nobody has pinned."""
+    candidates = sum(1 for item in adapters.residents() if item.is_idle)
+    candidates += sum(1 for root in tree.roots() for _ in root.evictable())
+    if candidates != queued:
+        raise IntegrityError(f"{queued} candidates for eviction are queued, there are {candidates}")
+
+
 def _claim(pool: PagePool, owners: dict[int, str], page: int, kind: int, owner: str) -> None:
     if page in owners:
         raise IntegrityError(f"page {page} belongs to {owners[page]} and to {owner}")
@@ -76,6 +85,8 @@ def _claim_node(pool: PagePool, owners: dict[int, str], node: PrefixNode) -> Non
     kind = LIVE_KV if node.references else CACHED_KV
     for page in node.pages:
         _claim(pool, owners, page, kind, f"cache {node.root.namespace}/{node.root.digest}")
+    if any(pool.owner(page) != node.root.number for page in node.pages):
+        raise IntegrityError(f"pages of {node} are marked as another's")
     if len({pool.account(page) for page in node.pages}) != 1:
         raise IntegrityError(f"{node} is in several accounts, or empty")
     if node.depth != num_blocks(node.parent):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import Counter
 from collections.abc import Callable, Collection
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -20,10 +19,12 @@ from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.heat import fade
 from tenora_engine.memory.host_kv import HostKV
-from tenora_engine.memory.integrity import check_ownership
+from tenora_engine.memory.integrity import check_candidates, check_ownership
 from tenora_engine.memory.kv_fetches import KVFetches
 from tenora_engine.memory.page_copier import MakeCopier, PageCopier, ThreadPageCopier
+from tenora_engine.memory.page_view import PageView, take_view
 from tenora_engine.memory.partitions import Partition
+from tenora_engine.memory.pinning import Pinning
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
@@ -39,6 +40,7 @@ from tenora_engine.memory.prefix import (
     path,
 )
 from tenora_engine.memory.rivals import Rivals
+from tenora_engine.memory.room import can_admit
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import Pace
 from tenora_engine.request import GenerationRequest, Tenant
@@ -98,6 +100,9 @@ class MemoryManager:
             clock,
             self._match,
             self._allocate_for_fetch,
+        )
+        self.pinning = Pinning(
+            evictor, self.adapters, self.slots, self.arrivals, clock, self._place
         )
         self.rivals = Rivals(evictor, self.adapters, self._block_tokens)
         self.kv_evictions = 0
@@ -197,7 +202,7 @@ class MemoryManager:
         end = self._match(sequence)
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end)
         adapter_pages = 0 if packed is None else packed.num_pages
-        if not self._can_admit(sequence, end, resident, needed + reserve, adapter_pages):
+        if not can_admit(self._evictor, sequence, end, resident, needed + reserve, adapter_pages):
             return False
         now_s = self._clock()
         self.tree.pin(end, now_s)
@@ -209,7 +214,7 @@ class MemoryManager:
             resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
         sequence.prefix_end = end
-        pages = self._allocate(needed, "kv", request.tenant.namespace)
+        pages = self._allocate(needed, "kv", request.tenant.namespace, sequence.page_owner)
         self._count_running(sequence, 1)
         sequence.block_table = pages_to(end)
         sequence.block_table.extend(pages)
@@ -226,9 +231,10 @@ class MemoryManager:
         it (see `try_admit`)."""
         end = self._match(sequence)
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end) + reserve
-        if not self._can_admit(sequence, end, None, needed, packed.num_pages):
+        if not can_admit(self._evictor, sequence, end, None, needed, packed.num_pages):
             return False
-        pages, namespace, scope = self._place(sequence, packed)
+        namespace = sequence.request.tenant.namespace
+        pages, scope = self._place(namespace, packed)
         arriving = self.adapters.reserve(packed, pages, load_ms, self._clock(), namespace, scope)
         self._evictor.adapter_came(arriving)
         self.arrivals.start(arriving, packed, sequence.request.tenant.key)
@@ -253,13 +259,16 @@ class MemoryManager:
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
         count = max(self.blocks(num_tokens) - len(sequence.block_table), 0)
-        pages = self.try_allocate(count, "kv", sequence.request.tenant.namespace)
+        namespace = sequence.request.tenant.namespace
+        pages = self.try_allocate(count, "kv", namespace, sequence.page_owner)
         if pages is None:
             return False
         sequence.block_table.extend(pages)
         return True
 
-    def try_allocate(self, count: int, kind: Kind, namespace: str) -> list[int] | None:
+    def try_allocate(
+        self, count: int, kind: Kind, namespace: str, owner: int = 0
+    ) -> list[int] | None:
         """`count` pages, at the cost of what is worth least; None when even that is not enough."""
         partitions = self._evictor.partitions
         partition = partitions.of(namespace, kind)
@@ -267,7 +276,7 @@ class MemoryManager:
             if count > partitions.available(partition, count, {}):
                 return None
             self._make_room(partition, count, kind)
-        return self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition)
+        return self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition, owner)
 
     def available_pages(self, namespace: str, kind: Kind, count: int) -> int:
         """Pages that a demand for `count` could get, free or by eviction."""
@@ -322,13 +331,25 @@ class MemoryManager:
         self.host.purge(namespace, digest)
 
     def drop_adapter(self, digest: str) -> None:
-        """Evict an adapter that nobody uses, wherever it is resident."""
+        """Evict an adapter that nobody uses, wherever it is resident and not pinned."""
         for resident in self.adapters.copies(digest):
-            self._drop(resident)
+            if not resident.pinned:
+                self.give_up(resident)
 
     def pool_stats(self, running: Collection[Sequence]) -> PoolStats:
         """`running`: the sequences that hold pages."""
         return pool_stats(self.pool, self._config.page_bytes, self.tree, self.fetches, running)
+
+    def page_view(self, namespace: str) -> PageView:
+        """What all pages hold, and what a tenant's need would push out next."""
+        return take_view(
+            self._clock(), self.pool, self.tree, self.adapters, self._evictor,
+            self._appraiser.describe, self.pinning, namespace,
+        )  # fmt: skip
+
+    def key_of(self, namespace: str, digest: str) -> Key:
+        """Under which an adapter is kept for a tenant."""
+        return self._evictor.scope(namespace), digest
 
     def check_integrity(self, running: Collection[Sequence]) -> None:
         """Raises IntegrityError unless free + live_kv + cached_kv + adapter == total and each used
@@ -337,14 +358,9 @@ class MemoryManager:
         self.adapters.check()
         check_ownership(self.pool, self.tree, self.adapters, self.fetches, running)
         self.host.check()
+        self.pinning.check()
         self._evictor.partitions.check()
-        candidates = sum(1 for item in self.adapters.residents() if not item.references)
-        candidates += sum(1 for root in self.tree.roots() for _ in root.evictable())
-        queued = self._evictor.num_candidates
-        if candidates != queued:
-            raise IntegrityError(
-                f"{queued} candidates for eviction are queued, there are {candidates}"
-            )
+        check_candidates(self._evictor.num_candidates, self.tree, self.adapters)
 
     def _count_running(self, sequence: Sequence, change: int) -> None:
         partition = self._evictor.partitions.of(sequence.request.tenant.namespace, "kv")
@@ -358,48 +374,25 @@ class MemoryManager:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
 
-    def _can_admit(
-        self,
-        sequence: Sequence,
-        end: PrefixNode | None,
-        resident: ResidentAdapter | None,
-        kv_pages: int,
-        adapter_pages: int,
-    ) -> bool:
-        evictor, namespace = self._evictor, sequence.request.tenant.namespace
-        held: Counter[Partition[Item]] = Counter()
-        for node in path(end):
-            if not node.references:
-                held[evictor.partition(node)] += len(node.pages)
-        if resident is not None and not resident.references:
-            held[evictor.partition(resident)] += len(resident.pages)
-        kv = evictor.partitions.of(namespace, "kv")
-        others = evictor.partitions.of(namespace, "adapter")
-        if kv is others:
-            kv_pages += adapter_pages
-        elif adapter_pages > evictor.partitions.available(others, adapter_pages, held):
-            return False
-        return kv_pages <= evictor.partitions.available(kv, kv_pages, held)
-
     def _install(
         self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
     ) -> ResidentAdapter:
-        pages, namespace, scope = self._place(sequence, packed)
+        namespace = sequence.request.tenant.namespace
+        pages, scope = self._place(namespace, packed)
         resident = self.adapters.install(packed, pages, load_ms, now_s, namespace, scope)
         self._evictor.adapter_came(resident)
         return resident
 
-    def _place(self, sequence: Sequence, packed: PackedAdapter) -> tuple[list[int], str, str]:
-        """Room for an adapter: its pages, a slot, and the namespace and scope it belongs to."""
-        namespace = sequence.request.tenant.namespace
+    def _place(self, namespace: str, packed: PackedAdapter) -> tuple[list[int], str]:
+        """Room for an adapter: its pages, a slot, and the scope it belongs to."""
         idle = self.slots.victim(namespace)
         if idle is not None:
             self._evict_adapter(idle)
         pages = self._allocate(packed.num_pages, "adapter", namespace)
-        return pages, namespace, self._evictor.scope(namespace)
+        return pages, self._evictor.scope(namespace)
 
-    def _allocate(self, count: int, kind: Kind, namespace: str) -> list[int]:
-        pages = self.try_allocate(count, kind, namespace)
+    def _allocate(self, count: int, kind: Kind, namespace: str, owner: int = 0) -> list[int]:
+        pages = self.try_allocate(count, kind, namespace, owner)
         if pages is None:
             raise IntegrityError("there are not the pages that were promised")
         return pages
@@ -417,7 +410,9 @@ class MemoryManager:
         def is_spared(item: Item) -> bool:
             return item in kept or (ahead and self._appraiser.is_wanted(item))
 
-        return allocate_sparing(self._evictor, self.pool, self._evict, namespace, count, is_spared)
+        return allocate_sparing(
+            self._evictor, self.pool, self._evict, namespace, count, is_spared, sequence.page_owner
+        )
 
     def _evict(self, item: Item, most: int) -> None:
         """Of KV at most so many pages."""
@@ -430,11 +425,13 @@ class MemoryManager:
             self._evict_adapter(item)
 
     def _evict_adapter(self, resident: ResidentAdapter) -> None:
-        self._drop(resident)
+        self.give_up(resident)
         self.adapter_evictions += 1
         resident.meter.adapter_evictions += 1
 
-    def _drop(self, resident: ResidentAdapter) -> None:
+    def give_up(self, resident: ResidentAdapter) -> None:
+        """Take an adapter that nobody uses from the device. Raises IntegrityError while one is."""
+        self.pinning.unpin(resident)
         partition = self._evictor.partition(resident)
         self.adapters.evict(resident)
         self._evictor.adapter_went(resident, partition)
@@ -447,4 +444,4 @@ class MemoryManager:
     def _adapter_key(self, request: GenerationRequest) -> Key | None:
         if request.adapter is None:
             return None
-        return self._evictor.scope(request.tenant.namespace), request.adapter.digest
+        return self.key_of(request.tenant.namespace, request.adapter.digest)

@@ -23,6 +23,7 @@ class _Held:
     size_bytes: int
     tenant: str | None  # None: nobody has used it yet, and nobody is metered for it
     since_ns: int
+    exempt: bool = False  # at the operator's expense, whoever uses it
 
 
 class TierOccupancy:
@@ -58,6 +59,14 @@ class TierOccupancy:
                 self._settle(held)
                 held.tenant = tenant
 
+    def exempt(self, key: Hashable, is_exempt: bool) -> None:
+        """From now on nobody is metered for it, or again who used it last. Until it is dropped."""
+        with self._lock:
+            held = self._held.get(key)
+            if held is not None:
+                self._settle(held)
+                held.exempt = is_exempt
+
     def drop(self, key: Hashable) -> None:
         """It is not there any more, if it was."""
         with self._lock:
@@ -91,7 +100,7 @@ class TierOccupancy:
 
     def _settle(self, held: _Held) -> None:
         now_ns = self._clock_ns()
-        if held.tenant is not None:
+        if held.tenant is not None and not held.exempt:
             key = held.tenant, held.digest
             spent = held.size_bytes * (now_ns - held.since_ns)
             self._left[key] = self._left.get(key, 0) + spent

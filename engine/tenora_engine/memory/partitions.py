@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ADAPTER_SHARE = 0.2
 """Of the arena under partitioning by kind: S-LoRA's static split, as papers measure it."""
 
+PIN_SHARE = 0.25
+"""Of the arena, or of a tenant's hard partition, at most: adapters that are never given up."""
+
 ItemT = TypeVar("ItemT", bound=Evictable)
 
 
@@ -42,6 +45,7 @@ class Partition(PageAccount, Generic[ItemT]):
         self.most_needed = 0  # pages that one of them may come to need
         self.adapters = 0  # resident
         self.adapter_pages = 0
+        self.pinned_pages = 0  # of them, that are never given up
         self.idle_adapter_pages = 0  # of adapters that nobody uses
         self.most_visits = 1  # of any candidate so far
         self.most_bytes = 1
@@ -76,7 +80,12 @@ class Partition(PageAccount, Generic[ItemT]):
 
     def bounded_max(self, max_pages: int) -> int:
         """So many, but no fewer than are promised."""
-        return max(max_pages, self.min_pages, self.most_needed, 1)
+        return max(max_pages, self.min_pages, self.most_needed + self.pinned_pages, 1)
+
+    @property
+    def pinned_beyond(self) -> int:
+        """Pages that are never given up and are not of those it is guaranteed."""
+        return max(self.pinned_pages - self.min_pages, 0)
 
     def is_promised(self, min_pages: int, max_pages: int) -> bool:
         """Whether these are its bounds already."""
@@ -109,6 +118,7 @@ class Partitions(Generic[ItemT]):
         self._tenants: dict[str, Partition[ItemT]] = {}
         self._kinds: dict[Kind, Partition[ItemT]] = {}
         self._promised = 0  # pages, as minimum
+        self._pinned_beyond = 0  # pages, of all partitions
         self._spare = 0  # of all partitions
         self._rivals = 0
         self._above_max: dict[Partition[ItemT], None] = {}  # those which something can be taken of
@@ -138,6 +148,11 @@ class Partitions(Generic[ItemT]):
     @property
     def has_tenants(self) -> bool:
         return bool(self._tenants)
+
+    @property
+    def tenants(self) -> Mapping[str, Partition[ItemT]]:
+        """Those of tenants with shares, by namespace."""
+        return self._tenants
 
     @property
     def adapters_are_shared(self) -> bool:
@@ -171,7 +186,7 @@ class Partitions(Generic[ItemT]):
             return
         self._drop_unused(tenant.namespace)
         others = [partition for partition in self if partition is not known]
-        left = total - sum(other.min_pages for other in others)
+        left = total - sum(other.min_pages + other.pinned_beyond for other in others)
         if strict:
             if not 0 < wanted <= left:
                 raise InvalidRequestError(
@@ -184,17 +199,40 @@ class Partitions(Generic[ItemT]):
             return
         partition = known or Partition(0, total, self._max_slots, hard=False)
         beyond = max(other.most_needed - other.min_pages for other in others)
-        partition.min_pages = min(wanted, left - max(beyond, self._kept))
+        partition.min_pages = max(min(wanted, left - max(beyond, self._kept)), 0)
         partition.max_pages = partition.bounded_max(most)
         self._tenants[tenant.namespace] = partition
-        self._promised = total - left + partition.min_pages
+        self._recount_promises()
         self._pool.note_change(partition)
 
     def most_pages(self, partition: Partition[ItemT]) -> int:
         """What one sequence can have of it at most, when nothing else runs."""
+        own = partition.pinned_pages
         if partition.hard:
-            return partition.max_pages
-        return min(partition.max_pages, self._pool.total - self._promised + partition.min_pages)
+            return partition.max_pages - own
+        others = self._promised - partition.min_pages
+        others += self._pinned_beyond - partition.pinned_beyond
+        return min(partition.max_pages, self._pool.total - others) - own
+
+    def pin(self, partition: Partition[ItemT], num_pages: int) -> None:
+        """So many more of its pages are never given up; negative: fewer."""
+        partition.pinned_pages += num_pages
+        self._recount_promises()
+
+    def pinnable_pages(self, partition: Partition[ItemT]) -> int:
+        """How many more pages of it could be pinned, so that PIN_SHARE of it, or of an arena that
+        is shared, is not passed, and all that is promised or in flight is kept."""
+        if partition.hard:
+            room = int(partition.max_pages * PIN_SHARE) - partition.pinned_pages
+            return max(min(room, self.most_pages(partition) - partition.most_needed), 0)
+        parts = list(self)
+        room = int(self._pool.total * PIN_SHARE) - sum(each.pinned_pages for each in parts)
+        within = max(partition.min_pages - partition.pinned_pages, 0)
+        unpromised = self._pool.total - self._promised - self._pinned_beyond - self._kept
+        others = [self.most_pages(p) - p.most_needed for p in parts if p.sequences]
+        for spare in (unpromised, *others):
+            room = min(room, within + max(spare, 0))
+        return max(min(room, self.most_pages(partition) - partition.most_needed), 0)
 
     def available(
         self, partition: Partition[ItemT], count: int, held: Mapping[Partition[ItemT], int]
@@ -238,6 +276,24 @@ class Partitions(Generic[ItemT]):
             heapq.heappop(heap)
         return None
 
+    def spares(self, kind: Kind) -> Iterator[Partition[ItemT]]:
+        """The partitions above their minimum that have such candidates, by the value of their
+        least; some perhaps more than once. Nothing may change meanwhile."""
+        self._note_all()
+        return self._spares(self._least[kind])
+
+    def _spares(
+        self, heap: list[tuple[float, int, int, ItemT, Partition[ItemT]]]
+    ) -> Iterator[Partition[ItemT]]:
+        ahead = [(*heap[0][:2], 0)] if heap else []
+        while ahead:
+            *_, at = heapq.heappop(ahead)
+            for below in range(2 * at + 1, min(2 * at + 3, len(heap))):
+                heapq.heappush(ahead, (*heap[below][:2], below))
+            _, _, ticket, item, partition = heap[at]
+            if item.ticket == ticket and partition.surplus(beyond_max=False):
+                yield partition
+
     def lacking(self, partition: Partition[ItemT], count: int) -> int:
         """Pages that must be evicted before `count` can be allocated."""
         lacking = max(count - self._pool.num_free, 0)
@@ -258,6 +314,11 @@ class Partitions(Generic[ItemT]):
         if partition.used + count > partition.max_pages and partition.evictable_pages:
             return (partition,)
         return None
+
+    def above_max(self) -> Collection[Partition[ItemT]]:
+        """Those above their maximum of which something can be taken."""
+        self._recount()
+        return self._above_max
 
     def most_alike(self, partitions: Collection[Partition[ItemT]]) -> tuple[Partition[ItemT], int]:
         """Of demands for a page each, the most for which the same would be taken: a partition for
@@ -357,6 +418,10 @@ class Partitions(Generic[ItemT]):
             partition.heads[kind] = item.ticket
             entry = (value, next(self._numbers), item.ticket, item, partition)
             heapq.heappush(self._least[kind], entry)
+
+    def _recount_promises(self) -> None:
+        self._promised = sum(partition.min_pages for partition in self)
+        self._pinned_beyond = sum(partition.pinned_beyond for partition in self)
 
     def _hard(self, pages: int, slots: int) -> Partition[ItemT]:
         return Partition(pages, pages, slots, hard=True)

@@ -1,8 +1,10 @@
 """PagePool: which pages of the arena are free, and what kind of thing each used page holds. It
-knows page numbers only, neither what lies in a page nor who owns it."""
+knows page numbers only, neither what lies in a page nor who owns it: whose a page is, and since
+when nobody uses it, it keeps as numbers that others give it."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 
@@ -45,6 +47,8 @@ class PagePool:
         self._nobody = PageAccount()
         self._accounts = [self._nobody] * total
         self._changed: list[PageAccount] = []
+        self._owners = array("I", bytes(4 * total))
+        self._unused_since = array("I", bytes(4 * total))
 
     @property
     def num_free(self) -> int:
@@ -60,6 +64,10 @@ class PagePool:
         """In which account a used page is."""
         return self._accounts[page]
 
+    def owner(self, page: int) -> int:
+        """The number that it was allocated with."""
+        return self._owners[page]
+
     def note_change(self, account: PageAccount) -> None:
         """Of the account or of what its owner keeps with it."""
         if not account.changed:
@@ -74,9 +82,10 @@ class PagePool:
         return changed
 
     def try_allocate(
-        self, count: int, kind: int, account: PageAccount | None = None
+        self, count: int, kind: int, account: PageAccount | None = None, owner: int = 0
     ) -> list[int] | None:
-        """`count` pages of `kind` for an account, or None when fewer are free. Never evicts."""
+        """`count` pages of `kind` for an account, or None when fewer are free. Never evicts.
+        `owner` is for `marks` alone."""
         if count > len(self._free):
             return None
         if count == 0:
@@ -84,10 +93,11 @@ class PagePool:
         pages = self._free[-count:]
         del self._free[-count:]
         account = account or self._nobody
-        kinds, accounts = self._kinds, self._accounts
+        kinds, accounts, owners = self._kinds, self._accounts, self._owners
         for page in pages:
             kinds[page] = kind
             accounts[page] = account
+            owners[page] = owner
         self._count(account, kind, count)
         self._counts[FREE] -= count
         return pages
@@ -106,14 +116,21 @@ class PagePool:
         self._counts[FREE] += len(pages)
         self._free.extend(pages)
 
-    def set_kind(self, pages: Sequence[int], kind: int) -> None:
+    def set_kind(self, pages: Sequence[int], kind: int, now_s: float) -> None:
         """Used pages of one account and kind change hands: live KV becomes cached KV, or the other
         way round."""
         account, before = self._accounts[pages[0]], self._kinds[pages[0]]
+        kinds, since, second = self._kinds, self._unused_since, int(now_s)
         for page in pages:
-            self._kinds[page] = kind
+            kinds[page] = kind
+            since[page] = second
         self._count(account, before, -len(pages))
         self._count(account, kind, len(pages))
+
+    def marks(self) -> tuple[bytes, bytes, bytes]:
+        """Of each page: its kind (1 byte), its owner and the second of its last change between live
+        and cached KV (4 bytes each; of a free page, what they were). Copies of memory, no walk."""
+        return bytes(self._kinds), self._owners.tobytes(), self._unused_since.tobytes()
 
     def page_map(self) -> str:
         """One character a page, in page order."""

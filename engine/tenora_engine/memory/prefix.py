@@ -87,16 +87,18 @@ class PrefixNode(msgspec.Struct, eq=False):
 
 
 class PrefixRoot:
-    """The tree of one (namespace, digest). `users` counts sequences that have not finished."""
+    """The tree of one (namespace, digest). `users` counts sequences that have not finished;
+    `number` is what the pool knows of it, no other's as long as it may have pages."""
 
     __slots__ = (
-        "cached_pages", "children", "digest", "live_pages", "meter", "namespace", "purged", "users",
-        "weight",
+        "cached_pages", "children", "digest", "live_pages", "meter", "namespace", "number",
+        "purged", "users", "weight",
     )  # fmt: skip
 
-    def __init__(self, namespace: str, digest: str) -> None:
+    def __init__(self, namespace: str, digest: str, number: int = 0) -> None:
         self.namespace = namespace
         self.digest = digest
+        self.number = number
         self.children: dict[bytes, PrefixNode] = {}
         self.users = 0
         self.weight = 1.0  # SLO weight of the tenant that used it last
@@ -133,12 +135,16 @@ class PrefixTree:
         self._fade = fade
         self._roots: dict[tuple[str, str], PrefixRoot] = {}
         self._detached: dict[PrefixRoot, None] = {}  # purged, but still in use
+        self._numbers: list[int] = []  # given back
+        self.owners: dict[int, tuple[str, str]] = {}  # (namespace, digest) of each root's number
 
     def enter(self, namespace: str, digest: str) -> PrefixRoot:
         """The root for a new sequence, which keeps it until `leave`."""
         root = self._roots.get((namespace, digest))
         if root is None:
-            root = self._roots[namespace, digest] = PrefixRoot(namespace, digest)
+            number = self._numbers.pop() if self._numbers else len(self.owners) + 1
+            root = self._roots[namespace, digest] = PrefixRoot(namespace, digest, number)
+            self.owners[number] = namespace, digest
         root.users += 1
         return root
 
@@ -173,7 +179,7 @@ class PrefixTree:
             if node.references == 1:
                 node.root.live_pages += len(node.pages)
                 node.root.cached_pages -= len(node.pages)
-                self._pool.set_kind(node.pages, LIVE_KV)
+                self._pool.set_kind(node.pages, LIVE_KV, now_s)
                 if node.ticket:
                     self._withdraw(node)
 
@@ -187,7 +193,7 @@ class PrefixTree:
             node.root.live_pages -= len(node.pages)
             node.root.cached_pages += len(node.pages)
             node.last_used_s = now_s
-            self._pool.set_kind(node.pages, CACHED_KV)
+            self._pool.set_kind(node.pages, CACHED_KV, now_s)
             if node.children:
                 continue
             if node.root.purged:
@@ -292,6 +298,8 @@ class PrefixTree:
             self._drop(node)
         if root.users:
             self._detached[root] = None
+        else:
+            self._give_back_number(root)
         return sum(len(node.pages) for node in unused)
 
     def roots(self) -> Iterator[PrefixRoot]:
@@ -392,6 +400,12 @@ class PrefixTree:
             self._detached.pop(root, None)
         else:
             self._roots.pop((root.namespace, root.digest), None)
+        self._give_back_number(root)
+
+    def _give_back_number(self, root: PrefixRoot) -> None:
+        if self.owners.pop(root.number, None) is not None:
+            self._numbers.append(root.number)
+        root.number = 0
 
 
 def path(end: PrefixNode | None, above: PrefixNode | None = None) -> Iterator[PrefixNode]:

@@ -15,6 +15,7 @@ def allocate_sparing(
     namespace: str,
     count: int,
     is_spared: Callable[[Item], bool],
+    owner: int = 0,
 ) -> list[int]:
     """At most `count` live KV pages for a namespace: free ones, and those of what is worth least
     until that is spared."""
@@ -24,4 +25,4 @@ def allocate_sparing(
     for item, most in evictor.victims(partition, count, "kv", is_spared):
         evict(item, most)
     count = max(count - partitions.lacking(partition, count), 0)
-    return pool.try_allocate(count, LIVE_KV, partition) or []
+    return pool.try_allocate(count, LIVE_KV, partition, owner) or []

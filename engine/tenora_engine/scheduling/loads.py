@@ -33,6 +33,11 @@ class Loader(Protocol):
 
     on_complete: Callable[[], None] | None
 
+    @property
+    def shared_prefix(self) -> str:
+        """Of the names of packed adapters in Redis; empty without one."""
+        ...
+
     def start(self, ref: AdapterRef) -> None: ...
 
     def cancel(self, digest: str) -> bool:

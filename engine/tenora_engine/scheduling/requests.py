@@ -25,6 +25,7 @@ from tenora_engine.scheduling.flights import Flight, finish_event
 from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters, meter_end, meter_start
+from tenora_engine.scheduling.pins import Pins
 from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.standings import Standings
@@ -68,6 +69,7 @@ class RequestBook:
         self._held: Counter[str] = Counter()
         self.telemetry = Telemetry(config.engine.metrics_tenants)
         self.loads = AdapterLoads(loader, memory.adapters, memory.costs, self.telemetry, clock)
+        self.pins = Pins(memory, self.loads)
         self.charges = Charges(config, memory.costs)
         self.standings = Standings()
         self.queue = make_queue(config, self.standings)
@@ -157,6 +159,8 @@ class RequestBook:
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """See `Engine.forget_adapter`."""
         self._memory.purge(namespace, digest)
+        if not device_only:
+            self.pins.forget(digest)
         self._doomed[digest] = self._doomed.get(digest, False) or not device_only
         self._bury(digest)
 
@@ -314,6 +318,7 @@ class RequestBook:
         """Take in finished loads; what failed ends the sequences that wait for it, only those."""
         for digest, error in self.loads.poll():
             self._fail_waiting(digest, error)
+            self.pins.failed(digest, error)
 
     def take_arrivals(self) -> None:
         """Take in adapters that have come to the device; one that could not ends the sequences that
@@ -325,6 +330,8 @@ class RequestBook:
             else:
                 error = AdapterLoadError(f"{digest} could not be copied to the device")
                 self._fail_waiting(digest, error)
+                self.pins.failed(digest, error)
+        self.pins.settle()
 
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has

@@ -25,6 +25,7 @@ from tenora_engine.events import (
     UsageRecord,
 )
 from tenora_engine.loop import EngineLoop
+from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.threads import call_in_ending_thread
@@ -132,6 +133,16 @@ class InProcessEngineClient(RoutedClient):
 
     async def stats(self) -> EngineStats:
         return await asyncio.wrap_future(self._running_loop().stats())
+
+    async def pages(self, namespace: str = "") -> ArenaPages:
+        finished = await asyncio.wrap_future(self._running_loop().pages(namespace))
+        return await asyncio.to_thread(finished)
+
+    async def set_pins(self, pins: Sequence[Pin]) -> Sequence[PinState]:
+        return await asyncio.wrap_future(self._running_loop().set_pins(pins))
+
+    async def evict_adapter(self, namespace: str, digest: str) -> int:
+        return await asyncio.wrap_future(self._running_loop().evict_adapter(namespace, digest))
 
     async def usage_totals(self, since: str) -> EngineTotals:
         if self._keeper is None:

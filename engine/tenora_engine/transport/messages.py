@@ -16,6 +16,7 @@ from tenora_engine.events import (
     SequenceEvent,
     UsageRecord,
 )
+from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.transport.address import EngineAddress
 
@@ -27,6 +28,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     param: str | None = None
     retry_after_ms: int | None = None
+    requests: int | None = None
 
 
 _KINDS: dict[str, type[errors.EngineError]] = {
@@ -37,6 +39,7 @@ _KINDS: dict[str, type[errors.EngineError]] = {
         errors.ContextLengthError,
         errors.QueueFullError,
         errors.DeadlineError,
+        errors.AdapterBusyError,
         errors.AdapterLoadError,
         errors.ModelLoadError,
         errors.MemoryBudgetError,
@@ -55,6 +58,7 @@ def error_info(error: BaseException) -> ErrorInfo:
                 str(error),
                 getattr(error, "param", None),
                 getattr(error, "retry_after_ms", None),
+                getattr(error, "requests", None),
             )
     return ErrorInfo("EngineError", f"{type(error).__name__}: {error}")
 
@@ -66,6 +70,8 @@ def to_error(info: ErrorInfo) -> errors.EngineError:
         return kind(info.message, info.param)
     if issubclass(kind, errors.QueueFullError) and info.retry_after_ms is not None:
         return kind(info.message, info.retry_after_ms)
+    if issubclass(kind, errors.AdapterBusyError):
+        return kind(info.message, info.requests or 0)
     return kind(info.message)
 
 
@@ -112,6 +118,22 @@ class AskTotals(msgspec.Struct, frozen=True, tag="ask_totals"):
     since: str  # YYYY-MM-DD
 
 
+class AskPages(msgspec.Struct, frozen=True, tag="ask_pages"):
+    call: int
+    namespace: str
+
+
+class SetPins(msgspec.Struct, frozen=True, tag="set_pins"):
+    call: int
+    pins: list[Pin]
+
+
+class EvictAdapter(msgspec.Struct, frozen=True, tag="evict_adapter"):
+    call: int
+    namespace: str
+    digest: str
+
+
 class AcknowledgeUsage(msgspec.Struct, frozen=True, tag="acknowledge_usage"):
     event_ids: list[str]
 
@@ -134,6 +156,9 @@ ToEngine = (
     | AskStats
     | AskUsage
     | AskTotals
+    | AskPages
+    | SetPins
+    | EvictAdapter
     | AcknowledgeUsage
     | Ping
     | Bye
@@ -193,6 +218,21 @@ class TotalsAre(msgspec.Struct, frozen=True, tag="totals"):
     value: EngineTotals
 
 
+class PagesAre(msgspec.Struct, frozen=True, tag="pages"):
+    call: int
+    value: ArenaPages
+
+
+class PinsAre(msgspec.Struct, frozen=True, tag="pins"):
+    call: int
+    value: list[PinState]
+
+
+class Evicted(msgspec.Struct, frozen=True, tag="evicted"):
+    call: int
+    value: int
+
+
 class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
     call: int
     error: ErrorInfo
@@ -209,6 +249,9 @@ FromEngine = (
     | StatsAre
     | UsageIs
     | TotalsAre
+    | PagesAre
+    | PinsAre
+    | Evicted
     | CallFailed
 )
 

@@ -16,6 +16,7 @@ from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
 from tenora_engine.events import EngineStats, EngineTotals, Metered, Residency
+from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
@@ -153,6 +154,18 @@ class RemoteEngineClient(RoutedClient):
         """See `EngineClient`."""
         answer = await self._call(lambda call: m.AskTotals(call, since))
         return cast(EngineTotals, answer)
+
+    async def pages(self, namespace: str = "") -> ArenaPages:
+        answer = await self._call(lambda call: m.AskPages(call, namespace))
+        return cast(ArenaPages, answer)
+
+    async def set_pins(self, pins: Sequence[Pin]) -> Sequence[PinState]:
+        answer = await self._call(lambda call: m.SetPins(call, list(pins)))
+        return cast(list[PinState], answer)
+
+    async def evict_adapter(self, namespace: str, digest: str) -> int:
+        answer = await self._call(lambda call: m.EvictAdapter(call, namespace, digest))
+        return cast(int, answer)
 
     async def unacknowledged_usage(self) -> Sequence[Metered]:
         """See `EngineClient`; waits through restarts of the engine. Raises EngineUnavailableError
@@ -337,7 +350,15 @@ class RemoteEngineClient(RoutedClient):
         self._refuses = reason
 
     def _answer(
-        self, message: m.ResidencyIs | m.StatsAre | m.UsageIs | m.TotalsAre | m.CallFailed
+        self,
+        message: m.ResidencyIs
+        | m.StatsAre
+        | m.UsageIs
+        | m.TotalsAre
+        | m.PagesAre
+        | m.PinsAre
+        | m.Evicted
+        | m.CallFailed,
     ) -> None:
         future = self._calls.get(message.call)
         if future is None or future.done():

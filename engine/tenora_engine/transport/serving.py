@@ -317,6 +317,30 @@ class EngineServer:
             lambda value: m.TotalsAre(message.call, value),
         )
 
+    def _pages(self, client: bytes, message: m.AskPages) -> None:
+        self._question(
+            client,
+            message.call,
+            lambda loop: loop.pages(message.namespace),
+            lambda finished: m.PagesAre(message.call, finished()),
+        )
+
+    def _set_pins(self, client: bytes, message: m.SetPins) -> None:
+        self._question(
+            client,
+            message.call,
+            lambda loop: loop.set_pins(message.pins),
+            lambda value: m.PinsAre(message.call, value),
+        )
+
+    def _evict(self, client: bytes, message: m.EvictAdapter) -> None:
+        self._question(
+            client,
+            message.call,
+            lambda loop: loop.evict_adapter(message.namespace, message.digest),
+            lambda value: m.Evicted(message.call, value),
+        )
+
     def _question(
         self,
         client: bytes,
@@ -325,9 +349,11 @@ class EngineServer:
         answer: Callable[[Any], m.FromEngine],
     ) -> None:
         def answered(done: Future[Any]) -> None:
+            self._later(lambda: self._send(client, message(done)))  # not on the engine's thread
+
+        def message(done: Future[Any]) -> m.FromEngine:
             error = done.exception()
-            message = answer(done.result()) if error is None else failed(error)
-            self._later(lambda: self._send(client, message))
+            return answer(done.result()) if error is None else failed(error)
 
         def failed(error: BaseException) -> m.CallFailed:
             return m.CallFailed(call, m.error_info(error))
@@ -357,6 +383,9 @@ class EngineServer:
         m.AskStats: _stats,
         m.AskUsage: _usage,
         m.AskTotals: _totals,
+        m.AskPages: _pages,
+        m.SetPins: _set_pins,
+        m.EvictAdapter: _evict,
         m.AcknowledgeUsage: _acknowledge,
         m.Ping: _ping,
         m.Bye: _bye,
