@@ -201,8 +201,7 @@ class FakeRunner:
         return StepResult(token_ids=tokens, logprobs=[None] * len(tokens))
 
     def _write(self, sequence: Sequence, num_tokens: int) -> None:
-        size = self.config.engine.block_tokens
-        start = sequence.num_computed
+        size, start = self.config.engine.block_tokens, sequence.num_computed
         owner = _owner(sequence)
         for position in range(start, start + num_tokens):
             page, place = sequence.block_table[position // size], position % size
@@ -278,11 +277,8 @@ class FakeLoader:
         self.bad: set[str] = set()  # digests that cannot be loaded
         self.begun: set[str] = set()  # and those that cannot be cancelled
         self.closed = False
+        self.shared_prefix = ""
         self._completed: list[LoadResult] = []
-
-    @property
-    def shared_prefix(self) -> str:
-        return ""
 
     def start(self, ref: AdapterRef) -> None:
         if ref.digest in self.in_flight:
