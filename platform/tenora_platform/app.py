@@ -57,6 +57,7 @@ from tenora_platform.state import AppState
 from tenora_platform.tenants import key_routes
 from tenora_platform.tenants import routes as tenants_routes
 from tenora_platform.usage import routes as usage_routes
+from tenora_platform.usage import tenant_cost_routes
 from tenora_platform.webhooks import routes as webhooks_routes
 
 EXPOSED_HEADERS = (
@@ -164,9 +165,11 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         evaluations_routes.router,
         usage_routes.router,
         forecast_routes.router,
+        tenant_cost_routes.router,
         reconciliation_routes.router,
         billing_routes.router,
         budgets_routes.router,
+        budgets_routes.of_all,
         ledger_routes.router,
         events_routes.router,
         live_routes.router,

@@ -44,6 +44,7 @@ from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.settings import Settings
 from tenora_platform.state import AppState, EngineLife
 from tenora_platform.templates.service import ChatTemplates
+from tenora_platform.tenants.ranks import Ranks
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
@@ -120,6 +121,7 @@ def build_state(
         metrics=metrics,
         unbilled=unbilled,
         proof=proof,
+        ranks=Ranks(db),
         outages=outages,
         presence=presence,
         live=Hub(changes, metrics),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -44,14 +44,16 @@ class ListPage(BaseModel, Generic[ItemT]):
     has_more: bool = False
 
     @classmethod
-    def of(cls, found: Sequence[ItemT], limit: int) -> Self:
-        """The page of at most `limit` items, from a query that asked for `limit + 1`."""
+    def of(cls, found: Sequence[ItemT], limit: int, **more: Any) -> Self:
+        """The page of at most `limit` items, from a query that asked for `limit + 1`. `more`: the
+        fields that a page of its kind has beside these."""
         data = list(found[:limit])
         return cls(
             data=data,
             first_id=data[0].id if data else None,
             last_id=data[-1].id if data else None,
             has_more=len(found) > limit,
+            **more,
         )
 
 

@@ -36,6 +36,7 @@ from tenora_platform.rollouts.shadow_tasks import ShadowTasks
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 from tenora_platform.templates.service import ChatTemplates
+from tenora_platform.tenants.ranks import Ranks
 from tenora_platform.usage.copies import UsageCopies
 from tenora_platform.usage.leftovers import Unbilled
 
@@ -73,6 +74,7 @@ class AppState:
     metrics: Metrics
     unbilled: Unbilled
     proof: Proof
+    ranks: Ranks
     long_texts: LongTexts
     flights: Flights
     copies: UsageCopies

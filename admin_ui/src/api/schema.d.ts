@@ -195,6 +195,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/costs/tenants": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Tenant Costs
+         * @description What each tenant costs in a month: by currency and day, with what it will come to if it goes
+         *     on like that, and the budget of its plan. `spend` sorts by the month that is asked for.
+         */
+        get: operations["usage_list_tenant_costs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/credits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List All Credits
+         * @description Every tenant's grants, newest first. `q` is a part of the tenant's name, an id or the
+         *     note.
+         */
+        get: operations["credits_list_all_credits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/engine": {
         parameters: {
             query?: never;
@@ -305,7 +347,8 @@ export interface paths {
         };
         /**
          * List All Invoices
-         * @description Invoices and credit notes, newest first, drafts among them.
+         * @description Invoices and credit notes, newest first unless `sort` says otherwise, drafts among them. `q`
+         *     is a part of the number, the tenant's name or an id.
          */
         get: operations["invoices_list_all_invoices"];
         put?: never;
@@ -476,6 +519,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/ledger/accounts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Accounts
+         * @description One account over all tenants, those at 0 left out: what is not invoiced yet, what is owed,
+         *     what is left of credit.
+         */
+        get: operations["ledger_list_accounts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/ledger/transactions/{transaction_id}/reverse": {
         parameters: {
             query?: never;
@@ -545,7 +609,7 @@ export interface paths {
         };
         /**
          * List Plans
-         * @description Every plan, by name.
+         * @description Plans by name, or by how many tenants they have. `after` is a plan's name.
          */
         get: operations["admin_list_plans"];
         put?: never;
@@ -585,7 +649,7 @@ export interface paths {
         };
         /**
          * List Prices
-         * @description Every price list there was, is and will be, oldest first; none that was withdrawn.
+         * @description Price lists that there were, are and will be, oldest first; none that was withdrawn.
          */
         get: operations["billing_list_prices"];
         put?: never;
@@ -650,7 +714,8 @@ export interface paths {
          * @description What a month's usage would have cost each tenant by a list like this, had it held for all of
          *     the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
          *     unless a more specific list rated it. `due_before` and `due_after` are with what lists include
-         *     and ask for at least.
+         *     and ask for at least. Sums are of all tenants; `limit` bounds how many are listed, by id, and
+         *     `after` is the last one of the page before.
          */
         post: operations["billing_preview_price"];
         delete?: never;
@@ -858,11 +923,17 @@ export interface paths {
         };
         /**
          * List Tenants
-         * @description Newest first.
+         * @description Newest first, unless `sort` says otherwise, each with what it has spent this month (UTC). The
+         *     order by `spend` or `requests` may be some seconds old; what is shown is not.
          */
         get: operations["admin_list_tenants"];
         put?: never;
-        /** Create Tenant */
+        /**
+         * Create Tenant
+         * @description A new tenant. A name that others have is taken, and `x-tenora-warning` says whose it is too;
+         *     with `if_name_exists: "refuse"` it is 409 `tenant_name_exists` instead, with their ids in the
+         *     message and, by commas, in `error.tenants`.
+         */
         post: operations["admin_create_tenant"];
         delete?: never;
         options?: never;
@@ -4921,6 +4992,8 @@ export interface components {
             tax: string;
             /** Tenant Id */
             tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string | null;
             terms: components["schemas"]["InvoiceTerms"];
             /** Total */
             total: string;
@@ -5021,6 +5094,7 @@ export interface components {
         /**
          * InvoiceSummary
          * @description An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back.
+         *     `tenant_name` is as it was when the invoice was made.
          */
         InvoiceSummary: {
             /** Amount Credited */
@@ -5082,6 +5156,8 @@ export interface components {
             tax: string;
             /** Tenant Id */
             tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string | null;
             /** Total */
             total: string;
             /** Voided At */
@@ -5838,6 +5914,52 @@ export interface components {
             /** Rank Min */
             rank_min: number;
         };
+        /**
+         * MonthBudget
+         * @description The plan's, as a decimal string, in the `currency` of the tenant's price list. `soft`: the
+         *     part of it from which on a tenant is warned, or degraded.
+         */
+        MonthBudget: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "refuse" | "degrade";
+            /** Amount */
+            amount: string;
+            /** Currency */
+            currency: string;
+            /** Soft */
+            soft: number | null;
+        };
+        /**
+         * MonthCost
+         * @description In one currency: `days` are the month's from its first on, today the last. `forecast` is of a
+         *     month that runs and has a whole day to go by.
+         */
+        MonthCost: {
+            /** Amount */
+            amount: string;
+            /** Currency */
+            currency: string;
+            /** Days */
+            days: string[];
+            forecast: components["schemas"]["MonthForecast"] | null;
+        };
+        /**
+         * MonthForecast
+         * @description As `GET /admin/v1/forecast` has it: `low` and `high` are null with too few days to go by.
+         */
+        MonthForecast: {
+            /** Full Days */
+            full_days: number;
+            /** High */
+            high: string | null;
+            /** Low */
+            low: string | null;
+            /** Projected */
+            projected: string;
+        };
         /** MyPerson */
         MyPerson: {
             /** Email */
@@ -6256,13 +6378,73 @@ export interface components {
         /** PlanList */
         PlanList: {
             /** Data */
-            data: components["schemas"]["Plan"][];
+            data: components["schemas"]["PlanListed"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
             /**
              * Object
              * @default list
              * @constant
              */
             object: "list";
+        };
+        /**
+         * PlanListed
+         * @description With how many tenants are on it, and how many of them are suspended. `id` is its name.
+         */
+        PlanListed: {
+            /** Id */
+            id: string;
+            /**
+             * Late
+             * @default best_effort
+             * @enum {string}
+             */
+            late: "refuse" | "relegate" | "best_effort";
+            /**
+             * @default {
+             *       "budget_action": "refuse"
+             *     }
+             */
+            limits: components["schemas"]["PlanLimits-Output"];
+            /** Memory Share */
+            memory_share?: number | null;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default plan
+             * @constant
+             */
+            object: "plan";
+            /**
+             * Sla Class
+             * @default default
+             * @enum {string}
+             */
+            sla_class: "priority" | "default" | "flex";
+            /** Tenants */
+            tenants: number;
+            /** Tenants Suspended */
+            tenants_suspended: number;
+            /** Tiers */
+            tiers: ("priority" | "default" | "flex")[];
+            /** Tpot Ms */
+            tpot_ms?: number | null;
+            /** Ttft Ms */
+            ttft_ms?: number | null;
+            /**
+             * Weight
+             * @default 1
+             */
+            weight: number;
         };
         /**
          * PoolView
@@ -6380,6 +6562,11 @@ export interface components {
             due_before: {
                 [key: string]: string;
             };
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
             /** Month */
             month: string;
             /**
@@ -6620,13 +6807,73 @@ export interface components {
         /** PriceVersionList */
         PriceVersionList: {
             /** Data */
-            data: components["schemas"]["PriceVersion"][];
+            data: components["schemas"]["PriceVersionListed"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
             /**
              * Object
              * @default list
              * @constant
              */
             object: "list";
+        };
+        /**
+         * PriceVersionListed
+         * @description With the names of its tenant and adapter, if it is of one. `no` is what invoices' lines call
+         *     `price_version`.
+         */
+        PriceVersionListed: {
+            /** Adapter */
+            adapter: string | null;
+            /** Adapter Name */
+            adapter_name: string | null;
+            /** Currency */
+            currency: string;
+            /**
+             * Effective From
+             * Format: date-time
+             */
+            effective_from: string;
+            /** Effective To */
+            effective_to: string | null;
+            /** Id */
+            id: string;
+            /** Included */
+            included: string;
+            /** Minimum */
+            minimum: string;
+            /** Model */
+            model: string | null;
+            /** No */
+            no: number;
+            /**
+             * Object
+             * @default price_version
+             * @constant
+             */
+            object: "price_version";
+            /** Per Million */
+            per_million: {
+                [key: string]: string | components["schemas"]["PriceEntryShown"][];
+            };
+            /** Plan */
+            plan: string | null;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "announced" | "in_force" | "ended";
+            /** Tenant */
+            tenant: string | null;
+            /** Tenant Name */
+            tenant_name: string | null;
         };
         /**
          * ProbePrompts
@@ -7690,37 +7937,43 @@ export interface components {
             updated_at: string;
         };
         /**
-         * TenantChange
-         * @description What is absent stays as it is.
+         * TenantAccount
+         * @description One tenant's account of the name that was asked for.
          */
-        TenantChange: {
-            /** Name */
-            name?: string | null;
-            /** Plan */
-            plan?: string | null;
-            /** Prepaid */
-            prepaid?: boolean | null;
-            /** Status */
-            status?: ("active" | "suspended") | null;
-            /** Trust Group */
-            trust_group?: string | null;
-        };
-        /** TenantCreate */
-        TenantCreate: {
-            /** Name */
-            name: string;
+        TenantAccount: {
+            /** Account */
+            account: string;
+            /** Balance */
+            balance: string;
+            /** Currency */
+            currency: string;
+            /** Entries */
+            entries: number;
+            /** Id */
+            id: string;
             /**
-             * Plan
-             * @default standard
+             * Nature
+             * @enum {string}
              */
-            plan: string;
-            /** Trust Group */
-            trust_group?: string | null;
+            nature: "asset" | "liability" | "income" | "expense";
+            /**
+             * Object
+             * @default ledger_account
+             * @constant
+             */
+            object: "ledger_account";
+            /** Tenant Id */
+            tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string;
         };
-        /** TenantPage */
-        TenantPage: {
+        /**
+         * TenantAccounts
+         * @description `totals`: of all of them, by currency; debit is above 0.
+         */
+        TenantAccounts: {
             /** Data */
-            data: components["schemas"]["Tenant"][];
+            data: components["schemas"]["TenantAccount"][];
             /** First Id */
             first_id?: string | null;
             /**
@@ -7736,6 +7989,240 @@ export interface components {
              * @constant
              */
             object: "list";
+            /** Totals */
+            totals: {
+                [key: string]: string;
+            };
+        };
+        /**
+         * TenantChange
+         * @description What is absent stays as it is.
+         */
+        TenantChange: {
+            /** Name */
+            name?: string | null;
+            /** Plan */
+            plan?: string | null;
+            /** Prepaid */
+            prepaid?: boolean | null;
+            /** Status */
+            status?: ("active" | "suspended") | null;
+            /** Trust Group */
+            trust_group?: string | null;
+        };
+        /**
+         * TenantCosts
+         * @description `id` is the tenant's. `unrated_events` wait for a price, and are in no amount.
+         */
+        TenantCosts: {
+            budget: components["schemas"]["MonthBudget"] | null;
+            /** Costs */
+            costs: components["schemas"]["MonthCost"][];
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default tenant_costs
+             * @constant
+             */
+            object: "tenant_costs";
+            /** Plan */
+            plan: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "active" | "suspended";
+            /** Unrated Events */
+            unrated_events: number;
+        };
+        /**
+         * TenantCostsPage
+         * @description `month` with `start` and `end` (exclusive); `total`: how many tenants fit in all.
+         */
+        TenantCostsPage: {
+            /** Data */
+            data: components["schemas"]["TenantCosts"][];
+            /**
+             * End
+             * Format: date
+             */
+            end: string;
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /** Month */
+            month: string;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+            /**
+             * Start
+             * Format: date
+             */
+            start: string;
+            /** Total */
+            total: number;
+        };
+        /**
+         * TenantCreate
+         * @description A name is a label, and two tenants may have one. `if_name_exists: "refuse"` makes that 409
+         *     `tenant_name_exists`, which names those that have it.
+         */
+        TenantCreate: {
+            /**
+             * If Name Exists
+             * @default allow
+             * @enum {string}
+             */
+            if_name_exists: "allow" | "refuse";
+            /** Name */
+            name: string;
+            /**
+             * Plan
+             * @default standard
+             */
+            plan: string;
+            /** Trust Group */
+            trust_group?: string | null;
+        };
+        /** TenantCredit */
+        TenantCredit: {
+            /** Amount */
+            amount: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Currency */
+            currency: string;
+            /** Expires At */
+            expires_at: string | null;
+            /** Id */
+            id: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "granted" | "bought";
+            /** Lapsed */
+            lapsed: string | null;
+            /** Note */
+            note: string | null;
+            /**
+             * Object
+             * @default credit_grant
+             * @constant
+             */
+            object: "credit_grant";
+            /** Tenant Id */
+            tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string;
+        };
+        /** TenantCreditPage */
+        TenantCreditPage: {
+            /** Data */
+            data: components["schemas"]["TenantCredit"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /**
+         * TenantListed
+         * @description `spend_month`: what it has used since the month (UTC) began, by currency, in exact decimal
+         *     strings; `unrated_events` of it wait for a price. `requests_today`: those that have ended since
+         *     midnight, UTC.
+         */
+        TenantListed: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /**
+             * Object
+             * @default tenant
+             * @constant
+             */
+            object: "tenant";
+            /** Plan */
+            plan: string;
+            /** Prepaid */
+            prepaid: boolean;
+            /** Requests Today */
+            requests_today: number;
+            /** Spend Month */
+            spend_month: {
+                [key: string]: string;
+            };
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "active" | "suspended";
+            /** Trust Group */
+            trust_group: string | null;
+            /** Unrated Events */
+            unrated_events: number;
+            /**
+             * Updated At
+             * Format: date-time
+             */
+            updated_at: string;
+        };
+        /**
+         * TenantPage
+         * @description `total`: how many tenants fit what was asked for.
+         */
+        TenantPage: {
+            /** Data */
+            data: components["schemas"]["TenantListed"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+            /** Total */
+            total: number;
         };
         /**
          * TenantPages
@@ -7778,6 +8265,8 @@ export interface components {
             meters: components["schemas"]["MeterPreview"][];
             /** Tenant */
             tenant: string;
+            /** Tenant Name */
+            tenant_name?: string | null;
         };
         /**
          * TenantPrice
@@ -8709,6 +9198,90 @@ export interface operations {
             };
         };
     };
+    usage_list_tenant_costs: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description Which one `spend` compares */
+                currency?: string;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Such as 2026-11, in UTC; absent: the one that runs */
+                month?: string | null;
+                /** @description On this plan */
+                plan?: string | null;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description By what; with - the other way round. `spend` compares what was spent this month in `currency`, `requests` those of today. */
+                sort?: "created" | "-created" | "name" | "-name" | "spend" | "-spend" | "requests" | "-requests";
+                /** @description Of this status */
+                status?: ("active" | "suspended") | null;
+                /** @description Only this tenant's (id) */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantCostsPage"];
+                };
+            };
+        };
+    };
+    credits_list_all_credits: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantCreditPage"];
+                };
+            };
+        };
+    };
     operations_engine: {
         parameters: {
             query?: never;
@@ -8913,6 +9486,10 @@ export interface operations {
                 limit?: number;
                 /** @description Of this month, such as "2026-11" */
                 period?: string | null;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description By what; with - the other way round. `total` compares within a currency, one currency after the other. */
+                sort?: "created" | "-created" | "due" | "-due" | "number" | "-number" | "total" | "-total";
                 /** @description Of this status */
                 status?: ("draft" | "final" | "void") | null;
                 /** @description Only this tenant's (id) */
@@ -9216,6 +9793,46 @@ export interface operations {
             };
         };
     };
+    ledger_list_accounts: {
+        parameters: {
+            query: {
+                /** @description Of this name: `unbilled` is used and on no invoice yet */
+                account: "unbilled" | "receivable" | "cash" | "tax" | "rounding" | "promotion" | "credit:granted" | "credit:bought" | "credit:lapsed";
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description Within each currency; -: largest first */
+                sort?: "balance" | "-balance";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantAccounts"];
+                };
+            };
+        };
+    };
     ledger_reverse_transaction: {
         parameters: {
             query?: never;
@@ -9353,7 +9970,16 @@ export interface operations {
     };
     admin_list_plans: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description By what; with - the other way round */
+                sort?: "name" | "-name" | "tenants" | "-tenants";
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -9417,7 +10043,28 @@ export interface operations {
     };
     billing_list_prices: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description An adapter's (its id) */
+                adapter?: string | null;
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description In this one */
+                currency?: string | null;
+                /** @description How many at most; absent: all of them */
+                limit?: number | null;
+                /** @description A base model's */
+                model?: string | null;
+                /** @description A plan's */
+                plan?: string | null;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description With -: the newest first */
+                sort?: "effective_from" | "-effective_from";
+                /** @description As it is now */
+                status?: ("announced" | "in_force" | "ended") | null;
+                /** @description A tenant's own (its id) */
+                tenant?: string | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -9545,7 +10192,12 @@ export interface operations {
     };
     billing_preview_price: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many tenants at most; absent: all */
+                limit?: number | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -9923,8 +10575,18 @@ export interface operations {
             query?: {
                 /** @description Give the items after the one with this id */
                 after?: string | null;
+                /** @description Which one `spend` compares */
+                currency?: string;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description On this plan */
+                plan?: string | null;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description By what; with - the other way round. `spend` compares what was spent this month in `currency`, `requests` those of today. */
+                sort?: "created" | "-created" | "name" | "-name" | "spend" | "-spend" | "requests" | "-requests";
+                /** @description Of this status */
+                status?: ("active" | "suspended") | null;
             };
             header?: never;
             path?: never;

@@ -25,6 +25,8 @@ METERS: tuple[Meter, ...] = get_args(Meter)
 HELD_METERS: tuple[Meter, ...] = METERS[4:]
 """Of what is held over a time, by no request and in no class."""
 
+Status = Literal["announced", "in_force", "ended"]
+
 ANY_CLASS = ""
 """The class of a price for each class without one of its own; that of what is held."""
 
@@ -67,6 +69,11 @@ class PriceList:
         """Of the class, else of any class. None where nothing says what the first unit costs."""
         found = self.tiers.get((meter, class_)) or self.tiers.get((meter, ANY_CLASS))
         return found if found and found[0].from_quantity == 0 else None
+
+    def status_at(self, at: datetime) -> Status:
+        if at < self.effective_from:
+            return "announced"
+        return "in_force" if self.holds_at(at) else "ended"
 
     def holds_at(self, at: datetime) -> bool:
         return self.effective_from <= at and (self.effective_to is None or at < self.effective_to)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform import paging
 from tenora_platform.billing.price_lists import (
     HELD_METERS,
     METERS,
     Meter,
     PriceList,
     Scope,
+    Status,
     Tier,
     Tiers,
 )
@@ -30,6 +33,21 @@ from tenora_platform.usage.tables import (
 )
 
 _LOCK = "tenora:prices"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which price lists; None: any."""
+
+    now: datetime
+    q: str | None = None
+    tenant: str | None = None
+    plan: str | None = None
+    model: str | None = None
+    adapter: str | None = None
+    currency: str | None = None
+    status: Status | None = None
+    sort: str = "effective_from"
 
 
 async def lock_prices(session: AsyncSession, *, to_change: bool) -> None:
@@ -63,7 +81,54 @@ async def price_lists(
         query = query.where(
             or_(PriceVersionRow.tenant_id.is_(None), PriceVersionRow.tenant_id.in_(tenants))
         )
-    versions = (await session.scalars(query)).all()
+    return await _with_tiers(session, (await session.scalars(query)).all())
+
+
+async def page_of_price_lists(
+    session: AsyncSession, chosen: Chosen, *, after: str | None, limit: int | None
+) -> list[tuple[PriceList, str | None, str | None]]:
+    """Each with the names of its tenant and adapter, by when they begin; one more than `limit`.
+    None that was withdrawn."""
+    row = PriceVersionRow
+    query = (
+        select(row, TenantRow.name, AdapterRow.name)
+        .outerjoin(TenantRow, TenantRow.id == row.tenant_id)
+        .outerjoin(AdapterRow, AdapterRow.id == row.adapter_id)
+        .where(row.withdrawn_at.is_(None))
+        .where(*_chosen(chosen))
+    )
+    begins = select(row.effective_from).where(row.id == after).scalar_subquery()
+    _, descending = paging.split(chosen.sort)
+    order = paging.Order(row.effective_from.expression, row.id.expression, descending, begins)
+    rows = (await session.execute(paging.page(query, order, after=after, limit=limit))).all()
+    lists = await _with_tiers(session, [found[0] for found in rows])
+    return [(price, found[1], found[2]) for price, found in zip(lists, rows, strict=True)]
+
+
+def _chosen(chosen: Chosen) -> list[ColumnElement[bool]]:
+    row = PriceVersionRow
+    searched = (TenantRow.name, AdapterRow.name, row.id, row.tenant_id, row.plan, row.model)
+    found = paging.having(chosen.q, *searched)
+    for column, value in (
+        (row.tenant_id, chosen.tenant),
+        (row.plan, chosen.plan),
+        (row.model, chosen.model),
+        (row.adapter_id, chosen.adapter),
+        (row.currency, chosen.currency),
+    ):
+        if value is not None:
+            found.append(column == value)
+    if chosen.status == "announced":
+        found.append(row.effective_from > chosen.now)
+    if chosen.status in ("in_force", "ended"):
+        ended = row.effective_to.is_not(None) & (row.effective_to <= chosen.now)
+        found += [ended] if chosen.status == "ended" else [row.effective_from <= chosen.now, ~ended]
+    return found
+
+
+async def _with_tiers(
+    session: AsyncSession, versions: Sequence[PriceVersionRow]
+) -> list[PriceList]:
     tiers = await _tiers(session, [version.id for version in versions])
     return [
         PriceList(

@@ -4,14 +4,15 @@ them are in `usage.routes`."""
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.billing import prices, quantities, repository, service
 from tenora_platform.billing.preview import dues, preview
-from tenora_platform.billing.price_lists import PriceList, Scope
+from tenora_platform.billing.price_lists import PriceList, Scope, Status
+from tenora_platform.billing.repository import Chosen
 from tenora_platform.billing.schemas import (
     MissingPrices,
     PricePreview,
@@ -20,6 +21,7 @@ from tenora_platform.billing.schemas import (
     PriceVersion,
     PriceVersionCreate,
     PriceVersionList,
+    PriceVersionListed,
     TenantPrice,
     TenantPriceList,
     shown,
@@ -28,12 +30,34 @@ from tenora_platform.db import Database
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.invoices.period import end_of, midnight
 from tenora_platform.operators.roles import MONEY_READERS
-from tenora_platform.schemas import Deleted
+from tenora_platform.paging import Asked
+from tenora_platform.schemas import After, Deleted
 from tenora_platform.state import AdminSession, State
+from tenora_platform.tenants.listing import names_of
 from tenora_platform.usage.occupancy import rate_waiting_occupancy
 
 router = APIRouter(tags=["billing"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
+
+
+async def chosen_prices(
+    q: Asked = None,
+    tenant: Annotated[str | None, Query(description="A tenant's own (its id)")] = None,
+    plan: Annotated[str | None, Query(description="A plan's")] = None,
+    model: Annotated[str | None, Query(description="A base model's")] = None,
+    adapter: Annotated[str | None, Query(description="An adapter's (its id)")] = None,
+    currency: Annotated[str | None, Query(pattern="^[A-Z]{3}$", description="In this one")] = None,
+    status: Annotated[Status | None, Query(description="As it is now")] = None,
+    sort: Annotated[
+        Literal["effective_from", "-effective_from"], Query(description="With -: the newest first")
+    ] = "effective_from",
+) -> Chosen:
+    """`q` is a part of a name or id of what the list holds for, or of its own."""
+    now = datetime.now(UTC)
+    return Chosen(now, q, tenant, plan, model, adapter, currency, status, sort)
+
+
+ChosenPrices = Annotated[Chosen, Depends(chosen_prices)]
 
 
 @router.get("/v1/prices")
@@ -54,10 +78,18 @@ async def list_own_prices(state: State, tenant: UsageTenant) -> TenantPriceList:
 
 
 @router.get("/admin/v1/prices", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def list_prices(session: AdminSession) -> PriceVersionList:
-    """Every price list there was, is and will be, oldest first; none that was withdrawn."""
-    found = await repository.price_lists(session)
-    return PriceVersionList(data=[PriceVersion.of(price) for price in found])
+async def list_prices(
+    session: AdminSession,
+    chosen: ChosenPrices,
+    after: After = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=100, description="How many at most; absent: all of them")
+    ] = None,
+) -> PriceVersionList:
+    """Price lists that there were, are and will be, oldest first; none that was withdrawn."""
+    found = await repository.page_of_price_lists(session, chosen, after=after, limit=limit)
+    rows = [PriceVersionListed.of_row(*each, chosen.now) for each in found]
+    return PriceVersionList.of(rows, len(rows) if limit is None else limit)
 
 
 @router.post("/admin/v1/prices", status_code=201, dependencies=[Depends(require_role("billing"))])
@@ -113,11 +145,19 @@ async def add_missing_prices(
 
 
 @router.post("/admin/v1/prices/preview", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def preview_price(body: PricePreviewCreate, session: AdminSession) -> PricePreview:
+async def preview_price(
+    body: PricePreviewCreate,
+    session: AdminSession,
+    after: After = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=1000, description="How many tenants at most; absent: all")
+    ] = None,
+) -> PricePreview:
     """What a month's usage would have cost each tenant by a list like this, had it held for all of
     the month, beside what it did cost; nothing is changed. It takes over what its scope covers,
     unless a more specific list rated it. `due_before` and `due_after` are with what lists include
-    and ask for at least."""
+    and ask for at least. Sums are of all tenants; `limit` bounds how many are listed, by id, and
+    `after` is the last one of the page before."""
     month = _month(body.month)
     new = PriceList(
         id="",
@@ -135,7 +175,12 @@ async def preview_price(body: PricePreviewCreate, session: AdminSession) -> Pric
     changes = preview(new, used)
     until = midnight(end_of(month))
     plans = await quantities.plans_of(session, until, changes)
-    return PricePreview.of(f"{month:%Y-%m}", changes, dues(new, until, lists, plans, changes))
+    found = PricePreview.of(f"{month:%Y-%m}", changes, dues(new, until, lists, plans, changes))
+    found.take(after, limit)
+    names = await names_of(session, [each.tenant for each in found.data])
+    for each in found.data:
+        each.tenant_name = names.get(each.tenant)
+    return found
 
 
 def _month(text: str | None) -> date:

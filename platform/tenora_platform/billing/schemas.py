@@ -16,10 +16,11 @@ from tenora_platform.billing.price_lists import (
     METERS,
     Meter,
     PriceList,
+    Status,
     Tier,
     Tiers,
 )
-from tenora_platform.schemas import Body
+from tenora_platform.schemas import Body, IdItem, ListPage
 from tenora_platform.times import BodyTime
 
 Price = Annotated[Decimal, Field(ge=0, max_digits=20, decimal_places=6)]
@@ -244,9 +245,30 @@ class PriceVersion(BaseModel):
         return cls(**shown(price))
 
 
-class PriceVersionList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[PriceVersion]
+class PriceVersionListed(PriceVersion, IdItem):
+    """With the names of its tenant and adapter, if it is of one. `no` is what invoices' lines call
+    `price_version`."""
+
+    no: int
+    status: Status
+    tenant_name: str | None
+    adapter_name: str | None
+
+    @classmethod
+    def of_row(
+        cls, price: PriceList, tenant_name: str | None, adapter_name: str | None, now: datetime
+    ) -> PriceVersionListed:
+        return cls(
+            **shown(price),
+            no=price.no,
+            status=price.status_at(now),
+            tenant_name=tenant_name,
+            adapter_name=adapter_name,
+        )
+
+
+class PriceVersionList(ListPage[PriceVersionListed]):
+    pass
 
 
 class TenantPrice(PriceVersion):
@@ -316,6 +338,7 @@ class TenantPreview(BaseModel):
     """`before` and `after` are of the usage alone."""
 
     tenant: str
+    tenant_name: str | None = None
     before: dict[str, str]
     after: dict[str, str]
     due_before: dict[str, str]
@@ -335,6 +358,13 @@ class PricePreview(BaseModel):
     due_before: dict[str, str]
     due_after: dict[str, str]
     data: list[TenantPreview]
+    has_more: bool = False
+
+    def take(self, after: str | None, limit: int | None) -> None:
+        """Leave of the list what comes behind the tenant `after`, at most `limit`."""
+        rest = [each for each in self.data if after is None or each.tenant > after]
+        self.data = rest[:limit]
+        self.has_more = len(self.data) < len(rest)
 
     @classmethod
     def of(

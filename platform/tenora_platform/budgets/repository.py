@@ -19,6 +19,8 @@ from tenora_platform.billing.rating import exact_sum
 from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.budgets.accounts import Charge
 from tenora_platform.budgets.tables import CreditGrantRow
+from tenora_platform.paging import having
+from tenora_platform.tenants.tables import TenantRow
 from tenora_platform.times import LATEST
 from tenora_platform.usage.ids import event_of, event_text, occupancy_of, occupancy_text
 from tenora_platform.usage.reading import Span as Rest
@@ -202,6 +204,22 @@ async def grants(
         .order_by(CreditGrantRow.created_at, CreditGrantRow.id)
     )
     return list(await session.scalars(query.with_for_update() if lock else query))
+
+
+async def page_of_grants(
+    session: AsyncSession, *, asked: str | None, after: str | None, limit: int
+) -> list[tuple[CreditGrantRow, str]]:
+    """Of all tenants, each with its tenant's name, newest first; one more than `limit`."""
+    query = (
+        select(CreditGrantRow, TenantRow.name)
+        .join(TenantRow, TenantRow.id == CreditGrantRow.tenant_id)
+        .where(*having(asked, TenantRow.name, TenantRow.id, CreditGrantRow.id, CreditGrantRow.note))
+        .order_by(CreditGrantRow.id.desc())
+        .limit(limit + 1)
+    )
+    if after is not None:
+        query = query.where(CreditGrantRow.id < after)
+    return [(grant, name) for grant, name in await session.execute(query)]
 
 
 async def list_grants(

@@ -10,10 +10,17 @@ from redis.exceptions import RedisError
 from tenora_platform.auth import CurrentAdmin, require_role
 from tenora_platform.budgets import repository
 from tenora_platform.budgets.grants import Grant, grant_credit
-from tenora_platform.budgets.schemas import CreditCreate, CreditGrant, CreditPage
+from tenora_platform.budgets.schemas import (
+    CreditCreate,
+    CreditGrant,
+    CreditPage,
+    TenantCredit,
+    TenantCreditPage,
+)
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import NotFoundError
 from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
 from tenora_platform.tenants.repository import get_tenant
@@ -21,6 +28,7 @@ from tenora_platform.tenants.repository import get_tenant
 router = APIRouter(
     prefix="/admin/v1/tenants/{tenant_id}/credits", tags=["credits"], route_class=EdgeRoute
 )
+of_all = APIRouter(prefix="/admin/v1/credits", tags=["credits"], route_class=EdgeRoute)
 
 
 @router.post("", status_code=201, dependencies=[Depends(require_role("billing"))])
@@ -57,3 +65,17 @@ async def list_credits(
         raise NotFoundError(f"There is no tenant {tenant_id!r}.")
     rows = await repository.list_grants(session, tenant_id, after=after, limit=limit)
     return CreditPage.of([CreditGrant.model_validate(row) for row in rows], limit)
+
+
+@of_all.get("", dependencies=[Depends(require_role(*MONEY_READERS))])
+async def list_all_credits(
+    session: AdminSession, q: Asked = None, after: After = None, limit: Limit = 20
+) -> TenantCreditPage:
+    """Every tenant's grants, newest first. `q` is a part of the tenant's name, an id or the
+    note."""
+    rows = await repository.page_of_grants(session, asked=q, after=after, limit=limit)
+    shown = [
+        TenantCredit(**CreditGrant.model_validate(row).model_dump(), tenant_name=name)
+        for row, name in rows
+    ]
+    return TenantCreditPage.of(shown, limit)

@@ -103,3 +103,11 @@ class CreditGrant(IdItem):
 
 class CreditPage(ListPage[CreditGrant]):
     pass
+
+
+class TenantCredit(CreditGrant):
+    tenant_name: str
+
+
+class TenantCreditPage(ListPage[TenantCredit]):
+    pass

@@ -6,11 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from typing import Any
 
-from sqlalchemy import ARRAY, Text, and_, any_, delete, exists, func, literal, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    DateTime,
+    Text,
+    and_,
+    any_,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform import paging
 from tenora_platform.budgets.tables import CreditGrantRow
 from tenora_platform.invoices.tables import (
     BillingProfileRow,
@@ -35,6 +51,8 @@ class Filter:
     status: str | None = None
     kind: str | None = None
     drafts: bool = True
+    q: str | None = None  # a part of the number, of the tenant's name or of an id
+    sort: str = "-created"  # also due, total (of one currency after the other), number
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +171,16 @@ async def get(
 async def list_invoices(
     session: AsyncSession, chosen: Filter, *, after: str | None, limit: int
 ) -> list[InvoiceRow]:
-    """Newest first; one more than `limit`."""
-    query = select(InvoiceRow).order_by(InvoiceRow.id.desc()).limit(limit + 1)
+    """In the order that was chosen; one more than `limit`."""
+    query = select(InvoiceRow).where(
+        *paging.having(
+            chosen.q,
+            InvoiceRow.number,
+            InvoiceRow.buyer["tenant"].astext,
+            InvoiceRow.id,
+            InvoiceRow.tenant_id,
+        )
+    )
     for column, value in (
         (InvoiceRow.tenant_id, chosen.tenant_id),
         (InvoiceRow.period, chosen.period),
@@ -165,9 +191,25 @@ async def list_invoices(
             query = query.where(column == value)
     if not chosen.drafts:
         query = query.where(InvoiceRow.status != "draft")
-    if after is not None:
-        query = query.where(InvoiceRow.id < after)
-    return list(await session.scalars(query))
+    order = _order(chosen.sort, after)
+    return list(await session.scalars(paging.page(query, order, after=after, limit=limit)))
+
+
+def _order(sort: str, after: str | None) -> paging.Order:
+    by, descending = paging.split(sort)
+    keys: dict[str, ColumnElement[Any]] = {
+        # A number counts up within its series, so its length comes first.
+        "number": func.row(func.coalesce(func.length(InvoiceRow.number), 0), InvoiceRow.number),
+        "due": func.coalesce(InvoiceRow.due_at, literal("infinity", DateTime(timezone=True))),
+        "total": func.row(InvoiceRow.currency, InvoiceRow.total),
+    }
+    if by == "created":  # ids are made in time's order, also that of a draft that is gone
+        of_after = select(literal(after, Text)).scalar_subquery()
+        return paging.Order(
+            InvoiceRow.id.expression, InvoiceRow.id.expression, descending, of_after
+        )
+    of_after = select(keys[by]).where(InvoiceRow.id == after).scalar_subquery()
+    return paging.Order(keys[by], InvoiceRow.id.expression, descending, of_after)
 
 
 async def lines_of(

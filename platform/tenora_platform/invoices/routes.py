@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
@@ -32,6 +32,7 @@ from tenora_platform.invoices.schemas import (
 )
 from tenora_platform.invoices.service import InvoiceService
 from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, AppState, State
 from tenora_platform.tenants.repository import get_tenant
@@ -46,6 +47,14 @@ Biller = Depends(require_role("billing"))
 Period = Annotated[PeriodName | None, Query(description='Of this month, such as "2026-11"')]
 OfStatus = Annotated[Status | None, Query(alias="status", description="Of this status")]
 OfKind = Annotated[Kind | None, Query(alias="kind", description="Invoices or credit notes")]
+
+InvoiceSort = Annotated[
+    Literal["created", "-created", "due", "-due", "number", "-number", "total", "-total"],
+    Query(
+        description="By what; with - the other way round. `total` compares within a currency, one "
+        "currency after the other."
+    ),
+]
 
 
 async def service_of(session: AdminSession, state: State, admin: CurrentAdmin) -> InvoiceService:
@@ -97,11 +106,15 @@ async def list_all_invoices(
     period: Period = None,
     status: OfStatus = None,
     kind: OfKind = None,
+    q: Asked = None,
+    sort: InvoiceSort = "-created",
     after: After = None,
     limit: Limit = 20,
 ) -> InvoicePage:
-    """Invoices and credit notes, newest first, drafts among them."""
-    chosen = Filter(tenant, first_day(period) if period else None, status, kind)
+    """Invoices and credit notes, newest first unless `sort` says otherwise, drafts among them. `q`
+    is a part of the number, the tenant's name or an id."""
+    of_period = first_day(period) if period else None
+    chosen = Filter(tenant, of_period, status, kind, q=q, sort=sort)
     return await views.page(session, chosen, after=after, limit=limit)
 
 

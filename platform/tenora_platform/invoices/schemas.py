@@ -124,13 +124,15 @@ class Payment(IdItem):
 
 
 class InvoiceSummary(IdItem):
-    """An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back."""
+    """An invoice, or a credit note to one (`of_invoice`), whose amounts are what is given back.
+    `tenant_name` is as it was when the invoice was made."""
 
     object: Literal["invoice"] = "invoice"
     kind: Kind
     status: Status
     number: str | None
     tenant_id: str
+    tenant_name: str | None
     period: str
     start: date
     end: date
@@ -168,6 +170,7 @@ class InvoiceSummary(IdItem):
         return {
             **{name: getattr(row, name) for name in same.split()},
             **{name: shown(amount, row.currency) for name, amount in money.items()},
+            "tenant_name": row.buyer.get("tenant"),
             "period": name_of(row.period),
             "start": row.period,
             "end": end_of(row.period),

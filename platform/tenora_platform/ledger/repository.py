@@ -11,6 +11,7 @@ from decimal import Decimal
 from sqlalchemy import ARRAY, Text, any_, func, insert, literal, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform import paging
 from tenora_platform.ledger.chain import Line
 from tenora_platform.ledger.tables import (
     LedgerAccountRow,
@@ -18,6 +19,7 @@ from tenora_platform.ledger.tables import (
     LedgerEntryRow,
     LedgerTransactionRow,
 )
+from tenora_platform.tenants.tables import TenantRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,54 @@ async def balances(
         .order_by(LedgerAccountRow.currency, LedgerAccountRow.name)
     )
     return [(account, balance) for account, balance in await session.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """All tenants' accounts of one name that are not at 0. `q`: a part of the tenant's name or
+    id."""
+
+    name: str
+    q: str | None = None
+    sort: str = "-balance"
+
+
+AccountOf = tuple[LedgerAccountRow, LedgerBalanceRow, str]
+"""An account, what it comes to, and its tenant's name."""
+
+
+async def page_of_accounts(
+    session: AsyncSession, chosen: Accounts, *, after: str | None, limit: int
+) -> list[AccountOf]:
+    """By currency, and in it by balance; one more than `limit`. `after` is an account's id."""
+    key = func.row(LedgerAccountRow.currency, LedgerBalanceRow.balance)
+    _, descending = paging.split(chosen.sort)
+    place = (
+        _accounts(select(key), Accounts(chosen.name))
+        .where(LedgerAccountRow.id.cast(Text) == after)
+        .scalar_subquery()
+    )
+    query = _accounts(select(LedgerAccountRow, LedgerBalanceRow, TenantRow.name), chosen)
+    order = paging.Order(key, LedgerAccountRow.id.cast(Text), descending, place)
+    rows = await session.execute(paging.page(query, order, after=after, limit=limit))
+    return [(account, balance, name) for account, balance, name in rows]
+
+
+async def totals_of_accounts(session: AsyncSession, chosen: Accounts) -> dict[str, Decimal]:
+    """By currency, over all pages."""
+    query = _accounts(select(LedgerAccountRow.currency, func.sum(LedgerBalanceRow.balance)), chosen)
+    query = query.group_by(LedgerAccountRow.currency).order_by(LedgerAccountRow.currency)
+    return dict((await session.execute(query)).all())
+
+
+def _accounts(query: paging.Rows, chosen: Accounts) -> paging.Rows:
+    return (
+        query.select_from(LedgerAccountRow)
+        .join(LedgerBalanceRow, LedgerBalanceRow.account_id == LedgerAccountRow.id)
+        .join(TenantRow, TenantRow.id == LedgerAccountRow.tenant_id)
+        .where(LedgerAccountRow.name == chosen.name, LedgerBalanceRow.balance != 0)
+        .where(*paging.having(chosen.q, TenantRow.name, TenantRow.id))
+    )
 
 
 async def count_of_day(session: AsyncSession, tenant_id: str, kind: str, day: date) -> int:

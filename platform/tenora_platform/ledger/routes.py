@@ -4,7 +4,7 @@ here, but for reversals by hand."""
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,14 +21,22 @@ from tenora_platform.ledger.schemas import (
     LedgerPage,
     LedgerTransaction,
     ReversalBody,
+    TenantAccount,
+    TenantAccounts,
 )
 from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
 from tenora_platform.tenants.repository import get_tenant
+from tenora_platform.usage.service import money
 
 router = APIRouter(tags=["ledger"], route_class=EdgeRoute)
 UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
+AccountName = Literal[
+    "unbilled", "receivable", "cash", "tax", "rounding", "promotion",
+    "credit:granted", "credit:bought", "credit:lapsed",
+]  # fmt: skip
 _READERS = [Depends(require_role(*MONEY_READERS))]
 
 
@@ -69,6 +77,31 @@ async def list_balances(tenant_id: str, session: AdminSession) -> LedgerBalances
     return LedgerBalances(
         data=[LedgerBalance.of(account, balance) for account, balance in found],
         days_due=await due.days_of(session, tenant_id),
+    )
+
+
+@router.get("/admin/v1/ledger/accounts", dependencies=_READERS)
+async def list_accounts(
+    session: AdminSession,
+    account: Annotated[
+        AccountName, Query(description="Of this name: `unbilled` is used and on no invoice yet")
+    ],
+    q: Asked = None,
+    sort: Annotated[
+        Literal["balance", "-balance"], Query(description="Within each currency; -: largest first")
+    ] = "-balance",
+    after: After = None,
+    limit: Limit = 20,
+) -> TenantAccounts:
+    """One account over all tenants, those at 0 left out: what is not invoiced yet, what is owed,
+    what is left of credit."""
+    chosen = repository.Accounts(account, q, sort)
+    found = await repository.page_of_accounts(session, chosen, after=after, limit=limit)
+    totals = await repository.totals_of_accounts(session, chosen)
+    return TenantAccounts.of(
+        [TenantAccount.of(*each) for each in found],
+        limit,
+        totals={currency: money(amount) for currency, amount in totals.items()},
     )
 
 

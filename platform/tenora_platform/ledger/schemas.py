@@ -80,6 +80,38 @@ class LedgerBalance(BaseModel):
         )
 
 
+class TenantAccount(IdItem):
+    """One tenant's account of the name that was asked for."""
+
+    object: Literal["ledger_account"] = "ledger_account"
+    tenant_id: str
+    tenant_name: str
+    account: str
+    nature: Nature
+    currency: str
+    balance: str
+    entries: int
+
+    @classmethod
+    def of(cls, account: LedgerAccountRow, balance: LedgerBalanceRow, tenant_name: str) -> Self:
+        return cls(
+            id=str(account.id),
+            tenant_id=account.tenant_id,
+            tenant_name=tenant_name,
+            account=account.name,
+            nature=nature_of(account.name),
+            currency=account.currency,
+            balance=money(balance.balance),
+            entries=balance.entries,
+        )
+
+
+class TenantAccounts(ListPage[TenantAccount]):
+    """`totals`: of all of them, by currency; debit is above 0."""
+
+    totals: dict[str, str]
+
+
 class LedgerBalances(BaseModel):
     """Balances of a currency add up to 0. `days_due`: days whose usage is not all posted yet."""
 

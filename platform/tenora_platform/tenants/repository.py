@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, ScalarSelect, Text, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform import paging
 from tenora_platform.locks import lock
 from tenora_platform.tenants.tables import ApiKeyRow, PlanRow, TenantRow
 
@@ -35,12 +39,48 @@ async def put_plan(session: AsyncSession, name: str, values: dict[str, object]) 
     return (await session.scalars(statement)).one()
 
 
-async def list_tenants(session: AsyncSession, *, after: str | None, limit: int) -> list[TenantRow]:
-    """Newest first; one more than `limit`."""
-    query = select(TenantRow).order_by(TenantRow.id.desc()).limit(limit + 1)
-    if after is not None:
-        query = query.where(TenantRow.id < after)
-    return list(await session.scalars(query))
+@dataclass(frozen=True, slots=True)
+class OnPlan:
+    """How many tenants a plan has."""
+
+    all: int
+    suspended: int
+
+
+async def page_of_plans(
+    session: AsyncSession, *, asked: str | None, sort: str, after: str | None, limit: int
+) -> list[tuple[PlanRow, OnPlan]]:
+    """By name or by how many tenants it has (`tenants`), from behind the plan of that name; one
+    more than `limit`."""
+    by, descending = paging.split(sort)
+    tenants = (
+        select(
+            TenantRow.plan,
+            func.count().label("all"),
+            func.count().filter(TenantRow.status == "suspended").label("suspended"),
+        )
+        .group_by(TenantRow.plan)
+        .subquery()
+    )
+    every, suspended = (func.coalesce(tenants.c[each], 0) for each in ("all", "suspended"))
+    query = (
+        select(PlanRow, every, suspended)
+        .outerjoin(tenants, tenants.c.plan == PlanRow.name)
+        .where(*paging.having(asked, PlanRow.name))
+    )
+    key: ColumnElement[Any] = every if by == "tenants" else PlanRow.name.expression
+    of_after: ScalarSelect[Any] = select(literal(after, Text)).scalar_subquery()
+    if by == "tenants":
+        counted = select(func.count()).select_from(TenantRow).where(TenantRow.plan == after)
+        of_after = counted.scalar_subquery()
+    order = paging.Order(key, PlanRow.name.expression, descending, of_after)
+    rows = await session.execute(paging.page(query, order, after=after, limit=limit))
+    return [(plan, OnPlan(count, of_them)) for plan, count, of_them in rows]
+
+
+async def lock_tenant_name(session: AsyncSession, name: str) -> None:
+    """Until the transaction ends: two that make tenants of one name know of each other."""
+    await lock(session, f"tenant_name:{name.lower()}")
 
 
 async def get_tenant(

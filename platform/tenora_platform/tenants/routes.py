@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from tenora_platform.auth import (
     CurrentAdmin,
@@ -13,22 +14,33 @@ from tenora_platform.auth import (
 )
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Limit
 from tenora_platform.state import AdminSession, State
-from tenora_platform.tenants import repository
+from tenora_platform.tenants import listing, repository
+from tenora_platform.tenants.listing import Chosen, Spent
+from tenora_platform.tenants.ranks import this_month
 from tenora_platform.tenants.schemas import (
     Plan,
     PlanBody,
     PlanList,
+    PlanListed,
     Tenant,
     TenantChange,
     TenantCreate,
+    TenantListed,
     TenantPage,
 )
 from tenora_platform.tenants.service import TenantService
+from tenora_platform.tenants.tables import TenantRow
+from tenora_platform.usage.service import money
 
 router = APIRouter(prefix="/admin/v1", tags=["admin"], route_class=EdgeRoute)
 
+PlanSort = Annotated[
+    Literal["name", "-name", "tenants", "-tenants"],
+    Query(description="By what; with - the other way round"),
+]
 PlanName = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
@@ -36,15 +48,47 @@ async def admin_service(session: AdminSession, state: State, admin: CurrentAdmin
     return TenantService(session, audit=state.audit, actor=admin.actor)
 
 
+async def chosen_tenants(
+    q: Asked = None,
+    plan: Annotated[str | None, Query(max_length=200, description="On this plan")] = None,
+    status: Annotated[listing.Status | None, Query(description="Of this status")] = None,
+    sort: Annotated[
+        listing.Sort,
+        Query(
+            description="By what; with - the other way round. `spend` compares what was spent this "
+            "month in `currency`, `requests` those of today."
+        ),
+    ] = "-created",
+    currency: Annotated[
+        str, Query(pattern="^[A-Z]{3}$", description="Which one `spend` compares")
+    ] = "USD",
+) -> Chosen:
+    """`q` is a part of the name or id."""
+    return Chosen(q=q, plan=plan, status=status, sort=sort, currency=currency)
+
+
+ChosenTenants = Annotated[Chosen, Depends(chosen_tenants)]
 # Function scope, as the sessions have.
 AdminTenants = Annotated[TenantService, Depends(admin_service, scope="function")]
 
 
 @router.get("/plans", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def list_plans(session: AdminSession) -> PlanList:
-    """Every plan, by name."""
-    plans = await repository.list_plans(session)
-    return PlanList(data=[Plan.of(plan_terms(plan)) for plan in plans])
+async def list_plans(
+    session: AdminSession,
+    q: Asked = None,
+    sort: PlanSort = "name",
+    after: After = None,
+    limit: Limit = 100,
+) -> PlanList:
+    """Plans by name, or by how many tenants they have. `after` is a plan's name."""
+    found = await repository.page_of_plans(session, asked=q, sort=sort, after=after, limit=limit)
+    shown = [
+        PlanListed.of(
+            plan_terms(plan), id=plan.name, tenants=on.all, tenants_suspended=on.suspended
+        )
+        for plan, on in found
+    ]
+    return PlanList.of(shown, limit)
 
 
 @router.put("/plans/{name}", dependencies=[Depends(require_role("operator"))])
@@ -58,15 +102,40 @@ async def put_plan(
 
 
 @router.post("/tenants", status_code=201, dependencies=[Depends(require_role("operator"))])
-async def create_tenant(body: TenantCreate, service: AdminTenants) -> Tenant:
-    return Tenant.model_validate(await service.create_tenant(body))
+async def create_tenant(body: TenantCreate, service: AdminTenants, answer: Response) -> Tenant:
+    """A new tenant. A name that others have is taken, and `x-tenora-warning` says whose it is too;
+    with `if_name_exists: "refuse"` it is 409 `tenant_name_exists` instead, with their ids in the
+    message and, by commas, in `error.tenants`."""
+    row = await service.create_tenant(body)
+    if same := await service.namesakes(row.name, but=row.id):
+        answer.headers["x-tenora-warning"] = f"this name is also that of {', '.join(same)}"
+    return Tenant.model_validate(row)
 
 
 @router.get("/tenants", dependencies=[Depends(require_role(*MONEY_READERS))])
-async def list_tenants(session: AdminSession, after: After = None, limit: Limit = 20) -> TenantPage:
-    """Newest first."""
-    rows = await repository.list_tenants(session, after=after, limit=limit)
-    return TenantPage.of([Tenant.model_validate(row) for row in rows], limit)
+async def list_tenants(
+    session: AdminSession,
+    state: State,
+    chosen: ChosenTenants,
+    after: After = None,
+    limit: Limit = 20,
+) -> TenantPage:
+    """Newest first, unless `sort` says otherwise, each with what it has spent this month (UTC). The
+    order by `spend` or `requests` may be some seconds old; what is shown is not."""
+    days = this_month(datetime.now(UTC))
+    rows = await listing.page(session, state.ranks, chosen, days, after=after, limit=limit)
+    spent = await listing.spent(session, [row.id for row in rows], days)
+    shown = [_listed(row, spent[row.id]) for row in rows]
+    return TenantPage.of(shown, limit, total=await listing.count(session, chosen))
+
+
+def _listed(row: TenantRow, spent: Spent) -> TenantListed:
+    return TenantListed(
+        **Tenant.model_validate(row).model_dump(),
+        spend_month={currency: money(amount) for currency, amount in spent.amounts.items()},
+        unrated_events=spent.unrated,
+        requests_today=spent.requests_today,
+    )
 
 
 @router.get("/tenants/{tenant_id}", dependencies=[Depends(require_role(*MONEY_READERS))])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tenora_engine.request import LateAction
 from tenora_platform.auth import BudgetAction, PlanTerms, Scope, Tier
-from tenora_platform.schemas import Body, IdItem, Item, ListPage, Name, PreviousSecret
+from tenora_platform.schemas import Body, IdItem, ListPage, Name, PreviousSecret
 from tenora_platform.times import BodyTime
 
 Weight = Annotated[float, Field(ge=0.01, le=100)]
@@ -77,9 +77,10 @@ class Plan(PlanBody):
     tiers: list[Tier]
 
     @classmethod
-    def of(cls, terms: PlanTerms) -> Self:
+    def of(cls, terms: PlanTerms, **more: Any) -> Self:
         return cls.model_validate(
             {
+                **more,
                 "name": terms.name,
                 "sla_class": terms.sla_class,
                 "tiers": list(terms.tiers),
@@ -93,15 +94,25 @@ class Plan(PlanBody):
         )
 
 
-class PlanList(Item):
-    object: Literal["list"] = "list"
-    data: list[Plan]
+class PlanListed(Plan, IdItem):
+    """With how many tenants are on it, and how many of them are suspended. `id` is its name."""
+
+    tenants: int
+    tenants_suspended: int
+
+
+class PlanList(ListPage[PlanListed]):
+    pass
 
 
 class TenantCreate(Body):
+    """A name is a label, and two tenants may have one. `if_name_exists: "refuse"` makes that 409
+    `tenant_name_exists`, which names those that have it."""
+
     name: Name
     plan: Name = "standard"
     trust_group: Name | None = None
+    if_name_exists: Literal["allow", "refuse"] = "allow"
 
 
 class TenantChange(Body):
@@ -125,8 +136,20 @@ class Tenant(IdItem):
     updated_at: datetime
 
 
-class TenantPage(ListPage[Tenant]):
-    pass
+class TenantListed(Tenant):
+    """`spend_month`: what it has used since the month (UTC) began, by currency, in exact decimal
+    strings; `unrated_events` of it wait for a price. `requests_today`: those that have ended since
+    midnight, UTC."""
+
+    spend_month: dict[str, str]
+    unrated_events: int
+    requests_today: int
+
+
+class TenantPage(ListPage[TenantListed]):
+    """`total`: how many tenants fit what was asked for."""
+
+    total: int
 
 
 class ApiKeyCreate(Body):

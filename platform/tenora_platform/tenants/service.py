@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
-from tenora_platform.errors import BadRequestError, NotFoundError
+from tenora_platform.errors import BadRequestError, ConflictError, NotFoundError
 from tenora_platform.ids import new_id
-from tenora_platform.tenants import repository
+from tenora_platform.tenants import listing, repository
 from tenora_platform.tenants.schemas import (
     PlanBody,
     TenantChange,
@@ -52,8 +52,19 @@ class TenantService:
         return row
 
     async def create_tenant(self, body: TenantCreate) -> TenantRow:
-        """Raises BadRequestError for an unknown plan."""
+        """Raises BadRequestError for an unknown plan; ConflictError for a name that is taken, if
+        the body wants that refused."""
         await self._require_plan(body.plan)
+        await repository.lock_tenant_name(self._session, body.name)
+        same = await self.namesakes(body.name)
+        if same and body.if_name_exists == "refuse":
+            raise ConflictError(
+                f"There is a tenant called {body.name!r} already: {', '.join(same)}. Choose another"
+                ' name, or send if_name_exists: "allow" to make a second one of this name.',
+                param="name",
+                code="tenant_name_exists",
+                details={"tenants": ",".join(same)},
+            )
         row = TenantRow(
             id=new_id("tenant"), name=body.name, plan=body.plan, trust_group=body.trust_group
         )
@@ -69,6 +80,10 @@ class TenantService:
             after=_told(row),
         )
         return row
+
+    async def namesakes(self, name: str, *, but: str | None = None) -> list[str]:
+        """The ids of those that have this name, in any case, the oldest first."""
+        return [each for each in await listing.named(self._session, name) if each != but]
 
     async def tenant(self, tenant_id: str, *, lock: bool = False) -> TenantRow:
         """Raises NotFoundError."""

@@ -49,8 +49,11 @@ function useTenantMutation<Input, Output>(
 export function useCreateTenant(onDone: (tenant: Tenant) => void) {
   const { client } = useApi();
   return useTenantMutation(
-    async (body: { name: string; plan: string }) =>
-      required((await client.POST("/admin/v1/tenants", { body })).data),
+    async (tenant: { name: string; plan: string }) =>
+      required(
+        (await client.POST("/admin/v1/tenants", { body: { ...tenant, if_name_exists: "allow" } }))
+          .data,
+      ),
     onDone,
   );
 }
