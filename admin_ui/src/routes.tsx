@@ -3,6 +3,7 @@
 import {
   IconChartBar,
   IconCpu,
+  IconFileInvoice,
   IconKey,
   IconMessages,
   IconStack2,
@@ -60,6 +61,11 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: SPEND,
       Icon: IconChartBar,
     }),
+    page("/invoices", "Invoices", ["usage"], () => import("./tenant/invoices/Page"), {
+      group: SPEND,
+      Icon: IconFileInvoice,
+    }),
+    page("/invoices/:invoice", "Invoice", ["usage"], () => import("./tenant/invoices/InvoicePage")),
     page("/keys", "Keys", ["keys"], () => import("./tenant/keys/Page"), {
       group: SETTLE,
       Icon: IconKey,
