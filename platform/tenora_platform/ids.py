@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from datetime import datetime
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _ID = re.compile(f"([a-z][a-z0-9]*)_([0-7][{_ALPHABET}]{{25}})")
@@ -29,6 +30,11 @@ def new_id(kind: str) -> str:
 def new_ulid() -> str:
     """An id without its kind."""
     return _encode(time.time_ns() // 1_000_000, 10) + _encode(secrets.randbits(80), 16)
+
+
+def first_id(kind: str, at: datetime) -> str:
+    """What sorts before every id of this kind that is made from `at` on, and after those before."""
+    return f"{kind}_{_encode(int(at.timestamp() * 1000), 10)}{'0' * 16}"
 
 
 def ulid_text(number: int) -> str:

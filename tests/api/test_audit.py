@@ -289,3 +289,82 @@ async def test_entries_from_before_still_verify(api: Api) -> None:
     assert (entry["before"], entry["after"]) == (None, None)
     await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"name": "after it"})
     assert await verdict(api) is None
+
+
+async def found(api: Api, key: str | None, **query: str) -> list[dict[str, Any]]:
+    """The entries, of the tenant's list or of the operator's."""
+    path = "/v1/audit_logs" if key else "/admin/v1/audit_logs"
+    answer = await api.call(key or ADMIN_KEY, "GET", path, params=query)
+    assert answer.status_code == 200, answer.text
+    data: list[dict[str, Any]] = answer.json()["data"]
+    return data
+
+
+async def test_the_log_is_searched_by_who_what_and_when(api: Api) -> None:
+    tenant, other = await api.new_tenant(), await api.new_tenant()
+    mine = (await api.call(tenant.key, "POST", "/v1/api_keys", json={"name": "ci"})).json()["id"]
+    await api.call(tenant.key, "DELETE", f"/v1/api_keys/{mine}")
+    whole = await found(api, tenant.key)
+    assert [each["action"] for each in whole] == [
+        "api_key.revoke",
+        "api_key.create",
+        "api_key.create",
+        "tenant.create",
+    ]
+    by_part = {
+        "REVOKE": whole[:1],
+        mine: whole[:2],
+        f"api_key:{tenant.key_id}": whole[:2],
+        str(whole[3]["request_id"]): whole[3:],
+        "100%": [],
+        "_": whole,
+        other.id: [],
+    }
+    for part, expected in by_part.items():
+        assert await found(api, tenant.key, q=part) == expected, part
+    assert await found(api, tenant.key, action="api_key.") == whole[:3]
+    assert await found(api, tenant.key, action="api_key.create") == whole[1:3]
+    assert await found(api, tenant.key, action="api_key") == []
+    assert await found(api, tenant.key, order="asc") == whole[::-1]
+    first, second = (whole[at]["at"] for at in (2, 1))
+    assert await found(api, tenant.key, start=second) == whole[:2]
+    assert await found(api, tenant.key, end=second) == whole[2:]
+    assert await found(api, tenant.key, start=first, end=second) == whole[2:3]
+    assert await found(api, tenant.key, end="2001-01-01T00:00:00Z") == []
+    assert await found(api, None, q=mine) == [
+        each | {"actor_name": each["actor_name"]} for each in whole[:2]
+    ]
+    refused = await api.call(tenant.key, "GET", "/v1/audit_logs?order=up")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "order")
+
+
+async def test_pages_of_a_search_hold_every_entry_once(api: Api) -> None:
+    tenant = await api.new_tenant()
+    for at in range(7):
+        await api.call(tenant.key, "POST", "/v1/api_keys", json={"name": f"{at}"})
+    for order in ("asc", "desc"):
+        query = {"q": "api_key.create", "order": order, "limit": "3"}
+        seen: list[int] = []
+        while True:
+            page = (await api.call(tenant.key, "GET", "/v1/audit_logs", params=query)).json()
+            seen += [each["seq"] for each in page["data"]]
+            if not page["has_more"]:
+                break
+            query["after"] = page["last_id"]
+        assert seen == sorted(range(2, 10), reverse=order == "desc")
+
+
+async def test_actors_have_names(api: Api) -> None:
+    """What keys are called now. A tenant sees of the operator only that it was the operator."""
+    tenant = await api.new_tenant()
+    made = {"name": "Olga's laptop", "role": "operator"}
+    admin = (await api.admin("POST", "/admin/v1/admin_keys", json=made)).json()
+    path = f"/admin/v1/tenants/{tenant.id}/api_keys"
+    by_admin = (await api.call(admin["key"], "POST", path, json={"name": "robot"})).json()
+    await api.call(by_admin["key"], "POST", "/v1/api_keys", json={})
+    names = [each["actor_name"] for each in await found(api, tenant.key, limit="2")]
+    assert names == ["robot", "operator"]
+    names = [each["actor_name"] for each in await found(api, None, tenant_id=tenant.id, limit="2")]
+    assert names == ["robot", "Olga's laptop"]
+    own = await found(api, None, operator="true", limit="100")
+    assert {each["chain"] for each in own} == {"operator"}

@@ -99,7 +99,8 @@ export interface paths {
         };
         /**
          * List Entries
-         * @description What was done, by whom, from where, to what; newest first.
+         * @description What was done, by whom, from where, to what; newest first if not said otherwise. `q` looks in
+         *     actors, actions, targets and ids.
          */
         get: operations["audit_list_entries"];
         put?: never;
@@ -1897,7 +1898,7 @@ export interface paths {
         };
         /**
          * List Keys
-         * @description This tenant's keys, without their secrets.
+         * @description This tenant's keys, without their secrets; `q` looks in names, prefixes and ids.
          */
         get: operations["api_keys_list_keys"];
         put?: never;
@@ -1971,8 +1972,9 @@ export interface paths {
         };
         /**
          * List Own Entries
-         * @description What was done to the tenant's keys, adapters and settings, by whom, from where; newest
-         *     first. What the operator did to them is among it.
+         * @description What was done to the tenant's keys, adapters and settings, by whom, from where; newest first
+         *     if not said otherwise. What the operator did to them is among it. `q` looks in actors, actions,
+         *     targets and ids.
          */
         get: operations["audit_list_own_entries"];
         put?: never;
@@ -2778,7 +2780,8 @@ export interface paths {
         };
         /**
          * List Webhook Deliveries
-         * @description What became of each event, newest first; `state=dead`: what was given up after a day.
+         * @description What became of each event, newest first if not said otherwise; `state=dead`: what was given
+         *     up after a day. `q` looks in types, ids and what went wrong.
          */
         get: operations["webhooks_list_webhook_deliveries"];
         put?: never;
@@ -3500,13 +3503,16 @@ export interface components {
          * AuditEntry
          * @description `details` is all that was hashed; `before` and `after` are out of it: the target as it was
          *     and as it is (null: it did not exist, or does not any more; both are null in old entries), and
-         *     the address that it was asked from (null: by the platform itself).
+         *     the address that it was asked from (null: by the platform itself). `actor_name` is what the
+         *     actor is called now: an email, a key's name, or null where nobody knows.
          */
         AuditEntry: {
             /** Action */
             action: string;
             /** Actor */
             actor: string;
+            /** Actor Name */
+            actor_name?: string | null;
             /** Address */
             address: string | null;
             /** After */
@@ -5489,12 +5495,17 @@ export interface components {
          * LimitsView
          * @description A tenant's plan, what it limits, and what is used now. `key` null: the key has no limits of
          *     its own. `local`: Redis is away, and the server counts by each of its processes alone.
+         *     `adapter_bytes_used` counts open uploads; null, as `adapters_used`: the database is away.
          */
         LimitsView: {
             /** Adapter Bytes */
             adapter_bytes: number | null;
+            /** Adapter Bytes Used */
+            adapter_bytes_used: number | null;
             /** Adapters */
             adapters: number | null;
+            /** Adapters Used */
+            adapters_used: number | null;
             /** Budget */
             budget: string | null;
             /** Budgets */
@@ -8996,12 +9007,25 @@ export interface operations {
     audit_list_entries: {
         parameters: {
             query?: {
+                /** @description Only this one, or those that begin so: api_key.create, api_key. */
                 action?: string | null;
+                /** @description Only by this one, such as person:person_... */
                 actor?: string | null;
                 /** @description Give the items after the one with this id */
                 after?: string | null;
+                /** @description Before this */
+                end?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description Only the operator's chain */
+                operator?: boolean;
+                /** @description By time */
+                order?: "asc" | "desc";
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description From here on */
+                start?: string | null;
+                /** @description Only on this one, by its id */
                 target?: string | null;
                 tenant_id?: string | null;
             };
@@ -10720,6 +10744,12 @@ export interface operations {
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description By what, with - from the largest on */
+                sort?: "created" | "-created" | "name" | "-name" | "last_used" | "-last_used";
+                /** @description Only those that are good, or those that were revoked or have expired */
+                state?: ("active" | "ended") | null;
             };
             header?: never;
             path: {
@@ -11468,6 +11498,8 @@ export interface operations {
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
             };
             header?: never;
             path?: never;
@@ -11632,8 +11664,14 @@ export interface operations {
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description By time */
+                order?: "asc" | "desc";
+                /** @description Only what has this in it */
+                q?: string | null;
                 /** @description Only of this state, such as dead */
                 state?: ("waiting" | "delivered" | "dead") | null;
+                /** @description Only of events of this type, such as invoice.final */
+                type?: string | null;
             };
             header?: never;
             path: {
@@ -12874,6 +12912,12 @@ export interface operations {
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description By what, with - from the largest on */
+                sort?: "created" | "-created" | "name" | "-name" | "last_used" | "-last_used";
+                /** @description Only those that are good, or those that were revoked or have expired */
+                state?: ("active" | "ended") | null;
             };
             header?: never;
             path?: never;
@@ -13069,12 +13113,23 @@ export interface operations {
     audit_list_own_entries: {
         parameters: {
             query?: {
+                /** @description Only this one, or those that begin so: api_key.create, api_key. */
                 action?: string | null;
+                /** @description Only by this one, such as person:person_... */
                 actor?: string | null;
                 /** @description Give the items after the one with this id */
                 after?: string | null;
+                /** @description Before this */
+                end?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description By time */
+                order?: "asc" | "desc";
+                /** @description Only what has this in it */
+                q?: string | null;
+                /** @description From here on */
+                start?: string | null;
+                /** @description Only on this one, by its id */
                 target?: string | null;
             };
             header?: never;
@@ -14545,6 +14600,8 @@ export interface operations {
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description Only what has this in it */
+                q?: string | null;
             };
             header?: never;
             path?: never;
@@ -14709,8 +14766,14 @@ export interface operations {
                 after?: string | null;
                 /** @description How many items to give at most */
                 limit?: number;
+                /** @description By time */
+                order?: "asc" | "desc";
+                /** @description Only what has this in it */
+                q?: string | null;
                 /** @description Only of this state, such as dead */
                 state?: ("waiting" | "delivered" | "dead") | null;
+                /** @description Only of events of this type, such as invoice.final */
+                type?: string | null;
             };
             header?: never;
             path: {

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform import paging
 from tenora_platform.audit.tables import AuditRow
+from tenora_platform.ids import first_id
 
 
 async def last_of(session: AsyncSession, chain: str) -> AuditRow | None:
@@ -31,30 +35,63 @@ async def walk(session: AsyncSession, batch: int = 500) -> AsyncIterator[AuditRo
         session.expunge_all()  # a long log need not fit into memory
 
 
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """What of the log is wanted; None: whatever it is. `asked` is a part of an actor, an action, a
+    target, a request's id or an entry's; `action` ending in a dot begins one (`api_key.`)."""
+
+    tenant_id: str | None = None
+    operator: bool = False  # only the operator's chain
+    action: str | None = None
+    actor: str | None = None
+    target: str | None = None
+    asked: str | None = None
+    start: datetime | None = None
+    end: datetime | None = None  # exclusive
+
+
+_CLOCKS = timedelta(minutes=10)
+"""How far apart an entry's id and its time may be made, by processes whose clocks differ."""
+
+
 async def list_entries(
-    session: AsyncSession,
-    *,
-    tenant_id: str | None,
-    action: str | None,
-    after: str | None,
-    limit: int,
-    actor: str | None = None,
-    target: str | None = None,
+    session: AsyncSession, wanted: Filter, *, oldest_first: bool, after: str | None, limit: int
 ) -> list[AuditRow]:
-    """Newest first; ids sort by time, so `after` is a place in the list. One more than `limit`
-    is fetched, to know whether there is more."""
-    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
-    if tenant_id is not None:
-        query = query.where(AuditRow.tenant_id == tenant_id)
-    if action is not None:
-        query = query.where(AuditRow.action == action)
-    if actor is not None:
-        query = query.where(AuditRow.actor == actor)
-    if target is not None:
-        query = query.where(AuditRow.target == target)
+    """By time; ids sort by it, so `after` is a place in the list. One more than `limit` is fetched,
+    to know whether there is more."""
+    query = _filtered(select(AuditRow), wanted)
     if after is not None:
-        query = query.where(AuditRow.id < after)
-    return list(await session.scalars(query))
+        query = query.where(AuditRow.id > after if oldest_first else AuditRow.id < after)
+    order = AuditRow.id.asc() if oldest_first else AuditRow.id.desc()
+    return list(await session.scalars(query.order_by(order).limit(limit + 1)))
+
+
+def _filtered(query: Select[tuple[AuditRow]], wanted: Filter) -> Select[tuple[AuditRow]]:
+    for column in (AuditRow.tenant_id, AuditRow.actor, AuditRow.target):
+        value = getattr(wanted, column.key)
+        if value is not None:
+            query = query.where(column == value)
+    if wanted.operator:
+        query = query.where(AuditRow.tenant_id.is_(None))
+    if wanted.action is not None:
+        whole = not wanted.action.endswith(".")
+        begins = AuditRow.action.startswith(wanted.action, autoescape=True)
+        query = query.where(AuditRow.action == wanted.action if whole else begins)
+    # By the id as well, of which there is an index.
+    if wanted.start is not None:
+        first = first_id("audit", wanted.start - _CLOCKS)
+        query = query.where(AuditRow.at >= wanted.start, AuditRow.id >= first)
+    if wanted.end is not None:
+        last = first_id("audit", wanted.end + _CLOCKS)
+        query = query.where(AuditRow.at < wanted.end, AuditRow.id < last)
+    columns = (
+        AuditRow.actor,
+        AuditRow.action,
+        AuditRow.target,
+        AuditRow.request_id,
+        AuditRow.id,
+    )
+    return query.where(*paging.having(wanted.asked, *columns))
 
 
 async def next_entries(

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
+from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from tenora_platform.audit import repository
+from tenora_platform.audit.actors import names_of
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.audit.service import OPERATOR
 from tenora_platform.auth import TenantContext, require_role, require_scope
@@ -16,59 +18,98 @@ from tenora_platform.db import Database
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.ledger.verify import problems
 from tenora_platform.operators.roles import READERS
-from tenora_platform.schemas import After, Limit
+from tenora_platform.paging import Asked
+from tenora_platform.schemas import After, Limit, Order
 from tenora_platform.state import AdminSession, State, TenantSession
+from tenora_platform.times import QueryTime
 
 _NAMED_MAX = 20
 _EXPORTED_AT_ONCE = 500
 router = APIRouter(tags=["audit"], route_class=EdgeRoute)
 
 
+Action = Annotated[
+    str | None, Query(description="Only this one, or those that begin so: api_key.create, api_key.")
+]
+Actor = Annotated[str | None, Query(description="Only by this one, such as person:person_...")]
+Target = Annotated[str | None, Query(description="Only on this one, by its id")]
+Start = Annotated[QueryTime | None, Query(description="From here on")]
+End = Annotated[QueryTime | None, Query(description="Before this")]
+
+
 @router.get("/v1/audit_logs")
 async def list_own_entries(
     session: TenantSession,
     tenant: Annotated[TenantContext, Depends(require_scope("keys"))],
-    action: str | None = None,
-    actor: str | None = None,
-    target: str | None = None,
+    action: Action = None,
+    actor: Actor = None,
+    target: Target = None,
+    asked: Asked = None,
+    start: Start = None,
+    end: End = None,
+    order: Order = "desc",
     after: After = None,
     limit: Limit = 50,
 ) -> AuditPage:
-    """What was done to the tenant's keys, adapters and settings, by whom, from where; newest
-    first. What the operator did to them is among it."""
-    rows = await repository.list_entries(
-        session,
+    """What was done to the tenant's keys, adapters and settings, by whom, from where; newest first
+    if not said otherwise. What the operator did to them is among it. `q` looks in actors, actions,
+    targets and ids."""
+    wanted = repository.Filter(
         tenant_id=tenant.tenant_id,
         action=action,
         actor=actor,
         target=target,
-        after=after,
-        limit=limit,
+        asked=asked,
+        start=start,
+        end=end,
     )
-    return AuditPage.of([AuditEntry.of(row) for row in rows], limit)
+    return await _page(session, wanted, order, after, limit, by_operator=False)
 
 
 @router.get("/admin/v1/audit_logs", dependencies=[Depends(require_role(*READERS))])
 async def list_entries(
     session: AdminSession,
     tenant_id: str | None = None,
-    action: str | None = None,
-    actor: str | None = None,
-    target: str | None = None,
+    operator: Annotated[bool, Query(description="Only the operator's chain")] = False,
+    action: Action = None,
+    actor: Actor = None,
+    target: Target = None,
+    asked: Asked = None,
+    start: Start = None,
+    end: End = None,
+    order: Order = "desc",
     after: After = None,
     limit: Limit = 50,
 ) -> AuditPage:
-    """What was done, by whom, from where, to what; newest first."""
-    rows = await repository.list_entries(
-        session,
+    """What was done, by whom, from where, to what; newest first if not said otherwise. `q` looks in
+    actors, actions, targets and ids."""
+    wanted = repository.Filter(
         tenant_id=tenant_id,
+        operator=operator,
         action=action,
         actor=actor,
         target=target,
-        after=after,
-        limit=limit,
+        asked=asked,
+        start=start,
+        end=end,
     )
-    return AuditPage.of([AuditEntry.of(row) for row in rows], limit)
+    return await _page(session, wanted, order, after, limit, by_operator=True)
+
+
+async def _page(
+    session: AsyncSession,
+    wanted: repository.Filter,
+    order: str,
+    after: str | None,
+    limit: int,
+    *,
+    by_operator: bool,
+) -> AuditPage:
+    rows = await repository.list_entries(
+        session, wanted, oldest_first=order == "asc", after=after, limit=limit
+    )
+    names = await names_of(session, {row.actor for row in rows}, by_operator=by_operator)
+    return AuditPage.of([AuditEntry.of(row, names.get(row.actor)) for row in rows], limit)
 
 
 @router.get(

@@ -15,7 +15,8 @@ from tenora_platform.schemas import IdItem, ListPage
 class AuditEntry(IdItem):
     """`details` is all that was hashed; `before` and `after` are out of it: the target as it was
     and as it is (null: it did not exist, or does not any more; both are null in old entries), and
-    the address that it was asked from (null: by the platform itself)."""
+    the address that it was asked from (null: by the platform itself). `actor_name` is what the
+    actor is called now: an email, a key's name, or null where nobody knows."""
 
     object: Literal["audit_log"] = "audit_log"
     tenant_id: str | None
@@ -23,6 +24,7 @@ class AuditEntry(IdItem):
     seq: int
     at: datetime
     actor: str
+    actor_name: str | None = None
     action: str
     target: str
     before: dict[str, Any] | None
@@ -34,11 +36,13 @@ class AuditEntry(IdItem):
     hash: str
 
     @classmethod
-    def of(cls, row: AuditRow) -> Self:
+    def of(cls, row: AuditRow, actor_name: str | None = None) -> Self:
         details = json.loads(row.details)
         columns = {column.key: getattr(row, column.key) for column in AuditRow.__table__.columns}
         changes = {name: details.get(name) for name in ("before", "after", "address")}
-        return cls.model_validate(columns | changes | {"details": details})
+        return cls.model_validate(
+            columns | changes | {"details": details, "actor_name": actor_name}
+        )
 
 
 class AuditPage(ListPage[AuditEntry]):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from sqlalchemy.exc import SQLAlchemyError
 
-from tenora_platform.auth import CurrentTenant
+from tenora_platform.auth import CurrentTenant, TenantContext
 from tenora_platform.budgets.schemas import budget_views
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.limits.schemas import KeyLimitsView, LimitsView, ParallelLimit, RateLimit
 from tenora_platform.limits.uses import LimitUse, ScopeUse
-from tenora_platform.state import State
+from tenora_platform.registry import repository
+from tenora_platform.state import AppState, State
 
 router = APIRouter(prefix="/v1/limits", tags=["limits"], route_class=EdgeRoute)
 
@@ -20,6 +22,7 @@ async def show(tenant: CurrentTenant, state: State) -> LimitsView:
     now = await state.limits.now(tenant)
     budgets, credit = budget_views(await state.budgets.levels(tenant))
     plan = tenant.plan
+    adapters_used, bytes_used = await _stored(tenant, state)
     return LimitsView(
         plan=plan.name,
         sla_class=plan.sla_class,
@@ -32,11 +35,23 @@ async def show(tenant: CurrentTenant, state: State) -> LimitsView:
         key=None if now.key is None else _of_key(now.key),
         local=now.local,
         adapters=plan.adapters,
+        adapters_used=adapters_used,
         adapter_bytes=plan.adapter_bytes,
+        adapter_bytes_used=bytes_used,
         budget=plan.budget,
         budgets=budgets,
         credit=credit,
     )
+
+
+async def _stored(tenant: TenantContext, state: AppState) -> tuple[int | None, int | None]:
+    """Adapters and their bytes. What else is shown is in Redis, and is shown without these too."""
+    try:
+        async with state.db.tenant_session(tenant.tenant_id) as session:
+            count = await repository.adapter_count(session, tenant.tenant_id)
+            return count, await repository.stored_bytes(session, tenant.tenant_id)
+    except SQLAlchemyError:
+        return None, None
 
 
 def _of_key(use: ScopeUse) -> KeyLimitsView:

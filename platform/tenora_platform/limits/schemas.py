@@ -36,7 +36,8 @@ class KeyLimitsView(BaseModel):
 
 class LimitsView(BaseModel):
     """A tenant's plan, what it limits, and what is used now. `key` null: the key has no limits of
-    its own. `local`: Redis is away, and the server counts by each of its processes alone."""
+    its own. `local`: Redis is away, and the server counts by each of its processes alone.
+    `adapter_bytes_used` counts open uploads; null, as `adapters_used`: the database is away."""
 
     object: Literal["limits"] = "limits"
     plan: str
@@ -50,7 +51,9 @@ class LimitsView(BaseModel):
     key: KeyLimitsView | None
     local: bool
     adapters: int | None
+    adapters_used: int | None
     adapter_bytes: int | None
+    adapter_bytes_used: int | None
     budget: Decimal | None
     budgets: list[BudgetView]  # of the plan and of the key that asks
     credit: CreditView | None  # of a tenant that prepays

@@ -9,8 +9,10 @@ from fastapi import APIRouter, Depends
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import READERS
+from tenora_platform.paging import Asked
 from tenora_platform.schemas import After, Deleted, Limit, Rotation
 from tenora_platform.state import AdminSession, AppState, State, TenantSession
+from tenora_platform.tenants.key_listing import KeySort, KeyState, Wanted
 from tenora_platform.tenants.key_service import ApiKeyService
 from tenora_platform.tenants.schemas import (
     ApiKey,
@@ -27,6 +29,18 @@ admin = APIRouter(
 )
 own = APIRouter(prefix="/v1/api_keys", tags=["api_keys"], route_class=EdgeRoute)
 
+
+async def wanted_keys(
+    asked: Asked = None,
+    state: KeyState = None,
+    sort: KeySort = "-created",
+    after: After = None,
+    limit: Limit = 20,
+) -> Wanted:
+    return Wanted(asked, state, sort, after, limit)
+
+
+WantedKeys = Annotated[Wanted, Depends(wanted_keys)]
 KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 MAY_READ = [Depends(require_role(*READERS))]
 MAY_WRITE = [Depends(require_role("operator"))]
@@ -65,8 +79,8 @@ async def create_tenant_key(keys: TenantsKeys, body: ApiKeyCreate | None = None)
 
 
 @admin.get("", dependencies=MAY_READ)
-async def list_tenant_keys(keys: TenantsKeys, after: After = None, limit: Limit = 20) -> ApiKeyPage:
-    return ApiKeyPage.of(await keys.page(after, limit), limit)
+async def list_tenant_keys(keys: TenantsKeys, wanted: WantedKeys) -> ApiKeyPage:
+    return await keys.page(wanted)
 
 
 @admin.get("/{key_id}", dependencies=MAY_READ)
@@ -111,9 +125,9 @@ async def create_key(keys: OwnKeys, body: ApiKeyCreate | None = None) -> NewApiK
 
 
 @own.get("")
-async def list_keys(keys: OwnKeys, after: After = None, limit: Limit = 20) -> ApiKeyPage:
-    """This tenant's keys, without their secrets."""
-    return ApiKeyPage.of(await keys.page(after, limit), limit)
+async def list_keys(keys: OwnKeys, wanted: WantedKeys) -> ApiKeyPage:
+    """This tenant's keys, without their secrets; `q` looks in names, prefixes and ids."""
+    return await keys.page(wanted)
 
 
 @own.get("/{key_id}")

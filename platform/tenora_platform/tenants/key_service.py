@@ -17,11 +17,13 @@ from tenora_platform.ids import new_id
 from tenora_platform.kept_keys import new_secret, require_future, rotate, told
 from tenora_platform.secret import ServerSecret
 from tenora_platform.tenants import repository
+from tenora_platform.tenants.key_listing import Wanted, list_keys
 from tenora_platform.tenants.key_terms import KeyTerms, require_within
 from tenora_platform.tenants.schemas import (
     ApiKey,
     ApiKeyChange,
     ApiKeyCreate,
+    ApiKeyPage,
     KeyLimits,
     NewApiKey,
 )
@@ -49,10 +51,9 @@ class ApiKeyService:
         self._actor = actor
         self._asker_id = asker_id
 
-    async def page(self, after: str | None, limit: int) -> list[ApiKey]:
-        """Newest first, ended ones included; one more than `limit`."""
-        rows = await repository.list_keys(self._session, self._tenant_id, after=after, limit=limit)
-        return [ApiKey.model_validate(row) for row in rows]
+    async def page(self, wanted: Wanted) -> ApiKeyPage:
+        rows = await list_keys(self._session, self._tenant_id, wanted)
+        return ApiKeyPage.of([ApiKey.model_validate(row) for row in rows], wanted.limit)
 
     async def get(self, key_id: str) -> ApiKey:
         """Raises NotFoundError."""

@@ -89,21 +89,6 @@ async def get_tenant(
     return await session.get(TenantRow, tenant_id, with_for_update=lock or None)
 
 
-async def list_keys(
-    session: AsyncSession, tenant_id: str, *, after: str | None, limit: int
-) -> list[ApiKeyRow]:
-    """Newest first, revoked ones included; one more than `limit`."""
-    query = (
-        select(ApiKeyRow)
-        .where(ApiKeyRow.tenant_id == tenant_id)
-        .order_by(ApiKeyRow.id.desc())
-        .limit(limit + 1)
-    )
-    if after is not None:
-        query = query.where(ApiKeyRow.id < after)
-    return list(await session.scalars(query))
-
-
 async def get_key(
     session: AsyncSession, tenant_id: str, key_id: str, *, lock: bool = False
 ) -> ApiKeyRow | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import ARRAY, Text, any_, delete, func, literal, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tenora_platform import paging
 from tenora_platform.events.tables import EventRow
 from tenora_platform.ids import new_id
 from tenora_platform.webhooks.tables import (
@@ -16,6 +18,18 @@ from tenora_platform.webhooks.tables import (
     WebhookEndpointRow,
     WebhookQueueRow,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveriesWanted:
+    """Which of an endpoint's; None: all. `asked`: a part of an event's type or id, of the
+    delivery's own, or of what went wrong."""
+
+    state: str | None = None
+    type: str | None = None
+    asked: str | None = None
+    oldest_first: bool = False
+
 
 AT_ONCE_OF_ONE = 4
 """Deliveries to one endpoint that are claimed at a time: a slow one keeps no other waiting."""
@@ -37,14 +51,21 @@ async def get_endpoint(
 
 
 async def list_endpoints(
-    session: AsyncSession, tenant_id: str | None, *, after: str | None = None, limit: int
+    session: AsyncSession,
+    tenant_id: str | None,
+    *,
+    asked: str | None = None,
+    after: str | None = None,
+    limit: int,
 ) -> list[WebhookEndpointRow]:
-    """Newest first; one more than `limit`."""
+    """Newest first; one more than `limit`. `asked`: a part of URL, description or id."""
+    columns = (WebhookEndpointRow.url, WebhookEndpointRow.description, WebhookEndpointRow.id)
     query = (
         select(WebhookEndpointRow)
         .where(
             WebhookEndpointRow.tenant_id.is_not_distinct_from(tenant_id),
             WebhookEndpointRow.deleted_at.is_(None),
+            *paging.having(asked, *columns),
         )
         .order_by(WebhookEndpointRow.id.desc())
         .limit(limit + 1)
@@ -58,22 +79,34 @@ async def list_deliveries(
     session: AsyncSession,
     endpoint_id: str,
     *,
-    state: str | None,
+    wanted: DeliveriesWanted,
     after: str | None,
     limit: int,
 ) -> list[tuple[WebhookDeliveryRow, str]]:
-    """With the event's type; newest first, one more than `limit`."""
+    """With the event's type; by time, one more than `limit`."""
+    by_id = WebhookDeliveryRow.id
     query = (
         select(WebhookDeliveryRow, EventRow.type)
         .join(EventRow, EventRow.id == WebhookDeliveryRow.event_id)
-        .where(WebhookDeliveryRow.endpoint_id == endpoint_id)
-        .order_by(WebhookDeliveryRow.id.desc())
+        .where(
+            WebhookDeliveryRow.endpoint_id == endpoint_id,
+            *paging.having(
+                wanted.asked,
+                EventRow.type,
+                by_id,
+                WebhookDeliveryRow.event_id,
+                WebhookDeliveryRow.last_error,
+            ),
+        )
+        .order_by(by_id.asc() if wanted.oldest_first else by_id.desc())
         .limit(limit + 1)
     )
-    if state is not None:
-        query = query.where(WebhookDeliveryRow.state == state)
+    if wanted.state is not None:
+        query = query.where(WebhookDeliveryRow.state == wanted.state)
+    if wanted.type is not None:
+        query = query.where(EventRow.type == wanted.type)
     if after is not None:
-        query = query.where(WebhookDeliveryRow.id < after)
+        query = query.where(by_id > after if wanted.oldest_first else by_id < after)
     return [(row, type_) for row, type_ in await session.execute(query)]
 
 

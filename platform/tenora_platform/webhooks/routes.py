@@ -11,9 +11,11 @@ from fastapi import APIRouter, Depends, Query
 from tenora_platform.auth import CurrentAdmin, TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.operators.roles import READERS
-from tenora_platform.schemas import After, Deleted, Limit, Rotation
+from tenora_platform.paging import Asked
+from tenora_platform.schemas import After, Deleted, Limit, Order, Rotation
 from tenora_platform.state import AdminSession, State
 from tenora_platform.webhooks import schemas
+from tenora_platform.webhooks.repository import DeliveriesWanted
 from tenora_platform.webhooks.service import WebhookService
 from tenora_platform.webhooks.signing import SecretBox
 
@@ -21,6 +23,19 @@ KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 OfState = Annotated[
     schemas.State | None, Query(alias="state", description="Only of this state, such as dead")
 ]
+OfType = Annotated[
+    str | None,
+    Query(alias="type", description="Only of events of this type, such as invoice.final"),
+]
+
+
+async def wanted_deliveries(
+    state: OfState = None, type: OfType = None, asked: Asked = None, order: Order = "desc"
+) -> DeliveriesWanted:
+    return DeliveriesWanted(state=state, type=type, asked=asked, oldest_first=order == "asc")
+
+
+Deliveries = Annotated[DeliveriesWanted, Depends(wanted_deliveries)]
 
 
 async def tenants_service(state: State, tenant: KeysTenant) -> AsyncIterator[WebhookService]:
@@ -59,10 +74,10 @@ _OWN, _ALL = "/v1/webhook_endpoints", "/admin/v1/webhook_endpoints"
 
 @router.get(_OWN)
 async def list_webhook_endpoints(
-    service: Own, after: After = None, limit: Limit = 20
+    service: Own, asked: Asked = None, after: After = None, limit: Limit = 20
 ) -> schemas.WebhookEndpointPage:
     """Newest first, without their secrets."""
-    return await service.page(after, limit)
+    return await service.page(asked, after, limit)
 
 
 @router.post(_OWN, status_code=201)
@@ -102,10 +117,11 @@ async def delete_webhook_endpoint(endpoint_id: str, service: Own) -> Deleted:
 
 @router.get(_OWN + "/{endpoint_id}/deliveries")
 async def list_webhook_deliveries(
-    endpoint_id: str, service: Own, state: OfState = None, after: After = None, limit: Limit = 20
+    endpoint_id: str, service: Own, wanted: Deliveries, after: After = None, limit: Limit = 20
 ) -> schemas.WebhookDeliveryPage:
-    """What became of each event, newest first; `state=dead`: what was given up after a day."""
-    return await service.deliveries(endpoint_id, state, after, limit)
+    """What became of each event, newest first if not said otherwise; `state=dead`: what was given
+    up after a day. `q` looks in types, ids and what went wrong."""
+    return await service.deliveries(endpoint_id, wanted, after, limit)
 
 
 @router.post(_OWN + "/{endpoint_id}/deliveries/{delivery_id}/resend")
@@ -124,10 +140,10 @@ async def resend_dead_webhooks(endpoint_id: str, service: Own) -> schemas.Resent
 
 @router.get(_ALL, dependencies=[Reader])
 async def list_operator_webhook_endpoints(
-    service: Operators, after: After = None, limit: Limit = 20
+    service: Operators, asked: Asked = None, after: After = None, limit: Limit = 20
 ) -> schemas.WebhookEndpointPage:
     """The operator's own, newest first; tenants' are theirs."""
-    return await service.page(after, limit)
+    return await service.page(asked, after, limit)
 
 
 @router.post(_ALL, status_code=201, dependencies=[Writer])
@@ -169,11 +185,11 @@ async def delete_operator_webhook_endpoint(endpoint_id: str, service: Operators)
 async def list_operator_webhook_deliveries(
     endpoint_id: str,
     service: Operators,
-    state: OfState = None,
+    wanted: Deliveries,
     after: After = None,
     limit: Limit = 20,
 ) -> schemas.WebhookDeliveryPage:
-    return await service.deliveries(endpoint_id, state, after, limit)
+    return await service.deliveries(endpoint_id, wanted, after, limit)
 
 
 @router.post(_ALL + "/{endpoint_id}/deliveries/{delivery_id}/resend", dependencies=[Writer])

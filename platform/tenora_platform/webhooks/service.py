@@ -41,9 +41,9 @@ class WebhookService:
     tenant_id: str | None
     private: bool
 
-    async def page(self, after: str | None, limit: int) -> WebhookEndpointPage:
+    async def page(self, asked: str | None, after: str | None, limit: int) -> WebhookEndpointPage:
         rows = await repository.list_endpoints(
-            self.session, self.tenant_id, after=after, limit=limit
+            self.session, self.tenant_id, asked=asked, after=after, limit=limit
         )
         return WebhookEndpointPage.of([_view(row) for row in rows], limit)
 
@@ -115,12 +115,16 @@ class WebhookService:
         await self._note("webhook_endpoint.delete", row, before, None)
 
     async def deliveries(
-        self, endpoint_id: str, state: str | None, after: str | None, limit: int
+        self,
+        endpoint_id: str,
+        wanted: repository.DeliveriesWanted,
+        after: str | None,
+        limit: int,
     ) -> WebhookDeliveryPage:
         """Raises NotFoundError."""
         row = await self._row(endpoint_id)
         found = await repository.list_deliveries(
-            self.session, row.id, state=state, after=after, limit=limit
+            self.session, row.id, wanted=wanted, after=after, limit=limit
         )
         return WebhookDeliveryPage.of([delivery_view(*each) for each in found], limit)
 
