@@ -7,11 +7,18 @@ Forms: in this process (`transport.inprocess`, for tests), in a local process
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tenora_engine.config import ModelInfo
-from tenora_engine.events import EngineStats, EngineTotals, Metered, Residency, SequenceEvent
+from tenora_engine.events import (
+    AdapterFootprint,
+    EngineStats,
+    EngineTotals,
+    Metered,
+    Residency,
+    SequenceEvent,
+)
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
@@ -19,6 +26,7 @@ if TYPE_CHECKING:  # who holds an engine up must not pay for the tokenizer
     from tenora_engine.text.processor import TextProcessor
 
 AbortReason = Literal["client_gone", "stop"]
+RESIDENCIES_MAX = 1000
 
 
 class EngineClient(Protocol):
@@ -79,6 +87,17 @@ class EngineClient(Protocol):
         ...
 
     async def residency(self, adapter: AdapterRef) -> Residency: ...
+
+    async def residencies(self, digests: Sequence[str]) -> Mapping[str, Residency]:
+        """Where each of at most RESIDENCIES_MAX adapters is now. Redis is waited for, unlike by
+        `residency`: for pages, not for requests. Raises EngineUnavailableError."""
+        ...
+
+    async def footprint(self, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+        """What an adapter will take; `ranks` has for each module the rank in each layer, 0 where it
+        lacks it. Raises AdapterLoadError for one whose rows no page can hold,
+        EngineUnavailableError."""
+        ...
 
     async def stats(self) -> EngineStats: ...
 

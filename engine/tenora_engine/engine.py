@@ -7,20 +7,22 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tenora_engine.adapters.pack import footprint
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError
-from tenora_engine.events import EngineStats, Event, MemoryTier, Residency
+from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.scheduling.loads import Loader
+from tenora_engine.scheduling.loads import FindingLoader
 from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.scheduler import Scheduler
 
@@ -63,7 +65,7 @@ class Engine:
         self,
         config: ResolvedConfig,
         runner: Runner,
-        loader: Loader,
+        loader: FindingLoader,
         memory: MemoryManager,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,  # of what works beside the steps
@@ -126,6 +128,16 @@ class Engine:
     def residency(self, ref: AdapterRef) -> Residency:
         """Where the adapter is now: "device", or the tier from which it would come."""
         return self._book.residency(ref)
+
+    def residencies(self, digests: Sequence[str]) -> Future[dict[str, Residency]]:
+        """The same of several, for people: what only Redis knows is waited for, beside the
+        steps."""
+        on_device = {resident.digest for resident in self._memory.adapters.residents()}
+        return self._loader.find(digests, on_device)
+
+    def footprint(self, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+        """See `EngineClient.footprint`."""
+        return footprint(self.config, ranks)
 
     @property
     def has_work(self) -> bool:

@@ -139,6 +139,15 @@ class AdapterResidency(msgspec.Struct, frozen=True):
     pinned: bool = False  # by the operator: it stays on the device
 
 
+class AdapterFootprint(msgspec.Struct, frozen=True):
+    """What an adapter takes that is not there yet, by the ranks of its modules. `host_bytes` is of
+    its packed form, which host memory and Redis keep."""
+
+    pages: int  # of the arena
+    page_bytes: int
+    host_bytes: int
+
+
 class PoolStats(msgspec.Struct, frozen=True):
     """The page arena now. `free + live_kv + cached_kv + adapter == total`, always.
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenora_engine.client import AbortReason
 from tenora_engine.errors import EngineUnavailableError, QueueFullError
-from tenora_engine.events import EngineStats, Event, Residency
+from tenora_engine.events import AdapterFootprint, EngineStats, Event, Residency
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
@@ -123,6 +123,30 @@ class EngineLoop:
 
     def residency(self, ref: AdapterRef) -> Future[Residency]:
         return self.call(lambda engine: engine.residency(ref))
+
+    def residencies(self, digests: Sequence[str]) -> Future[dict[str, Residency]]:
+        """See `Engine.residencies`, whose Future this one follows."""
+        found: Future[dict[str, Residency]] = Future()
+
+        def asked(done: Future[Future[dict[str, Residency]]]) -> None:
+            if error := done.exception():
+                found.set_exception(error)
+            else:
+                done.result().add_done_callback(answered)
+
+        def answered(done: Future[dict[str, Residency]]) -> None:
+            if done.cancelled():
+                found.set_exception(EngineUnavailableError("the engine was stopped"))
+            elif error := done.exception():
+                found.set_exception(error)
+            else:
+                found.set_result(done.result())
+
+        self.call(lambda engine: engine.residencies(digests)).add_done_callback(asked)
+        return found
+
+    def footprint(self, ranks: Mapping[str, Sequence[int]]) -> Future[AdapterFootprint]:
+        return self.call(lambda engine: engine.footprint(ranks))
 
     def stats(self) -> Future[EngineStats]:
         return self.call(lambda engine: engine.stats())

@@ -204,6 +204,27 @@ def test_loader_learns_what_redis_holds_beside_the_step(valkey: str, redis: Redi
     loader.close()
 
 
+def test_where_several_are_is_found_in_one_go(valkey: str, redis: Redis) -> None:
+    store = MemoryStore()
+    ref, host = published(store, 1), published(store, 2)
+    first = Waiting(AdapterLoader(resolved(redis_url=valkey, loader_threads=1), store=store))
+    first.load(ref)
+    first.load(host)
+    first.load(AdapterRef(packed(9).digest, 4))  # one thread: what was shared is shared by now
+    first.loader.close()
+    second = Waiting(AdapterLoader(resolved(redis_url=valkey), store=store))
+    second.load(host)
+    asked = ["sha256:arena", host.digest, ref.digest, "sha256:nowhere"]
+    found = second.loader.find(asked, {"sha256:arena"}).result(20)
+    assert [found[digest] for digest in asked] == ["device", "host", "shared", "store"]
+    assert second.loader.residency(ref) == "shared"  # it remembers
+    second.loader.close()
+    assert second.loader.find(["sha256:late"], ()).result(0) == {"sha256:late": "store"}
+    alone = AdapterLoader(resolved())  # no Redis
+    assert alone.find([ref.digest], ()).result(0) == {ref.digest: "store"}
+    alone.close()
+
+
 def test_forget_drops_host_and_shared_copies(valkey: str, redis: Redis) -> None:
     store = MemoryStore()
     ref = published(store, 1)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, pack, tag
+from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from fake_loader import pack, tag
 from tenora_engine.events import FinishEvent
 from tenora_engine.memory.pool import IntegrityError
 

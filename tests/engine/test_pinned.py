@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_fakes import make_config, make_ref, pack
+from engine_fakes import make_config, make_ref
+from fake_loader import pack
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier, host_bytes, packed_bytes
 from tenora_engine.errors import MemoryBudgetError

@@ -32,6 +32,7 @@ from engine_clients import (
 from fake_step_engine import LATE, TOO_LONG, request
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import (
+    AdapterLoadError,
     ContextLengthError,
     DeadlineError,
     EngineUnavailableError,
@@ -182,6 +183,13 @@ async def test_questions(client: EngineClient) -> None:
     digest = "sha256:" + "0" * 64
     assert await client.residency(AdapterRef(digest, 1)) == "host"
     assert await client.residency(AdapterRef(digest, 2)) == "store"
+    assert await client.residencies([digest, "other"]) == {digest: "shared", "other": "shared"}
+    with pytest.raises(AdapterLoadError, match="gone"):
+        await client.residencies(["gone"])
+    takes = await client.footprint({"q_proj": [4, 0], "v_proj": [8, 2]})
+    assert (takes.pages, takes.page_bytes, takes.host_bytes) == (14, 8, 9)
+    with pytest.raises(AdapterLoadError, match="no such module"):
+        await client.footprint({"unknown": [1]})
     before = (await client.stats()).counters["forgotten"]
     await client.forget_adapter("ns", digest)
     stats = await client.stats()

@@ -1,28 +1,22 @@
-"""A runner and a loader for engine tests, without a model: the runner keeps token ids where KV
-would be and reads every context back through the block table, so that any mistake in paging, prefix
-sharing, preemption or adapter slots shows as a wrong token at once."""
+"""A runner for engine tests, without a model (its loader is `fake_loader`): it keeps token ids
+where KV would be and reads every context back through the block table, so that any mistake in
+paging, prefix sharing, preemption or adapter slots shows as a wrong token at once."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from batch_reference import check_batch
 from fake_copier import FakeCopier
-from tenora_engine.adapters.loader import LoadResult
-from tenora_engine.adapters.packed import PackedAdapter
+from fake_loader import FakeLoader, tag
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.engine import Engine
-from tenora_engine.errors import AdapterLoadError
-from tenora_engine.events import AdapterResidency, Event, Residency
+from tenora_engine.events import Event
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.memory.policies.interface import EvictionPolicy
 from tenora_engine.pace import Pace
 from tenora_engine.request import (
@@ -39,12 +33,6 @@ from tenora_kernels.segments import BASE_SLOT, AdapterTable
 
 VOCAB = 97
 EOS = 96
-_TAG_VALUES = 1 << 20  # exact in float32
-
-
-def tag(text: str) -> int:
-    """A small number that stands for a text."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % _TAG_VALUES
 
 
 def next_token(token_ids: list[int], adapter_tag: int, index: int, eos_every: int) -> int:
@@ -242,89 +230,6 @@ def _owner(sequence: Sequence) -> int:
     request = sequence.request
     digest = "BASE" if request.adapter is None else request.adapter.digest
     return tag(f"{request.tenant.namespace}/{digest}")
-
-
-def pack(config: ResolvedConfig, ref: AdapterRef) -> PackedAdapter:
-    """An adapter whose every granule is two elements: its tag, twice. Five granules a page."""
-    per_page = 5
-    num_pages = -(-ref.rank // per_page)
-    rows = torch.arange(ref.rank, dtype=torch.int32)
-    ones = torch.ones((1, len(LORA_MODULES)), dtype=torch.int32)
-    return PackedAdapter(
-        digest=ref.digest,
-        layout_key="fake",
-        pages=torch.full((num_pages, config.page_elements), float(tag(ref.digest))),
-        granule_page=(rows // per_page).unsqueeze(0),
-        granule_start=(rows % per_page * 2).unsqueeze(0),
-        rank=ones * ref.rank,
-        a_offset=ones * 0,
-        b_offset=ones,
-        scale=ones.float(),
-    )
-
-
-class FakeLoader:
-    """Loads end when the test says so (`finish`), or at once if `instant`."""
-
-    def __init__(self, config: ResolvedConfig, instant: bool = True) -> None:
-        self.config = config
-        self.instant = instant
-        self.on_complete: Callable[[], None] | None = None
-        self.in_flight: dict[str, AdapterRef] = {}
-        self.started: list[str] = []
-        self.forgotten: list[str] = []
-        self.uses: list[str] = []
-        self.bad: set[str] = set()  # digests that cannot be loaded
-        self.begun: set[str] = set()  # and those that cannot be cancelled
-        self.closed = False
-        self.shared_prefix = ""
-        self._completed: list[LoadResult] = []
-
-    def start(self, ref: AdapterRef) -> None:
-        if ref.digest in self.in_flight:
-            return
-        self.started.append(ref.digest)
-        self.in_flight[ref.digest] = ref
-        if self.instant:
-            self.finish(ref.digest)
-
-    def finish(self, digest: str) -> None:
-        ref = self.in_flight.pop(digest)
-        error = AdapterLoadError(f"{digest} is broken") if digest in self.bad else None
-        packed = pack(self.config, ref) if error is None else None
-        self._completed.append(LoadResult(ref, packed, error, "store", 5.0))
-        if self.on_complete is not None:
-            self.on_complete()
-
-    def cancel(self, digest: str) -> bool:
-        if digest in self.begun:
-            return False
-        return self.in_flight.pop(digest, None) is not None
-
-    def used(self, digest: str, tenant_key: str) -> None:
-        self.uses.append(digest)
-
-    def take_occupancy(self) -> Occupied:
-        return {}
-
-    def take_completed(self) -> list[LoadResult]:
-        completed, self._completed = self._completed, []
-        return completed
-
-    def residency(self, ref: AdapterRef) -> Residency:
-        return "host" if ref.digest in self.started else "store"
-
-    def residencies(self) -> list[AdapterResidency]:
-        return []
-
-    def forget(self, digest: str) -> None:
-        self.forgotten.append(digest)
-
-    def counters(self) -> dict[str, float]:
-        return {"starts": float(len(self.started))}
-
-    def close(self) -> None:
-        self.closed = True
 
 
 @dataclass

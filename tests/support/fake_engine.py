@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import AdapterBusyError, EngineError
 from tenora_engine.events import (
+    AdapterFootprint,
     EngineStats,
     EngineTotals,
     FinishEvent,
@@ -215,6 +216,14 @@ class FakeEngine:
 
     async def residency(self, adapter: AdapterRef) -> Residency:
         return self.where.get(adapter.digest, "store")
+
+    async def residencies(self, digests: Sequence[str]) -> dict[str, Residency]:
+        return {digest: self.where.get(digest, "store") for digest in digests}
+
+    async def footprint(self, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+        """A page a rank row, wherever it is."""
+        rows = sum(max(of_layers) for of_layers in zip(*ranks.values(), strict=True))
+        return AdapterFootprint(pages=rows, page_bytes=1024, host_bytes=1024 * rows + 100)
 
     async def stats(self) -> EngineStats:
         pool = PoolStats(

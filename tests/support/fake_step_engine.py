@@ -4,15 +4,23 @@ in a child (`fake_step_engine:build`). Some prompts and model names make it misb
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo, ResolvedConfig
-from tenora_engine.errors import ContextLengthError, MemoryBudgetError, ModelLoadError
+from tenora_engine.errors import (
+    AdapterLoadError,
+    ContextLengthError,
+    MemoryBudgetError,
+    ModelLoadError,
+)
 from tenora_engine.events import (
+    AdapterFootprint,
     EngineStats,
     Event,
     FinishEvent,
@@ -144,6 +152,25 @@ class FakeStepEngine:
 
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.rank == 1 else "store"
+
+    def residencies(self, digests: Iterable[str]) -> Future[dict[str, Residency]]:
+        """Told later, as Redis is asked beside the steps; "gone" breaks the asking."""
+        found: Future[dict[str, Residency]] = Future()
+        asked = list(digests)
+
+        def tell() -> None:
+            if "gone" in asked:
+                found.set_exception(AdapterLoadError("gone"))
+            else:
+                found.set_result(dict.fromkeys(asked, "shared"))
+
+        threading.Timer(0.01, tell).start()
+        return found
+
+    def footprint(self, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+        if "unknown" in ranks:
+            raise AdapterLoadError("no such module")
+        return AdapterFootprint(pages=sum(map(sum, ranks.values())), page_bytes=8, host_bytes=9)
 
     @property
     def idle_s(self) -> float | None:

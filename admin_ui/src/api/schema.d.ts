@@ -1595,7 +1595,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List Adapters */
+        /**
+         * List Adapters
+         * @description What each name serves now, its versions, what came in the last 24 hours, what it cost this
+         *     month, and where its bytes are.
+         */
         get: operations["adapters_list_adapters"];
         put?: never;
         /**
@@ -2626,7 +2630,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * List Uploads
+         * @description The open ones, the newest first, so that what a reload interrupted can go on. There are never
+         *     more than a page of them.
+         */
+        get: operations["adapters_list_uploads"];
         put?: never;
         /** Create Upload */
         post: operations["adapters_create_upload"];
@@ -3054,7 +3063,8 @@ export interface components {
         /**
          * Adapter
          * @description A name with its versions, newest first. `version`, `state` and the fields after them are
-         *     those of the newest version, for those who only ever keep one.
+         *     those of the newest version, for those who only ever keep one; what really answers is `serving`.
+         *     `traffic` and `month_costs` (of this month, UTC, all meters) are null without the scope `usage`.
          */
         Adapter: {
             /** Aliases */
@@ -3072,6 +3082,8 @@ export interface components {
             has_chat_template: boolean;
             /** Id */
             id: string;
+            /** Month Costs */
+            month_costs?: components["schemas"]["AdapterCost"][] | null;
             /** Name */
             name: string;
             /**
@@ -3082,6 +3094,7 @@ export interface components {
             object: "adapter";
             /** Rank */
             rank: number | null;
+            serving: components["schemas"]["Serving"];
             /**
              * State
              * @enum {string}
@@ -3089,11 +3102,22 @@ export interface components {
             state: "quarantined" | "validating" | "active" | "rejected" | "deprecated" | "revoked";
             /** Target Modules */
             target_modules: string[] | null;
+            traffic?: components["schemas"]["AdapterTraffic"] | null;
             validation: components["schemas"]["ValidationReport"] | null;
             /** Version */
             version: number;
             /** Versions */
             versions: components["schemas"]["AdapterVersion"][];
+        };
+        /**
+         * AdapterCost
+         * @description An exact decimal string, as /v1/costs has it.
+         */
+        AdapterCost: {
+            /** Amount */
+            amount: string;
+            /** Currency */
+            currency: string;
         };
         /**
          * AdapterFacts
@@ -3131,6 +3155,31 @@ export interface components {
             source: string;
         };
         /**
+         * AdapterPage
+         * @description `total` is how many there are on all pages.
+         */
+        AdapterPage: {
+            /** Data */
+            data: components["schemas"]["Adapter"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+            /** Total */
+            total: number;
+        };
+        /**
          * AdapterReport
          * @description What one version is and does. `probe` says how far the asking has come; `findings` are null
          *     until it has been asked once, `storage` where no list has a price for it.
@@ -3164,9 +3213,32 @@ export interface components {
             warnings: components["schemas"]["Problem"][];
         };
         /**
+         * AdapterTraffic
+         * @description Of finished requests since `start`: this hour and the 23 before it (UTC), all versions.
+         *     `prompt_tokens` include the cached ones.
+         */
+        AdapterTraffic: {
+            /** Cached Tokens */
+            cached_tokens: number;
+            /** Output Tokens */
+            output_tokens: number;
+            /** Prompt Tokens */
+            prompt_tokens: number;
+            /** Requests */
+            requests: number;
+            /** Requests By Hour */
+            requests_by_hour: number[];
+            /**
+             * Start
+             * Format: date-time
+             */
+            start: string;
+        };
+        /**
          * AdapterVersion
          * @description One immutable version. `validation` is null until it has been examined; `has_chat_template`:
-         *     its chats go through a template of its own.
+         *     its chats go through a template of its own. `residency` is the best tier that has it now; null
+         *     for what does not serve, where nobody asked the engine, and while it does not answer.
          */
         AdapterVersion: {
             /** Activated At */
@@ -3198,6 +3270,8 @@ export interface components {
             object: "adapter_version";
             /** Rank */
             rank: number | null;
+            /** Residency */
+            residency?: ("device" | "host" | "shared" | "store") | null;
             /**
              * State
              * @enum {string}
@@ -5594,10 +5668,10 @@ export interface components {
              */
             object: "invoice_line_details";
         };
-        /** ListPage[Adapter] */
-        ListPage_Adapter_: {
+        /** ListPage[OpenUpload] */
+        ListPage_OpenUpload_: {
             /** Data */
-            data: components["schemas"]["Adapter"][];
+            data: components["schemas"]["OpenUpload"][];
             /** First Id */
             first_id?: string | null;
             /**
@@ -6153,6 +6227,44 @@ export interface components {
             /** Ttft Ms */
             ttft_ms: number | null;
         };
+        /**
+         * OpenUpload
+         * @description An upload that may go on: `pending` takes parts still, `completed` has them all. GET it for
+         *     its parts.
+         */
+        OpenUpload: {
+            /** Bytes */
+            bytes: number;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default upload
+             * @constant
+             */
+            object: "upload";
+            /** Part Bytes Max */
+            part_bytes_max: number;
+            /** Parts Received */
+            parts_received: number;
+            /** Received Bytes */
+            received_bytes: number;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "pending" | "completed";
+        };
         /** OperatorChange */
         OperatorChange: {
             /**
@@ -6483,13 +6595,25 @@ export interface components {
         /**
          * Preflight
          * @description What would become of an upload, by its config and header alone: no value has been looked at.
-         *     `validation` says what is wrong where it is not `accepted`.
+         *     `validation` says what is wrong where it is not `accepted`; then the fields after it are empty.
+         *     `footprint`: pages while it is on the device; `sizes`: the bytes that each tier keeps of it.
          */
         Preflight: {
             /** Accepted */
             accepted: boolean;
             /** Bytes */
             bytes: number;
+            footprint?: components["schemas"]["Footprint"] | null;
+            /**
+             * Loads
+             * @default []
+             */
+            loads: components["schemas"]["Load"][];
+            /**
+             * Modules
+             * @default []
+             */
+            modules: components["schemas"]["PreflightModule"][];
             /** Name */
             name: string;
             /**
@@ -6500,9 +6624,29 @@ export interface components {
             object: "adapter.preflight";
             /** Rank */
             rank: number | null;
+            /**
+             * Sizes
+             * @default []
+             */
+            sizes: components["schemas"]["TierBytes"][];
+            storage?: components["schemas"]["StorageCost"] | null;
             /** Target Modules */
             target_modules: string[];
             validation: components["schemas"]["ValidationReport"];
+        };
+        /**
+         * PreflightModule
+         * @description One target module over all layers that it is in.
+         */
+        PreflightModule: {
+            /** Layers */
+            layers: number;
+            /** Module */
+            module: string;
+            /** Rank Max */
+            rank_max: number;
+            /** Rank Min */
+            rank_min: number;
         };
         /**
          * PreviousSecret
@@ -7557,6 +7701,40 @@ export interface components {
             /** Prompt */
             prompt: string;
         };
+        /**
+         * ServedVersion
+         * @description `weight` is the percentage of the callers that it answers.
+         */
+        ServedVersion: {
+            /** Bytes */
+            bytes: number;
+            /** Digest */
+            digest: string | null;
+            /** Rank */
+            rank: number | null;
+            /** Residency */
+            residency: ("device" | "host" | "shared" | "store") | null;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "quarantined" | "validating" | "active" | "rejected" | "deprecated" | "revoked";
+            /** Version */
+            version: number;
+            /** Weight */
+            weight: number;
+        };
+        /**
+         * Serving
+         * @description What the name alone runs on now, the heaviest first: by the alias `prod` if there is one,
+         *     else the newest active version (`alias` null). Empty: requests get 404.
+         */
+        Serving: {
+            /** Alias */
+            alias: string | null;
+            /** Versions */
+            versions: components["schemas"]["ServedVersion"][];
+        };
         /** SessionItem */
         SessionItem: {
             /** Address */
@@ -8433,6 +8611,16 @@ export interface components {
             text?: string | null;
             /** Type */
             type: string;
+        };
+        /** TierBytes */
+        TierBytes: {
+            /** Bytes */
+            bytes: number;
+            /**
+             * Tier
+             * @enum {string}
+             */
+            tier: "device" | "host" | "shared" | "store";
         };
         /**
          * ToolCall
@@ -12172,6 +12360,10 @@ export interface operations {
                 limit?: number;
                 /** @description By time */
                 order?: "asc" | "desc";
+                /** @description A part of the name, or how a version's digest begins */
+                q?: string | null;
+                /** @description created, name, requests or cost; with '-' the largest first */
+                sort?: string | null;
             };
             header?: never;
             path?: never;
@@ -12194,7 +12386,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ListPage_Adapter_"];
+                    "application/json": components["schemas"]["AdapterPage"];
                 };
             };
         };
@@ -14368,6 +14560,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantSettings"];
+                };
+            };
+        };
+    };
+    adapters_list_uploads: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListPage_OpenUpload_"];
                 };
             };
         };

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -184,6 +184,36 @@ class AdapterLoader:
         if held is None:
             self._ask_shared(ref.digest)
         return "shared" if held else "store"
+
+    def find(
+        self, digests: Iterable[str], on_device: Collection[str]
+    ) -> Future[dict[str, Residency]]:
+        """Of each the best tier; those `on_device` are known to be there. Redis is asked for the
+        rest in one go, in a thread that brings adapters otherwise."""
+        found: dict[str, Residency] = {}
+        unknown = []
+        for digest in digests:
+            held = self._memo.get(digest)
+            if digest in on_device:
+                found[digest] = "device"
+            elif digest in self._host:
+                found[digest] = "host"
+            elif self._shared is None or held is not None:
+                found[digest] = "shared" if held else "store"
+            else:
+                unknown.append(digest)
+        if unknown and not self._closed:
+            return self._threads.submit(self._find_shared, found, unknown)
+        answer: Future[dict[str, Residency]] = Future()
+        answer.set_result(found | dict.fromkeys(unknown, "store"))
+        return answer
+
+    def _find_shared(self, found: dict[str, Residency], unknown: list[str]) -> dict[str, Residency]:
+        held = self._shared.which(unknown) if self._shared is not None else set()
+        for digest in unknown:
+            self._memo.set(digest, digest in held)
+            found[digest] = "shared" if digest in held else "store"
+        return found
 
     def take_occupancy(self) -> Occupied:
         """Of host memory, since the last time. From any thread."""

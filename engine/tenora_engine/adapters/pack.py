@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,8 +27,10 @@ from tenora_engine.adapters.peft_format import (
     effective_modules,
     tensor_name,
 )
-from tenora_engine.config import LORA_MODULES, ModelInfo, PackedDType
+from tenora_engine.config import LORA_MODULES, ModelInfo, PackedDType, ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
+from tenora_engine.events import AdapterFootprint
+from tenora_engine.memory.pinned import pinned_bytes
 from tenora_engine.model.modules import LORA_CALLS
 from tenora_kernels.segments import SCALE_BYTES
 
@@ -126,6 +128,28 @@ def packed_pages(
     """How many pages an adapter will take, without its tensors. Raises AdapterLoadError when a
     granule is larger than a page."""
     return _count_pages(_bands(effective, model, _before_row(dtype)), page_elements)
+
+
+def footprint(config: ResolvedConfig, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+    """What an adapter with these ranks ({module: one of each layer, 0 where it lacks it}) takes.
+    Raises AdapterLoadError when a granule is larger than a page, and for modules or layers that
+    the model has not."""
+    model = config.model
+    effective = {}
+    for module, of_layers in ranks.items():
+        if module not in model.modules or len(of_layers) > model.num_layers:
+            raise AdapterLoadError(f"{model.id} has no such modules or layers: {module[:80]}")
+        for layer, rank in enumerate(of_layers):
+            if rank > 0:
+                effective[layer, module] = EffectiveLora(rank, 1.0)
+    pages = packed_pages(effective, model, config.packed_page_elements, config.packed_dtype)
+    max_rank = max((lora.rank for lora in effective.values()), default=0)
+    cells = 2 * max_rank + 4 * len(LORA_MODULES)  # of the tables beside the pages, in each layer
+    table_bytes = 4 * model.num_layers * cells
+    host_bytes = pages * config.page_bytes
+    if config.engine.device == "cuda":
+        host_bytes = pinned_bytes(host_bytes)
+    return AdapterFootprint(pages, config.page_bytes, host_bytes + table_bytes)
 
 
 def _before_row(dtype: PackedDType) -> int:

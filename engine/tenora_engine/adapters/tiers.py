@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -188,6 +188,17 @@ class SharedTier:
     def contains(self, digest: str) -> bool | None:
         """None when Redis could not be asked."""
         return self._ask(lambda redis: bool(redis.exists(self.key(digest))), None)
+
+    def which(self, digests: Sequence[str]) -> set[str]:
+        """Those that it holds, in one round trip; none when Redis could not be asked."""
+
+        def exist(redis: Redis) -> set[str]:
+            with redis.pipeline(transaction=False) as pipe:
+                for digest in digests:
+                    pipe.exists(self.key(digest))
+                return {d for d, held in zip(digests, pipe.execute(), strict=True) if held}
+
+        return self._ask(exist, set())
 
     def remove(self, digest: str) -> None:
         def delete(redis: Redis) -> None:

@@ -3,7 +3,8 @@ the loader, and keeps packed adapters only until they are installed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 from tenora_engine.errors import AdapterLoadError
@@ -61,6 +62,16 @@ class Loader(Protocol):
     def counters(self) -> dict[str, float]: ...
 
     def close(self) -> None: ...
+
+
+class FindingLoader(Loader, Protocol):
+    """What the engine asks beside its steps as well."""
+
+    def find(
+        self, digests: Iterable[str], on_device: Collection[str]
+    ) -> Future[dict[str, Residency]]:
+        """Of each the best tier; those `on_device` are known to be there."""
+        ...
 
 
 class AdapterLoads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import DeadlineError, EngineError, EngineUnavailableError
 from tenora_engine.events import (
+    AdapterFootprint,
     EngineStats,
     EngineTotals,
     Event,
@@ -130,6 +131,12 @@ class InProcessEngineClient(RoutedClient):
 
     async def residency(self, adapter: AdapterRef) -> Residency:
         return await asyncio.wrap_future(self._running_loop().residency(adapter))
+
+    async def residencies(self, digests: Sequence[str]) -> Mapping[str, Residency]:
+        return await asyncio.wrap_future(self._running_loop().residencies(digests))
+
+    async def footprint(self, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+        return await asyncio.wrap_future(self._running_loop().footprint(ranks))
 
     async def stats(self) -> EngineStats:
         return await asyncio.wrap_future(self._running_loop().stats())

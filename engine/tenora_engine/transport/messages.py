@@ -9,6 +9,7 @@ from tenora_engine import errors
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.events import (
+    AdapterFootprint,
     EngineStats,
     EngineTotals,
     OccupancyRecord,
@@ -103,6 +104,16 @@ class AskResidency(msgspec.Struct, frozen=True, tag="ask_residency"):
     adapter: AdapterRef
 
 
+class AskResidencies(msgspec.Struct, frozen=True, tag="ask_residencies"):
+    call: int
+    digests: list[str]
+
+
+class AskFootprint(msgspec.Struct, frozen=True, tag="ask_footprint"):
+    call: int
+    ranks: dict[str, list[int]]
+
+
 class AskStats(msgspec.Struct, frozen=True, tag="ask_stats"):
     call: int
 
@@ -147,12 +158,17 @@ class Bye(msgspec.Struct, frozen=True, tag="bye"):
     """The client leaves; what it still runs is aborted."""
 
 
+Question = AskResidency | AskResidencies | AskFootprint | AskStats | SetPins | EvictAdapter
+"""What the engine's loop answers."""
+
 ToEngine = (
     Hello
     | Submit
     | Abort
     | Forget
     | AskResidency
+    | AskResidencies
+    | AskFootprint
     | AskStats
     | AskUsage
     | AskTotals
@@ -202,6 +218,16 @@ class ResidencyIs(msgspec.Struct, frozen=True, tag="residency"):
     value: Residency
 
 
+class ResidenciesAre(msgspec.Struct, frozen=True, tag="residencies"):
+    call: int
+    value: dict[str, Residency]
+
+
+class FootprintIs(msgspec.Struct, frozen=True, tag="footprint"):
+    call: int
+    value: AdapterFootprint
+
+
 class StatsAre(msgspec.Struct, frozen=True, tag="stats"):
     call: int
     value: EngineStats
@@ -246,6 +272,8 @@ FromEngine = (
     | Events
     | Refused
     | ResidencyIs
+    | ResidenciesAre
+    | FootprintIs
     | StatsAre
     | UsageIs
     | TotalsAre

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError, EngineUnavailableError, InvalidRequestError
-from tenora_engine.events import EngineStats, EngineTotals, Metered, Residency
+from tenora_engine.events import AdapterFootprint, EngineStats, EngineTotals, Metered, Residency
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
@@ -146,6 +146,16 @@ class RemoteEngineClient(RoutedClient):
     async def residency(self, adapter: AdapterRef) -> Residency:
         answer = await self._call(lambda call: m.AskResidency(call, adapter))
         return cast(Residency, answer)
+
+    async def residencies(self, digests: Sequence[str]) -> Mapping[str, Residency]:
+        """See `EngineClient`."""
+        answer = await self._call(lambda call: m.AskResidencies(call, [*digests]))
+        return cast(dict[str, Residency], answer)
+
+    async def footprint(self, ranks: Mapping[str, Sequence[int]]) -> AdapterFootprint:
+        """See `EngineClient`."""
+        asked = {module: [*layers] for module, layers in ranks.items()}
+        return cast(AdapterFootprint, await self._call(lambda call: m.AskFootprint(call, asked)))
 
     async def stats(self) -> EngineStats:
         return cast(EngineStats, await self._call(m.AskStats))
@@ -352,6 +362,8 @@ class RemoteEngineClient(RoutedClient):
     def _answer(
         self,
         message: m.ResidencyIs
+        | m.ResidenciesAre
+        | m.FootprintIs
         | m.StatsAre
         | m.UsageIs
         | m.TotalsAre

@@ -52,6 +52,16 @@ _WAKE_UPS_MAX = 65_536  # what a pipe holds; what is left in a larger one wakes 
 
 _log = logging.getLogger(__name__)
 
+_QUESTIONS: dict[type, tuple[Callable[[EngineLoop, Any], Future[Any]], type[Any]]] = {
+    m.AskResidency: (lambda loop, asked: loop.residency(asked.adapter), m.ResidencyIs),
+    m.AskResidencies: (lambda loop, asked: loop.residencies(asked.digests), m.ResidenciesAre),
+    m.AskFootprint: (lambda loop, asked: loop.footprint(asked.ranks), m.FootprintIs),
+    m.AskStats: (lambda loop, _: loop.stats(), m.StatsAre),
+    m.SetPins: (lambda loop, asked: loop.set_pins(asked.pins), m.PinsAre),
+    m.EvictAdapter: (lambda loop, of: loop.evict_adapter(of.namespace, of.digest), m.Evicted),
+}
+"""How the loop answers each question, and in which message that goes back."""
+
 
 class EngineServer:
     """Carries messages between clients and an EngineLoop. All of it runs on one thread, save
@@ -293,20 +303,13 @@ class EngineServer:
             return
         future.add_done_callback(_log_failure)
 
-    def _residency(self, client: bytes, message: m.AskResidency) -> None:
+    def _ask(self, client: bytes, message: m.Question) -> None:
+        question, answer = _QUESTIONS[type(message)]
         self._question(
             client,
             message.call,
-            lambda loop: loop.residency(message.adapter),
-            lambda value: m.ResidencyIs(message.call, value),
-        )
-
-    def _stats(self, client: bytes, message: m.AskStats) -> None:
-        self._question(
-            client,
-            message.call,
-            lambda loop: loop.stats(),
-            lambda value: m.StatsAre(message.call, value),
+            lambda loop: question(loop, message),
+            lambda value: answer(message.call, value),
         )
 
     def _totals(self, client: bytes, message: m.AskTotals) -> None:
@@ -323,22 +326,6 @@ class EngineServer:
             message.call,
             lambda loop: loop.pages(message.namespace),
             lambda finished: m.PagesAre(message.call, finished()),
-        )
-
-    def _set_pins(self, client: bytes, message: m.SetPins) -> None:
-        self._question(
-            client,
-            message.call,
-            lambda loop: loop.set_pins(message.pins),
-            lambda value: m.PinsAre(message.call, value),
-        )
-
-    def _evict(self, client: bytes, message: m.EvictAdapter) -> None:
-        self._question(
-            client,
-            message.call,
-            lambda loop: loop.evict_adapter(message.namespace, message.digest),
-            lambda value: m.Evicted(message.call, value),
         )
 
     def _question(
@@ -379,13 +366,10 @@ class EngineServer:
         m.Submit: _submit,
         m.Abort: _abort_asked,
         m.Forget: _forget,
-        m.AskResidency: _residency,
-        m.AskStats: _stats,
+        **dict.fromkeys(_QUESTIONS, _ask),
         m.AskUsage: _usage,
         m.AskTotals: _totals,
         m.AskPages: _pages,
-        m.SetPins: _set_pins,
-        m.EvictAdapter: _evict,
         m.AcknowledgeUsage: _acknowledge,
         m.Ping: _ping,
         m.Bye: _bye,

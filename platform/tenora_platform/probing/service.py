@@ -9,25 +9,21 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.auth import TenantContext
-from tenora_platform.billing import repository as prices
-from tenora_platform.billing.price_lists import ANY_CLASS, Prices, Scope
-from tenora_platform.billing.rating import graduated
 from tenora_platform.errors import NotFoundError
 from tenora_platform.intake.report import ValidationReport
 from tenora_platform.probing import repository
+from tenora_platform.probing.costs import storage_cost
 from tenora_platform.probing.prompts import BUILT_IN
 from tenora_platform.probing.schemas import (
     AdapterReport,
     Findings,
     ProbePromptsView,
-    StorageCost,
 )
 from tenora_platform.probing.tables import AdapterProbeRow
 from tenora_platform.registry import repository as registry
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
 
-MONTH_HOURS = 30 * 24
 ASKED_AGAIN_AFTER = timedelta(minutes=10)
 """New prompts are asked at once, and then again no sooner than this: the platform pays for it."""
 
@@ -57,29 +53,9 @@ class Probes:
             warnings=found.warnings if found else [],
             picture=found.facts.picture if found and found.facts else None,
             findings=Findings(**probe.findings) if probe and probe.findings else None,
-            storage=await self._storage(version),
-        )
-
-    async def _storage(self, version: AdapterVersionRow) -> StorageCost | None:
-        if not self._state.engine_life.started:
-            return None
-        now = datetime.now(UTC)
-        tenant_id = self._tenant.tenant_id
-        async with self._state.db.admin_session() as session:
-            lists = await prices.price_lists(session, now, now, tenants=[tenant_id])
-        model = self._state.engine.model.id
-        scope = Scope(version.adapter_id, tenant_id, self._tenant.plan.name, model)
-        chosen = Prices(lists).choose(scope, now)
-        tiers = chosen.tiers_of("stored", ANY_CLASS) if chosen else None
-        if chosen is None or tiers is None:
-            return None
-        kb_hours = version.bytes * MONTH_HOURS // 1000
-        return StorageCost(
-            bytes=version.bytes,
-            kb_hours=kb_hours,
-            amount=graduated(tiers, kb_hours),
-            currency=chosen.currency,
-            price_version=chosen.id,
+            storage=await storage_cost(
+                self._state, self._tenant, version.bytes, version.adapter_id
+            ),
         )
 
     async def prompts(self, name: str) -> ProbePromptsView:

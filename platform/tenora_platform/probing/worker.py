@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_engine.errors import EngineError
-from tenora_engine.events import EngineStats, Residency, UsageRecord
+from tenora_engine.events import EngineStats
 from tenora_engine.request import AdapterRef, Tenant
 from tenora_engine.text.chat_template import Renders
 from tenora_platform.events import repository as events
@@ -21,9 +21,10 @@ from tenora_platform.locks import try_lock
 from tenora_platform.outages import first_line
 from tenora_platform.probing import repository
 from tenora_platform.probing.asking import ANSWER_TOKENS, KL_NOISE, Asker, ProbeError
+from tenora_platform.probing.loads import loads_of
 from tenora_platform.probing.prompts import BUILT_IN
 from tenora_platform.probing.repository import Due
-from tenora_platform.probing.schemas import TIERS, Findings, Footprint, Load, Sample
+from tenora_platform.probing.schemas import Findings, Footprint, Sample
 from tenora_platform.probing.tenant import probing_tenant
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
@@ -101,7 +102,7 @@ class Prober:
             kl_max=max(max(sample.kl, default=0.0) for sample in samples),
             differs=any(map(_differs, samples)),
             footprint=footprint,
-            loads=_loads(asker.usage, stats),
+            loads=loads_of(asker.usage, stats),
         )
 
     def _prompt_ids(self, prompt: str, template: Renders | None) -> list[int]:
@@ -185,21 +186,3 @@ def _footprint(stats: EngineStats, ref: AdapterRef) -> Footprint | None:
         if each.digest == ref.digest and each.pages:
             return Footprint(pages=each.pages, page_bytes=stats.pool.page_bytes)
     return None
-
-
-def _loads(usage: list[UsageRecord], stats: EngineStats) -> list[Load]:
-    """By the tier that it came from: this version's own, where it was loaded for a probe."""
-    measured: dict[Residency, float] = {"device": 0.0}
-    for record in usage:
-        if record.residency is not None and record.adapter_load_ms > 0:
-            measured.setdefault(record.residency, record.adapter_load_ms)
-    loads = []
-    for tier in TIERS:
-        if tier in measured:
-            loads.append(Load(tier=tier, ms=round(measured[tier], 3), how="measured"))
-            continue
-        had = stats.telemetry.adapter_loads.get(tier)
-        count = 0 if had is None else sum(had.counts)
-        mean = None if had is None or not count else round(1000 * had.sum_s / count, 3)
-        loads.append(Load(tier=tier, ms=mean, how="predicted", loads=count))
-    return loads

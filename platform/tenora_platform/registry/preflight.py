@@ -1,15 +1,21 @@
-"""Would an upload be accepted? Answered by name, plan, config and header, before the weights are
-sent. Changes nothing."""
+"""Would an upload be accepted, and what would it take? Answered by name, plan, config and header,
+before the weights are sent. Changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from io import BytesIO
 
+from tenora_engine.errors import AdapterLoadError
 from tenora_platform.auth import TenantContext
-from tenora_platform.intake.check import examine_header
+from tenora_platform.errors import TooLargeError
+from tenora_platform.intake.check import Examined, examine_header
+from tenora_platform.intake.report import Problem
+from tenora_platform.probing.costs import storage_cost
+from tenora_platform.probing.loads import predicted_loads
+from tenora_platform.probing.schemas import Footprint
 from tenora_platform.registry.incoming import ReceivedWeights
-from tenora_platform.registry.schemas import Preflight
+from tenora_platform.registry.schemas import Preflight, PreflightModule, TierBytes
 from tenora_platform.registry.service import Registry
 from tenora_platform.state import AppState
 
@@ -22,8 +28,15 @@ async def preflight(
     header: bytes,  # the file's first bytes: its 8 bytes of length and its header
     weights_bytes: int,
 ) -> Preflight:
-    """Needs an engine that has loaded. Raises what an upload would for the name and the plan."""
+    """Needs an engine that has loaded. Raises what an upload would for the name, the plan and the
+    server's own limit."""
     await Registry(state, tenant).check_room(name, ReceivedWeights(weights_bytes, sha256=""))
+    if weights_bytes > state.settings.max_upload:
+        raise TooLargeError(
+            f"The weights have {weights_bytes} bytes; this server takes "
+            f"{state.settings.max_upload} at most.",
+            param="weights",
+        )
     examined = await asyncio.to_thread(
         examine_header,
         config,
@@ -32,11 +45,55 @@ async def preflight(
         state.engine.model,
         state.settings.max_rank,
     )
-    return Preflight(
+    found = Preflight(
         name=name,
         accepted=not examined.problems,
         rank=examined.rank,
         target_modules=list(examined.target_modules),
         bytes=weights_bytes,
         validation=examined.report(),
+    )
+    if found.accepted:
+        await _add_costs(state, tenant, found, examined)
+    return found
+
+
+async def _add_costs(
+    state: AppState, tenant: TenantContext, found: Preflight, examined: Examined
+) -> None:
+    ranks = _ranks(examined, state.engine.model.num_layers)
+    found.modules = [_module(module, of_layers) for module, of_layers in ranks.items()]
+    try:
+        takes = await state.engine.footprint(ranks)
+    except AdapterLoadError as error:
+        problem = Problem(field="adapter_config.r", code="page_too_small", message=str(error))
+        found.accepted, found.validation.problems = False, [problem]
+        return
+    on_device = takes.pages * takes.page_bytes
+    found.footprint = Footprint(pages=takes.pages, page_bytes=takes.page_bytes)
+    found.sizes = [
+        TierBytes(tier="device", bytes=on_device),
+        TierBytes(tier="host", bytes=takes.host_bytes),
+        TierBytes(tier="shared", bytes=takes.host_bytes),
+        TierBytes(tier="store", bytes=found.bytes),
+    ]
+    found.loads = predicted_loads(await state.engine.stats())
+    found.storage = await storage_cost(state, tenant, found.bytes)
+
+
+def _ranks(examined: Examined, num_layers: int) -> dict[str, list[int]]:
+    """By module, of each layer; 0 where a layer lacks it."""
+    return {
+        module: [
+            examined.effective[layer, module].rank if (layer, module) in examined.effective else 0
+            for layer in range(num_layers)
+        ]
+        for module in examined.target_modules
+    }
+
+
+def _module(module: str, of_layers: list[int]) -> PreflightModule:
+    present = [rank for rank in of_layers if rank]
+    return PreflightModule(
+        module=module, layers=len(present), rank_min=min(present), rank_max=max(present)
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import ARRAY, Text, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import defer
 
 from tenora_platform.registry.tables import (
     AdapterAliasRow,
@@ -38,21 +40,8 @@ async def adapter_by_name(
     return found
 
 
-async def adapters_page(
-    session: AsyncSession, tenant_id: str, *, after: str | None, limit: int, descending: bool
-) -> Sequence[AdapterRow]:
-    """`limit` + 1 rows at most, so that the caller sees whether there are more."""
-    query = select(AdapterRow).where(
-        AdapterRow.tenant_id == tenant_id, AdapterRow.deleted_at.is_(None)
-    )
-    if after is not None:
-        query = query.where(AdapterRow.id < after if descending else AdapterRow.id > after)
-    order = AdapterRow.id.desc() if descending else AdapterRow.id.asc()
-    return (await session.scalars(query.order_by(order).limit(limit + 1))).all()
-
-
 async def versions_of(
-    session: AsyncSession, adapter_ids: Sequence[str]
+    session: AsyncSession, adapter_ids: Sequence[str], *, with_reports: bool = True
 ) -> Sequence[AdapterVersionRow]:
     """Newest first."""
     query = (
@@ -60,7 +49,22 @@ async def versions_of(
         .where(AdapterVersionRow.adapter_id.in_(adapter_ids))
         .order_by(AdapterVersionRow.number.desc())
     )
+    if not with_reports:
+        query = query.options(defer(AdapterVersionRow.report, raiseload=True))
     return (await session.scalars(query)).all()
+
+
+async def short_reports(
+    session: AsyncSession, adapter_ids: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """By version, without the picture: kilobytes for each are for who asks for that version."""
+    version = AdapterVersionRow
+    path = cast(["facts", "picture"], ARRAY(Text))
+    query = select(version.id, version.report.op("#-")(path)).where(
+        version.adapter_id.in_(adapter_ids), version.report.is_not(None)
+    )
+    found = await session.execute(query)
+    return {version_id: report for version_id, report in found}  # noqa: C416 - rows are no pairs
 
 
 async def version_of(
@@ -111,6 +115,26 @@ async def open_uploads(session: AsyncSession, tenant_id: str, now: datetime) -> 
         UploadRow.tenant_id == tenant_id, UploadRow.status.in_(OPEN), UploadRow.expires_at > now
     )
     return int(await session.scalar(query) or 0)
+
+
+async def uploads_going_on(
+    session: AsyncSession, tenant_id: str, now: datetime
+) -> Sequence[tuple[UploadRow, int, int]]:
+    """(upload, bytes that have come, in how many parts), the newest first. A part that occurs twice
+    in a completed file has come once."""
+    part = UploadPartRow
+    query = (
+        select(UploadRow, func.coalesce(func.sum(part.bytes), 0), func.count(part.id))
+        .outerjoin(part, part.upload_id == UploadRow.id)
+        .where(
+            UploadRow.tenant_id == tenant_id,
+            UploadRow.status.in_(OPEN),
+            UploadRow.expires_at > now,
+        )
+        .group_by(UploadRow.id)
+        .order_by(UploadRow.id.desc())
+    )
+    return [(row, int(received), parts) for row, received, parts in await session.execute(query)]
 
 
 async def claim_upload(session: AsyncSession, upload_id: str) -> bool:

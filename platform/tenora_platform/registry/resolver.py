@@ -19,14 +19,14 @@ from tenora_platform.db import Database
 from tenora_platform.errors import NotFoundError
 from tenora_platform.registry import repository
 from tenora_platform.registry.repository import SERVABLE
-from tenora_platform.registry.split import of_serving, part_of
+from tenora_platform.registry.serving import meant
+from tenora_platform.registry.split import part_of
 from tenora_platform.registry.tables import AdapterAliasRow, AdapterVersionRow
 from tenora_platform.secret import ServerSecret
 from tenora_platform.single_flight import SingleFlight
 
 FOUND_TTL_S = 60
 MISSING_TTL_S = 5  # short: a name that is guessed today may be made tomorrow
-DEFAULT_ALIAS = "prod"
 
 _MODEL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,62})(@(?P<which>[A-Za-z0-9._-]{1,63}))?")
 _log = structlog.get_logger(__name__)
@@ -198,25 +198,16 @@ def _meaning(
 ) -> _Meaning:
     """What `name[@which]` stands for. `versions` are servable, newest first."""
     adapters = {row.number: _resolved(name, row) for row in versions}
-    if which is not None and which.isdecimal():
-        found = adapters.get(int(which))
-        return _Meaning() if found is None else _Meaning((found,))
-    if which is not None or DEFAULT_ALIAS in aliases:
-        row = aliases.get(which or DEFAULT_ALIAS)
-        return _Meaning() if row is None else _of_alias(row, adapters)
     newest = next((row.number for row in versions if row.state == "active"), None)
-    return _Meaning() if newest is None else _Meaning((adapters[newest],))
-
-
-def _of_alias(row: AdapterAliasRow, adapters: dict[int, ResolvedAdapter]) -> _Meaning:
-    parts = of_serving(row.parts, adapters)
-    numbers = sorted(set(parts))
-    shadow = row.shadow and adapters.get(row.shadow["version"])
+    found = meant(which, adapters, newest, {alias: row.parts for alias, row in aliases.items()})
+    numbers = sorted(set(found.parts))
+    shadow = aliases[found.alias].shadow if found.alias is not None else None
+    shadowing = shadow and adapters.get(shadow["version"])
     return _Meaning(
         adapters=tuple(adapters[number] for number in numbers),
-        parts=bytes(numbers.index(number) for number in parts) if len(numbers) > 1 else b"",
-        alias=row.alias,
-        shadow=ShadowTarget(row.shadow["percent"], shadow) if row.shadow and shadow else None,
+        parts=bytes(map(numbers.index, found.parts)) if len(numbers) > 1 else b"",
+        alias=found.alias,
+        shadow=ShadowTarget(shadow["percent"], shadowing) if shadow and shadowing else None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from tenora_platform.auth import TenantContext
 from tenora_platform.bodies import body_of
@@ -21,12 +21,15 @@ from tenora_platform.registry.admission import (
     preflight_room,
 )
 from tenora_platform.registry.incoming import ReceivedWeights
+from tenora_platform.registry.listing import Listing, order_of
 from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
 from tenora_platform.registry.preflight import preflight
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.schemas import (
     Adapter,
+    AdapterPage,
     AdapterVersion,
+    OpenUpload,
     Preflight,
     Upload,
     UploadComplete,
@@ -45,6 +48,18 @@ AdapterTenant = Annotated[TenantContext, Depends(adapters_tenant)]
 AdapterRoom = Annotated[Room, Depends(adapter_room)]
 PartRoom = Annotated[Room, Depends(part_room)]
 
+Sort = Annotated[
+    str | None,
+    Query(description="created, name, requests or cost; with '-' the largest first"),
+]
+Search = Annotated[
+    str | None,
+    Query(
+        max_length=128,
+        pattern=r"^[^\x00]*$",
+        description="A part of the name, or how a version's digest begins",
+    ),
+]
 NAME_BYTES_MAX = 256
 
 
@@ -182,21 +197,18 @@ async def list_adapters(
     limit: Limit = 20,
     after: After = None,
     order: Order = "desc",
-) -> ListPage[Adapter]:
-    adapters, has_more = await Registry(state, tenant).page(
-        after=after, limit=limit, descending=order == "desc"
-    )
-    return ListPage[Adapter](
-        data=adapters,
-        first_id=adapters[0].id if adapters else None,
-        last_id=adapters[-1].id if adapters else None,
-        has_more=has_more,
-    )
+    sort: Sort = None,
+    q: Search = None,
+) -> AdapterPage:
+    """What each name serves now, its versions, what came in the last 24 hours, what it cost this
+    month, and where its bytes are."""
+    by = order_of(sort, order)
+    return await Listing(state, tenant).page(q=q, order=by, after=after, limit=limit)
 
 
 @router.get("/v1/adapters/{name}")
 async def get_adapter(name: str, state: State, tenant: AdapterTenant) -> Adapter:
-    return await Registry(state, tenant).get(name)
+    return await Listing(state, tenant).get(name)
 
 
 @router.delete("/v1/adapters/{name}")
@@ -231,6 +243,14 @@ async def delete_adapter_version(
 @router.post("/v1/uploads")
 async def create_upload(body: UploadCreate, state: State, tenant: AdapterTenant) -> Upload:
     return await Uploads(state, tenant).create(body)
+
+
+@router.get("/v1/uploads")
+async def list_uploads(state: State, tenant: AdapterTenant) -> ListPage[OpenUpload]:
+    """The open ones, the newest first, so that what a reload interrupted can go on. There are never
+    more than a page of them."""
+    found = await Uploads(state, tenant).open()
+    return ListPage[OpenUpload].of(found, len(found))
 
 
 @router.get("/v1/uploads/{upload_id}")

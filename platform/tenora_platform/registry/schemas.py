@@ -7,9 +7,11 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tenora_engine.events import Residency
 from tenora_platform.intake.report import ValidationReport
+from tenora_platform.probing.schemas import Footprint, Load, StorageCost
 from tenora_platform.registry.tables import AdapterAliasRow
-from tenora_platform.schemas import Body, IdItem, Reason
+from tenora_platform.schemas import Body, IdItem, ListPage, Reason
 
 VersionState = Literal["quarantined", "validating", "active", "rejected", "deprecated", "revoked"]
 
@@ -19,7 +21,8 @@ ALIAS_NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"
 
 class AdapterVersion(BaseModel):
     """One immutable version. `validation` is null until it has been examined; `has_chat_template`:
-    its chats go through a template of its own."""
+    its chats go through a template of its own. `residency` is the best tier that has it now; null
+    for what does not serve, where nobody asked the engine, and while it does not answer."""
 
     id: str
     object: Literal["adapter_version"] = "adapter_version"
@@ -33,6 +36,7 @@ class AdapterVersion(BaseModel):
     bytes: int
     has_chat_template: bool
     validation: ValidationReport | None
+    residency: Residency | None = None
     created_at: datetime
     activated_at: datetime | None
     deprecated_at: datetime | None
@@ -46,9 +50,24 @@ class VersionChange(Body):
     reason: Reason | None = None
 
 
+class PreflightModule(BaseModel):
+    """One target module over all layers that it is in."""
+
+    module: str
+    layers: int
+    rank_min: int
+    rank_max: int
+
+
+class TierBytes(BaseModel):
+    tier: Residency
+    bytes: int
+
+
 class Preflight(BaseModel):
     """What would become of an upload, by its config and header alone: no value has been looked at.
-    `validation` says what is wrong where it is not `accepted`."""
+    `validation` says what is wrong where it is not `accepted`; then the fields after it are empty.
+    `footprint`: pages while it is on the device; `sizes`: the bytes that each tier keeps of it."""
 
     object: Literal["adapter.preflight"] = "adapter.preflight"
     name: str
@@ -57,6 +76,11 @@ class Preflight(BaseModel):
     target_modules: list[str]
     bytes: int
     validation: ValidationReport
+    modules: list[PreflightModule] = []
+    footprint: Footprint | None = None
+    sizes: list[TierBytes] = []
+    loads: list[Load] = []
+    storage: StorageCost | None = None
 
 
 class AdapterImport(BaseModel):
@@ -103,9 +127,50 @@ class Alias(BaseModel):
         )
 
 
+class ServedVersion(BaseModel):
+    """`weight` is the percentage of the callers that it answers."""
+
+    version: int
+    weight: int
+    state: VersionState
+    digest: str | None
+    rank: int | None
+    bytes: int
+    residency: Residency | None
+
+
+class Serving(BaseModel):
+    """What the name alone runs on now, the heaviest first: by the alias `prod` if there is one,
+    else the newest active version (`alias` null). Empty: requests get 404."""
+
+    alias: str | None
+    versions: list[ServedVersion]
+
+
+class AdapterTraffic(BaseModel):
+    """Of finished requests since `start`: this hour and the 23 before it (UTC), all versions.
+    `prompt_tokens` include the cached ones."""
+
+    start: datetime
+    requests: int
+    requests_by_hour: list[int]
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class AdapterCost(BaseModel):
+    """An exact decimal string, as /v1/costs has it."""
+
+    amount: str
+    currency: str
+
+
 class Adapter(IdItem):
     """A name with its versions, newest first. `version`, `state` and the fields after them are
-    those of the newest version, for those who only ever keep one."""
+    those of the newest version, for those who only ever keep one; what really answers is `serving`.
+    `traffic` and `month_costs` (of this month, UTC, all meters) are null without the scope `usage`.
+    """
 
     object: Literal["adapter"] = "adapter"
     name: str
@@ -120,6 +185,15 @@ class Adapter(IdItem):
     validation: ValidationReport | None
     aliases: list[Alias]
     versions: list[AdapterVersion]
+    serving: Serving
+    traffic: AdapterTraffic | None = None
+    month_costs: list[AdapterCost] | None = None
+
+
+class AdapterPage(ListPage[Adapter]):
+    """`total` is how many there are on all pages."""
+
+    total: int
 
 
 class UploadCreate(BaseModel):
@@ -145,6 +219,20 @@ class UploadComplete(BaseModel):
 
     part_ids: list[str] = Field(min_length=1, max_length=10_000)
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+
+class OpenUpload(IdItem):
+    """An upload that may go on: `pending` takes parts still, `completed` has them all. GET it for
+    its parts."""
+
+    object: Literal["upload"] = "upload"
+    status: Literal["pending", "completed"]
+    bytes: int
+    received_bytes: int
+    parts_received: int
+    part_bytes_max: int
+    created_at: datetime
+    expires_at: datetime
 
 
 class Upload(BaseModel):

@@ -1,11 +1,10 @@
-"""What can be done with adapters: add a version, list, deprecate, delete. Each change is one
-transaction with its audit entry, then the hot-adapter cache is told. It knows rows and storage;
-what is inside an adapter is the intake's business."""
+"""What can be done with adapters: add a version, deprecate, delete (`listing` shows them). Each
+change is one transaction with its audit entry, then the hot-adapter cache is told. It knows rows
+and storage; what is inside an adapter is the intake's business."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -27,15 +26,10 @@ from tenora_platform.registry.incoming import ReceivedWeights
 from tenora_platform.registry.quota import check_names, check_storage
 from tenora_platform.registry.repository import PENDING, SERVABLE
 from tenora_platform.registry.reservations import end_reservation
-from tenora_platform.registry.schemas import (
-    ADAPTER_NAME,
-    Adapter,
-    AdapterVersion,
-    Alias,
-    VersionChange,
-)
+from tenora_platform.registry.schemas import ADAPTER_NAME, AdapterVersion, VersionChange
 from tenora_platform.registry.storage import AdapterStorage
-from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
+from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
+from tenora_platform.registry.views import version_view
 from tenora_platform.state import AppState
 
 VERSIONS_MAX = 1000  # of one adapter, over its life
@@ -158,27 +152,6 @@ class Registry:
 
     def _base_model(self) -> str | None:
         return self._state.engine.model.id if self._state.engine_life.started else None
-
-    async def page(
-        self, *, after: str | None, limit: int, descending: bool
-    ) -> tuple[list[Adapter], bool]:
-        """A page of adapters and whether there are more."""
-        async with self._session() as session:
-            rows = await repository.adapters_page(
-                session,
-                self._tenant.tenant_id,
-                after=after,
-                limit=limit,
-                descending=descending,
-            )
-            views = await _adapter_views(session, rows[:limit])
-        return views, len(rows) > limit
-
-    async def get(self, name: str) -> Adapter:
-        """Raises NotFoundError."""
-        async with self._session() as session:
-            views = await _adapter_views(session, [await self._require(session, name)])
-        return views[0]
 
     async def get_version(self, name: str, number: int) -> AdapterVersion:
         """Raises NotFoundError. A revoked version can still be looked at."""
@@ -333,66 +306,3 @@ async def _require_version(
     if row is None:
         raise NotFoundError(f"{adapter.name} has no version {number}.", param="version")
     return row
-
-
-async def _adapter_views(session: AsyncSession, rows: Sequence[AdapterRow]) -> list[Adapter]:
-    ids = [row.id for row in rows]
-    versions: dict[str, list[AdapterVersionRow]] = defaultdict(list)
-    for version in await repository.versions_of(session, ids):
-        versions[version.adapter_id].append(version)
-    aliases: dict[str, list[AdapterAliasRow]] = defaultdict(list)
-    for alias in await repository.aliases_of(session, ids):
-        aliases[alias.adapter_id].append(alias)
-    return [_adapter_view(row, versions[row.id], aliases[row.id]) for row in rows]
-
-
-def _adapter_view(
-    adapter: AdapterRow,
-    versions: Sequence[AdapterVersionRow],
-    aliases: Sequence[AdapterAliasRow],
-) -> Adapter:
-    views = [_without_picture(version_view(adapter.name, row)) for row in versions]
-    newest = next((view for view in views if view.state != "revoked"), views[0])
-    return Adapter(
-        id=adapter.id,
-        name=adapter.name,
-        created_at=adapter.created_at,
-        version=newest.version,
-        state=newest.state,
-        digest=newest.digest,
-        rank=newest.rank,
-        target_modules=newest.target_modules,
-        bytes=newest.bytes,
-        has_chat_template=newest.has_chat_template,
-        validation=newest.validation,
-        aliases=[Alias.of(adapter.name, row) for row in aliases],
-        versions=views,
-    )
-
-
-def _without_picture(view: AdapterVersion) -> AdapterVersion:
-    """As lists show it: kilobytes for each version are for who asks for that version."""
-    if view.validation is not None and view.validation.facts is not None:
-        view.validation.facts.picture = None
-    return view
-
-
-def version_view(name: str, row: AdapterVersionRow) -> AdapterVersion:
-    return AdapterVersion.model_validate(
-        {
-            "id": row.id,
-            "adapter_id": row.adapter_id,
-            "name": name,
-            "version": row.number,
-            "state": row.state,
-            "digest": row.digest,
-            "rank": row.rank,
-            "target_modules": row.target_modules,
-            "bytes": row.bytes,
-            "has_chat_template": row.has_chat_template,
-            "validation": row.report,
-            "created_at": row.created_at,
-            "activated_at": row.activated_at,
-            "deprecated_at": row.deprecated_at,
-        }
-    )

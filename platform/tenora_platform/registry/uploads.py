@@ -27,7 +27,13 @@ from tenora_platform.registry import repository
 from tenora_platform.registry.incoming import IncomingObject, ReceivedWeights, incoming
 from tenora_platform.registry.quota import Room, check_storage, storage_exceeded, storage_left
 from tenora_platform.registry.reservations import RECEIVING, Reservations
-from tenora_platform.registry.schemas import Upload, UploadComplete, UploadCreate, UploadPart
+from tenora_platform.registry.schemas import (
+    OpenUpload,
+    Upload,
+    UploadComplete,
+    UploadCreate,
+    UploadPart,
+)
 from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
 from tenora_platform.registry.tables import UploadPartRow, UploadRow
 from tenora_platform.state import AppState
@@ -117,6 +123,27 @@ class Uploads:
             )
             session.add(row)
         return _view(row, [])
+
+    async def open(self) -> list[OpenUpload]:
+        """Those that may go on, the newest first."""
+        now = datetime.now(UTC)
+        async with self._session() as session:
+            found = await repository.uploads_going_on(session, self._tenant.tenant_id, now)
+        return [
+            OpenUpload.model_validate(
+                {
+                    "id": row.id,
+                    "status": row.status,
+                    "bytes": row.bytes,
+                    "received_bytes": received,
+                    "parts_received": parts,
+                    "part_bytes_max": PART_BYTES_MAX,
+                    "created_at": row.created_at,
+                    "expires_at": row.expires_at,
+                }
+            )
+            for row, received, parts in found
+        ]
 
     async def get(self, upload_id: str) -> Upload:
         async with self._session() as session:

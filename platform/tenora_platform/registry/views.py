@@ -1,0 +1,117 @@
+"""Rows of adapters as the HTTP API shows them. Pure: what is used and held is given to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenora_engine.events import Residency
+from tenora_platform.registry.repository import SERVABLE
+from tenora_platform.registry.schemas import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    ServedVersion,
+    Serving,
+)
+from tenora_platform.registry.serving import Meant, meant
+from tenora_platform.registry.tables import AdapterAliasRow, AdapterRow, AdapterVersionRow
+
+Report = Mapping[str, Any] | None
+
+
+def version_view(
+    name: str,
+    row: AdapterVersionRow,
+    *,
+    residency: Residency | None = None,
+) -> AdapterVersion:
+    """With its whole report."""
+    return _view(name, row, row.report, residency)
+
+
+def adapter_view(
+    adapter: AdapterRow,
+    versions: Sequence[AdapterVersionRow],  # newest first
+    aliases: Sequence[AdapterAliasRow],
+    reports: Mapping[str, Report],  # by version id, as lists show them
+    residencies: Mapping[str, Residency],  # by digest
+) -> Adapter:
+    views = [
+        _view(adapter.name, row, reports.get(row.id), _residency(row, residencies))
+        for row in versions
+    ]
+    newest = next((view for view in views if view.state != "revoked"), views[0])
+    return Adapter(
+        id=adapter.id,
+        name=adapter.name,
+        created_at=adapter.created_at,
+        version=newest.version,
+        state=newest.state,
+        digest=newest.digest,
+        rank=newest.rank,
+        target_modules=newest.target_modules,
+        bytes=newest.bytes,
+        has_chat_template=newest.has_chat_template,
+        validation=newest.validation,
+        aliases=[Alias.of(adapter.name, row) for row in aliases],
+        versions=views,
+        serving=_serving(bare_name(versions, aliases), views),
+    )
+
+
+def bare_name(
+    versions: Sequence[AdapterVersionRow],  # newest first
+    aliases: Sequence[AdapterAliasRow],
+) -> Meant:
+    """What a request with the adapter's name alone runs on."""
+    servable = {row.number for row in versions if row.state in SERVABLE}
+    newest = next((row.number for row in versions if row.state == "active"), None)
+    return meant(None, servable, newest, {row.alias: row.parts for row in aliases})
+
+
+def _serving(now: Meant, views: Sequence[AdapterVersion]) -> Serving:
+    by_number = {view.version: view for view in views}
+    served = [
+        ServedVersion(
+            version=number,
+            weight=weight,
+            state=by_number[number].state,
+            digest=by_number[number].digest,
+            rank=by_number[number].rank,
+            bytes=by_number[number].bytes,
+            residency=by_number[number].residency,
+        )
+        for number, weight in now.weights.items()
+    ]
+    return Serving(
+        alias=now.alias, versions=sorted(served, key=lambda each: (-each.weight, -each.version))
+    )
+
+
+def _residency(row: AdapterVersionRow, residencies: Mapping[str, Residency]) -> Residency | None:
+    return residencies.get(row.digest or "") if row.state in SERVABLE else None
+
+
+def _view(
+    name: str, row: AdapterVersionRow, report: Report, residency: Residency | None
+) -> AdapterVersion:
+    return AdapterVersion.model_validate(
+        {
+            "id": row.id,
+            "adapter_id": row.adapter_id,
+            "name": name,
+            "version": row.number,
+            "state": row.state,
+            "digest": row.digest,
+            "rank": row.rank,
+            "target_modules": row.target_modules,
+            "bytes": row.bytes,
+            "has_chat_template": row.has_chat_template,
+            "validation": report,
+            "residency": residency,
+            "created_at": row.created_at,
+            "activated_at": row.activated_at,
+            "deprecated_at": row.deprecated_at,
+        }
+    )
