@@ -4,6 +4,7 @@ not even what is billed (`scheduling.meters`), and does not know how its numbers
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
@@ -134,6 +135,7 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     """By class: the largest difference between two tenants that wait in it, of the service they
     have been charged over their weights (`scheduling.class_queue` has the bound)."""
     adapter_loads: dict[str, Histogram] = {}  # by the tier that they came from
+    since_s: float = 0.0  # unix time: since when it is counted
 
     def without_tenants(self) -> TelemetryStats:
         """All tenants as OTHER."""
@@ -155,6 +157,7 @@ class Telemetry:
         self._labels: set[str] = set()
         self._meters: dict[tuple[str, str], ServiceMeter] = {}
         self._adapter_loads: dict[str, Histogram] = {}
+        self._since_s = time.time()
 
     def meter(self, service_class: str, tenant_key: str) -> ServiceMeter:
         """For the tenant's sequences in the class. A tenant not seen before gets a label if one is
@@ -191,6 +194,7 @@ class Telemetry:
             queues=_merged(queues, self._label),
             service_gaps=service_gaps,
             adapter_loads={tier: loads.copy() for tier, loads in self._adapter_loads.items()},
+            since_s=self._since_s,
         )
 
     def _label(self, tenant_key: str) -> str:

@@ -25,6 +25,7 @@ from tenora_platform.errors import ErrorBody, install_error_handlers
 from tenora_platform.evaluations import routes as evaluations_routes
 from tenora_platform.events import routes as events_routes
 from tenora_platform.forecasts import routes as forecast_routes
+from tenora_platform.history import routes as history_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
@@ -103,6 +104,7 @@ def create_app(
             stack.callback(state.templates.close)
             stack.push_async_callback(state.db.close)
             stack.push_async_callback(state.redis.aclose)
+            stack.push_async_callback(state.live.finish)
             stack.push_async_callback(state.budgets.finish)
             stack.push_async_callback(state.contents.finish)
             stack.push_async_callback(state.outcomes.finish)
@@ -127,7 +129,7 @@ def create_app(
             allow_headers=["*"],
             expose_headers=EXPOSED_HEADERS,
         )
-    app.add_middleware(RequestEdge, metrics=metrics)
+    app.add_middleware(RequestEdge, metrics=metrics, answered=state.answers.note)
     return app
 
 
@@ -173,6 +175,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         ledger_routes.router,
         events_routes.router,
         live_routes.router,
+        history_routes.router,
         signing_key_routes.router,
         contents_routes.router,
         receipts_routes.router,

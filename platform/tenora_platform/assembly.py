@@ -19,6 +19,7 @@ from tenora_platform.bell import Bell
 from tenora_platform.bootstrap import database_urls
 from tenora_platform.budgets.service import Budgets
 from tenora_platform.db import Database
+from tenora_platform.history.answers import AnswerCounts
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.installation import Installation
@@ -125,6 +126,7 @@ def build_state(
         outages=outages,
         presence=presence,
         live=Hub(changes, metrics),
+        answers=AnswerCounts(redis),
         long_texts=LongTexts(),
         flights=Flights(redis),
         copies=UsageCopies(redis, metrics),

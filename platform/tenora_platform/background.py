@@ -42,6 +42,7 @@ def api_work(state: AppState) -> Work:
         "copies": state.copies.keep_on,
         "presence": state.presence.keep,
         "contents": state.contents.run,
+        "answers": state.answers.keep,
         "live": partial(state.live.keep, SOURCES, lambda source: source.begin(state)),
         "outcomes": state.outcomes.keep,
         "redis": partial(marks.keep, state.redis, _mark(state)),
@@ -57,6 +58,7 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.budgets.true_up import TrueUp
     from tenora_platform.canary.rounds import Canary
     from tenora_platform.evaluations.worker import EvaluationWorker
+    from tenora_platform.history.sampler import HistorySampler
     from tenora_platform.idempotency.sweeper import keep_swept
     from tenora_platform.invoices.worker import InvoiceWorker
     from tenora_platform.ledger.expiry import CreditKeeper
@@ -107,6 +109,7 @@ def worker_work(state: AppState) -> Work:
         "canary": Canary(state).run,
         "probes": Prober(state).run,
         "evaluations": EvaluationWorker(state).run,
+        "history": HistorySampler(state).run,
         # What evaluations ask is in flight here, as requests are in API processes.
         **{name: each for name, each in api_work(state).items() if name in IN_FLIGHT},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 import structlog
 from starlette.requests import ClientDisconnect
@@ -24,9 +25,12 @@ class RequestEdge:
     request, and turns what nobody caught into a 500 that names the id. Nothing is buffered, so a
     client that goes away is seen at once."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, answered: Callable[[Scope, int], None]
+    ) -> None:
         self.app = app
         self.metrics = metrics
+        self.answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,6 +73,7 @@ class RequestEdge:
                 path = getattr(route, "path", "unmatched")
                 elapsed_s = time.perf_counter() - started
                 self.metrics.record_request(scope["method"], path, status, elapsed_s)
+                self.answered(scope, status)
 
 
 def _request_id(scope: Scope) -> str | None:

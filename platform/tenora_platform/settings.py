@@ -131,6 +131,10 @@ class Settings(BaseSettings):
     usage_retention_months: int = Field(default=0, ge=0)
     """Whole months that usage events stay in the database beside the current one; older ones are
     archived in the object store. 0: for ever."""
+    history_minutes_days: int = Field(default=14, ge=1)
+    """Days for which the history of service is kept by the minute."""
+    history_hours_days: int = Field(default=400, ge=1)
+    """And by the hour."""
     statement_timeout_s: float = Field(default=15.0, ge=0.1)
     """Seconds for one statement of a request; workers have ten minutes."""
     redis_url: str | None = None

@@ -18,6 +18,7 @@ from tenora_platform.bell import Bell
 from tenora_platform.budgets.service import Budgets
 from tenora_platform.db import Database
 from tenora_platform.errors import UnavailableError
+from tenora_platform.history.answers import AnswerCounts
 from tenora_platform.inference.flights import Flights
 from tenora_platform.inference.tokenising import LongTexts
 from tenora_platform.intake.checker import Checker
@@ -80,6 +81,7 @@ class AppState:
     copies: UsageCopies
     presence: Presence
     live: Hub
+    answers: AnswerCounts
     checker: Checker
     templates: ChatTemplates
     upload_waits: Bell  # wakes the intake: a version may be checked now

@@ -202,8 +202,10 @@ async def test_other_processes_are_heard(api: Api) -> None:
     tenant = await api.new_tenant("far")
     elsewhere = Redis.from_url(str(api.state.settings.redis_url))
     async with served(api) as url, listening(url, OWN, bearer(tenant.key)) as events:
-        Changes(elsewhere).tell(tenant.id, {"adapters"})
+        far = Changes(elsewhere)
+        far.tell(tenant.id, {"adapters"})
         assert "adapters" in await changed(events, "adapters")
+        await far.finish()
     await elsewhere.aclose()
 
 

@@ -24,6 +24,7 @@ READ = "owner operator read_only"
 TABLE = {
     "get /admin/v1/engine": READ,
     "get /admin/v1/events": ALL,
+    "get /admin/v1/timeseries": ALL,
     "get /admin/v1/processes": READ,
     "get /admin/v1/admin_keys": READ,
     "post /admin/v1/admin_keys": "owner",

@@ -1210,6 +1210,28 @@ export interface paths {
         patch: operations["admin_change_tenants_person"];
         trace?: never;
     };
+    "/admin/v1/timeseries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Timeseries
+         * @description How service was over time, kept over restarts: what was promised and met, tokens, answers and
+         *     errors, queues, pages, loads. A series without a tenant is of all, or (grouped by tenant) of
+         *     those that the metrics do not tell apart. The engine's own metrics are not grouped.
+         */
+        get: operations["history_get_timeseries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/usage": {
         parameters: {
             query?: never;
@@ -2621,6 +2643,28 @@ export interface paths {
          *     now with `delete_kept_contents`. Needs the scope `keys`.
          */
         patch: operations["receipts_change_settings"];
+        trace?: never;
+    };
+    "/v1/timeseries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Own Timeseries
+         * @description How you were served over time: tokens, answers and errors, times to the first token and
+         *     between tokens with the plan's targets. By `adapter` and `version` it is made of finished
+         *     requests, 31 days at most, without refusals and HTTP errors.
+         */
+        get: operations["history_get_own_timeseries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/v1/uploads": {
@@ -8623,6 +8667,71 @@ export interface components {
             tier: "device" | "host" | "shared" | "store";
         };
         /**
+         * TimeSeries
+         * @description `values` has one for each of the answer's times; null: nothing is known, or there was none to
+         *     speak of (a quantile without requests). Of parts (`unit` part), `met` and `promised` are what it
+         *     is a part of; of quantiles `counts` how many there were. `target_ms` is what the plans of all
+         *     that it is about promise now, null where they differ or promise nothing.
+         */
+        TimeSeries: {
+            /** Adapter */
+            adapter?: string | null;
+            /** Counts */
+            counts?: number[] | null;
+            /** Kind */
+            kind?: string | null;
+            /** Met */
+            met?: number[] | null;
+            /** Metric */
+            metric: string;
+            /** Promised */
+            promised?: number[] | null;
+            /** Service Class */
+            service_class?: string | null;
+            /** Target Ms */
+            target_ms?: number | null;
+            /** Tenant Id */
+            tenant_id?: string | null;
+            /** Tenant Name */
+            tenant_name?: string | null;
+            /**
+             * Unit
+             * @enum {string}
+             */
+            unit: "count" | "tokens" | "part" | "ms" | "s" | "pages" | "sequences" | "adapters";
+            /** Values */
+            values: (number | null)[];
+            /** Version */
+            version?: number | null;
+        };
+        /**
+         * TimeSeriesAnswer
+         * @description `times` are the beginnings of steps of `step_s` seconds, as unix time; the last may still
+         *     run. `total` is how many series there are of a metric that was cut to `limit`.
+         */
+        TimeSeriesAnswer: {
+            /** End */
+            end: number;
+            /** Known Until */
+            known_until: number | null;
+            /**
+             * Object
+             * @default timeseries
+             * @constant
+             */
+            object: "timeseries";
+            /** Series */
+            series: components["schemas"]["TimeSeries"][];
+            /** Start */
+            start: number;
+            /** Step S */
+            step_s: number;
+            /** Times */
+            times: number[];
+            /** Total */
+            total: number;
+        };
+        /**
          * ToolCall
          * @description One call of a tool in an assistant's earlier message.
          */
@@ -11589,6 +11698,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MemberOut"];
+                };
+            };
+        };
+    };
+    history_get_timeseries: {
+        parameters: {
+            query: {
+                /** @description Only this class */
+                class?: string | null;
+                /** @description Before this; default: now */
+                end?: string | null;
+                /** @description Any of tenant, class; by commas */
+                group_by?: string | null;
+                /** @description How many series of a metric at most */
+                limit?: number;
+                /** @description Such as ttft_attainment,output_tokens; by commas */
+                metric: string;
+                /** @description From here on; default: an hour before end */
+                start?: string | null;
+                /** @description Of 1m, 5m, 15m, 1h, 3h, 6h, 12h, 1d; longer where that would be over 500 points */
+                step?: string | null;
+                /** @description Only this tenant's (id) */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TimeSeriesAnswer"];
                 };
             };
         };
@@ -14560,6 +14715,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantSettings"];
+                };
+            };
+        };
+    };
+    history_get_own_timeseries: {
+        parameters: {
+            query: {
+                /** @description Only this class */
+                class?: string | null;
+                /** @description Before this; default: now */
+                end?: string | null;
+                /** @description Any of class, adapter, version; by commas */
+                group_by?: string | null;
+                /** @description How many series of a metric at most */
+                limit?: number;
+                /** @description Such as ttft_attainment,output_tokens; by commas */
+                metric: string;
+                /** @description From here on; default: an hour before end */
+                start?: string | null;
+                /** @description Of 1m, 5m, 15m, 1h, 3h, 6h, 12h, 1d; longer where that would be over 500 points */
+                step?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TimeSeriesAnswer"];
                 };
             };
         };

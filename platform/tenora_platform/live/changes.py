@@ -35,12 +35,21 @@ class Changes:
         self._waiting: dict[str, set[str]] = {}
         self._sending: asyncio.Task[None] | None = None
         self._heard: Heard | None = None
+        self._finished = False
 
     def tell(self, tenant_id: str | None, topics: Iterable[str]) -> None:
-        """Soon, everywhere. Nothing without an event loop."""
+        """Soon, everywhere."""
+        if self._finished:
+            return
         self._waiting.setdefault(tenant_id or "", set()).update(topics)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
+
+    async def finish(self) -> None:
+        """Tell what is to be told yet, and nothing after it."""
+        self._finished = True
+        if self._sending is not None:
+            await asyncio.gather(self._sending, return_exceptions=True)
 
     async def listen(self, heard: Heard, listening: asyncio.Event) -> None:
         """For ever; `listening` is set while it does. After each silence of Redis every topic is

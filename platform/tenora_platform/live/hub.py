@@ -71,6 +71,10 @@ class Hub:
         for stream in self._streams:
             stream.end("server_stops", "The server stops; connect again.")
 
+    async def finish(self) -> None:
+        """Others are told what was committed here, before Redis is closed."""
+        await self._changes.finish()
+
     async def keep(self, sources: Sequence[Source], begin: Callable[[Source], Sampling]) -> None:
         """For ever: while somebody listens, hear what changes and sample the sources."""
         while True:

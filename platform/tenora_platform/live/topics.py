@@ -23,6 +23,7 @@ TOPICS = frozenset(
         "reconciliation",
         "requests",
         "rollouts",
+        "service",
         "settings",
         "signing_keys",
         "tenants",
@@ -32,7 +33,7 @@ TOPICS = frozenset(
     }
 )
 
-BUSY = frozenset({"audit", "events", "requests", "usage", "webhooks"})
+BUSY = frozenset({"audit", "events", "requests", "service", "usage", "webhooks"})
 """They change with every request, or nearly; listeners are told seldom."""
 
 SHARED = frozenset({"plans", "prices"})
@@ -49,6 +50,7 @@ BY_TABLE: Mapping[str, frozenset[str]] = {
         "alias_changes": "rollouts",
         "rollouts": "rollouts",
         "shadow_answers": "rollouts",
+        "service_minutes": "service",
         "audit_logs": "audit",
         "credit_grants": "budgets",
         "evaluations": "evaluations",
@@ -90,9 +92,12 @@ SILENT = frozenset(
         # What follows from other tables, or is nobody's to see.
         "canaries",
         "canary_answers",
+        "engine_hours",
+        "engine_minutes",
         "engine_outboxes",
         "engine_totals",
         "evaluation_items",
+        "history_marks",
         "idempotency_keys",
         "invoice_lines",
         "invoice_numbers",
@@ -101,6 +106,7 @@ SILENT = frozenset(
         "ledger_balances",
         "ledger_due",
         "ledger_entries",
+        "service_hours",
         "unrated_events",
         "usage_archives",
         "usage_days",

@@ -52,6 +52,7 @@ async def work(
         stack.callback(state.templates.close)
         stack.push_async_callback(state.db.close)
         stack.push_async_callback(state.redis.aclose)
+        stack.push_async_callback(state.live.finish)
         stack.push_async_callback(state.budgets.finish)
         await stack.enter_async_context(running_engine(state, with_text=False))
         async with doing(worker_work(state), state.outages):

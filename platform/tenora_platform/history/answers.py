@@ -1,0 +1,79 @@
+"""How the API's answers are counted: by minute, tenant, class and HTTP status, in each process, and
+from there in Redis, where the sampler finds those of all. It knows statuses, not why they were."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from starlette.types import Scope
+
+from tenora_platform.contexts import TenantContext
+
+MINUTE_S = 60
+_KEY = "tenora:answers:"  # hash of one minute: tenant|class|status -> how many
+_KEPT_S = 86_400
+_EVERY_S = 2.0
+_WAITING_MAX = 20_000  # while Redis is away; what is more is not counted
+_PATHS = ("/v1/", "/admin/v1/")
+_log = structlog.get_logger(__name__)
+
+Answers = Mapping[tuple[str, str], Mapping[str, int]]
+"""(tenant's id or "", class) -> status -> how many, of one minute."""
+
+
+class AnswerCounts:
+    """`keep` must run where answers are noted."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._waiting: Counter[tuple[int, str]] = Counter()
+
+    def note(self, scope: Scope, status: int) -> None:
+        """An answer has ended: of the API, it is counted."""
+        if not scope["path"].startswith(_PATHS):
+            return
+        known = scope["state"].get("before_body", {}).values()
+        tenant = next((each for each in known if isinstance(each, TenantContext)), None)
+        whose = "|" if tenant is None else f"{tenant.tenant_id}|{tenant.plan.sla_class}"
+        key = int(time.time()) // MINUTE_S * MINUTE_S, f"{whose}|{status}"
+        if key in self._waiting or len(self._waiting) < _WAITING_MAX:
+            self._waiting[key] += 1
+
+    async def keep(self) -> None:
+        """For ever: what was counted goes to Redis every two seconds."""
+        try:
+            while True:
+                await asyncio.sleep(_EVERY_S)
+                await self._flush()
+        finally:
+            await self._flush()
+
+    async def of_minute(self, minute_s: int) -> Answers:
+        """Those of all processes. Raises RedisError."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        counts: dict[bytes, bytes] = await self._redis.hgetall(f"{_KEY}{minute_s}")  # type: ignore[assignment]
+        for name, count in counts.items():
+            tenant_id, class_, status = name.decode().split("|")
+            found.setdefault((tenant_id, class_), {})[status] = int(count)
+        return found
+
+    async def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, Counter()
+        if not waiting:
+            return
+        try:
+            async with self._redis.pipeline(transaction=True) as commands:
+                for (minute_s, name), count in waiting.items():
+                    commands.hincrby(f"{_KEY}{minute_s}", name, count)
+                for minute_s in {minute_s for minute_s, _ in waiting}:
+                    commands.expire(f"{_KEY}{minute_s}", _KEPT_S)
+                await commands.execute()
+        except RedisError as error:
+            _log.warning("answers not counted yet", reason=str(error))
+            self._waiting.update(waiting)

@@ -1,0 +1,122 @@
+"""HTTP routes of time series: how everybody was served, for the operator; how they were, for
+tenants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import BadRequestError
+from tenora_platform.history import repository, service
+from tenora_platform.history.metrics import (
+    ADMIN_GROUPS,
+    ADMIN_METRICS,
+    TENANT_GROUPS,
+    TENANT_METRICS,
+    chosen,
+    groups,
+)
+from tenora_platform.history.own import event_series, from_events
+from tenora_platform.history.repository import Asked
+from tenora_platform.history.schemas import TimeSeriesAnswer
+from tenora_platform.history.window import STEPS_S, Window, window
+from tenora_platform.operators.roles import MONEY_READERS
+from tenora_platform.state import AppState, State
+from tenora_platform.times import QueryTime
+
+router = APIRouter(tags=["history"], route_class=EdgeRoute)
+UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
+
+MetricNames = Annotated[
+    str, Query(alias="metric", description="Such as ttft_attainment,output_tokens; by commas")
+]
+Start = Annotated[QueryTime | None, Query(description="From here on; default: an hour before end")]
+End = Annotated[QueryTime | None, Query(description="Before this; default: now")]
+Step = Annotated[
+    str | None,
+    Query(description=f"Of {', '.join(STEPS_S)}; longer where that would be over 500 points"),
+]
+Class = Annotated[str | None, Query(alias="class", description="Only this class")]
+Lanes = Annotated[int, Query(ge=1, le=500, description="How many series of a metric at most")]
+
+
+async def asked_window(
+    state: State, start: Start = None, end: End = None, step: Step = None
+) -> Window:
+    if step is not None and step not in STEPS_S:
+        raise BadRequestError(f"'step' is one of {', '.join(STEPS_S)}.", param="step")
+    return window(start, end, step, minutes_days=state.settings.history_minutes_days)
+
+
+AskedWindow = Annotated[Window, Depends(asked_window)]
+
+
+@router.get(
+    "/admin/v1/timeseries", tags=["admin"], dependencies=[Depends(require_role(*MONEY_READERS))]
+)
+async def get_timeseries(
+    state: State,
+    metric: MetricNames,
+    asked: AskedWindow,
+    group_by: Annotated[str | None, Query(description="Any of tenant, class; by commas")] = None,
+    tenant: Annotated[str | None, Query(description="Only this tenant's (id)")] = None,
+    service_class: Class = None,
+    limit: Lanes = 100,
+) -> TimeSeriesAnswer:
+    """How service was over time, kept over restarts: what was promised and met, tokens, answers and
+    errors, queues, pages, loads. A series without a tenant is of all, or (grouped by tenant) of
+    those that the metrics do not tell apart. The engine's own metrics are not grouped."""
+    metrics = chosen(metric, ADMIN_METRICS)
+    wanted = Asked(asked, groups(group_by, ADMIN_GROUPS), tenant, service_class)
+    async with state.db.admin_session() as session:
+        looked = await service.looked(session, asked)
+        found = await service.answer(session, wanted, metrics, limit, looked)
+        until = await repository.known_until(session)
+    found.known_until = until.timestamp() if until is not None else None
+    return found
+
+
+@router.get("/v1/timeseries")
+async def get_own_timeseries(
+    state: State,
+    tenant: UsageTenant,
+    metric: MetricNames,
+    asked: AskedWindow,
+    group_by: Annotated[
+        str | None, Query(description="Any of class, adapter, version; by commas")
+    ] = None,
+    service_class: Class = None,
+    limit: Lanes = 100,
+) -> TimeSeriesAnswer:
+    """How you were served over time: tokens, answers and errors, times to the first token and
+    between tokens with the plan's targets. By `adapter` and `version` it is made of finished
+    requests, 31 days at most, without refusals and HTTP errors."""
+    metrics = chosen(metric, TENANT_METRICS)
+    by = groups(group_by, TENANT_GROUPS)
+    looked, until = await _looked(state, asked)
+    plan = tenant.plan
+    async with state.db.tenant_session(tenant.tenant_id) as session:
+        by_adapter = "adapter" in by or "version" in by
+        of_events = from_events(metrics, all_=by_adapter)
+        if not by_adapter and await repository.has_rows_of(session, asked, tenant.tenant_id):
+            of_events = {}  # the engine tells this tenant apart, and knows more than its events
+        promised = (plan.sla_class, plan.ttft_ms, plan.tpot_ms)
+        series = await event_series(session, tenant.tenant_id, asked, by, of_events, promised)
+        wanted = Asked(asked, by, tenant.tenant_id, service_class)
+        rest = {name: each for name, each in metrics.items() if name not in of_events}
+        found = await service.answer(session, wanted, rest, limit, looked)
+    found.series += series[:limit]
+    found.total = max(found.total, len(series))
+    found.known_until = until
+    return found
+
+
+async def _looked(state: AppState, asked: Window) -> tuple[frozenset[int], float | None]:
+    """The steps in which the engine was looked at: nobody's secret, and no tenant's row."""
+    async with state.db.admin_session() as session:
+        until = await repository.known_until(session)
+        steps = await service.looked(session, asked)
+    return steps, until.timestamp() if until is not None else None

@@ -1,0 +1,374 @@
+"""The history of service: counters are taken over once, whoever takes them over and however often
+the engine begins anew; what is asked for over a window is what was put into it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import func, select
+
+from api_harness import Api, TestTenant
+from fake_engine import FakeEngine
+from tenora_engine.telemetry import BOUNDS_S, Histogram, QueueStats, ServiceMeter, TelemetryStats
+from tenora_platform.app import create_app
+from tenora_platform.errors import BadRequestError
+from tenora_platform.history.answers import AnswerCounts
+from tenora_platform.history.merging import merged
+from tenora_platform.history.quantiles import quantile_ms
+from tenora_platform.history.sampler import HistorySampler
+from tenora_platform.history.tables import (
+    EngineMinuteRow,
+    HistoryMarkRow,
+    ServiceHourRow,
+    ServiceMinuteRow,
+)
+from tenora_platform.history.window import POINTS_MAX, window
+from tenora_platform.ids import new_ulid
+from tenora_platform.processes.presence import this_process
+from tenora_platform.settings import Settings
+from tenora_platform.usage.books import UsageBooks
+from usage_records import usage_record
+
+NOON = datetime(2026, 11, 20, 12, 0, 10, tzinfo=UTC)
+HOUR = {"start": "2026-11-20T12:00:00Z", "end": "2026-11-20T13:00:00Z", "step": "1m"}
+
+
+@pytest.fixture
+async def quiet(settings: Settings, tmp_path: Path) -> AsyncIterator[Api]:
+    """An application beside which nothing runs, so that samples are taken by tests alone."""
+    engine = FakeEngine(tmp_path / "model")
+    app = create_app(settings, engine=engine, work=lambda _: {})
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://tenora") as http:
+            await engine.start()
+            yield Api(app, engine, http)
+
+
+def meter(tenant: str, class_: str = "default", **counted: Any) -> ServiceMeter:
+    made = ServiceMeter(class_, tenant)
+    for name, value in counted.items():
+        setattr(made, name, value)
+    return made
+
+
+def says(engine: FakeEngine, since_s: float, *meters: ServiceMeter) -> None:
+    """What the engine has counted since it began."""
+    queues = [QueueStats("default", "t", waiting=2, oldest_wait_s=1.5)]
+    engine.telemetry = TelemetryStats(meters=list(meters), queues=queues, since_s=since_s)
+
+
+async def minutes(api: Api, tenant_id: str) -> dict[int, ServiceMinuteRow]:
+    """By minute of the hour."""
+    async with api.state.db.admin_session() as session:
+        rows = await session.scalars(
+            select(ServiceMinuteRow).where(ServiceMinuteRow.tenant_id == tenant_id)
+        )
+        return {row.at.minute: row for row in rows}
+
+
+async def test_counts_are_taken_over_once_by_whichever_worker(quiet: Api) -> None:
+    tenant = await quiet.new_tenant("counted")
+    begun = NOON.timestamp() - 5
+    first, second = HistorySampler(quiet.state), HistorySampler(quiet.state)
+    ttft = Histogram()
+    ttft.observe(0.15)
+    says(quiet.engine, begun, meter(tenant.id, output_tokens=5, ttft=ttft, ttft_promised=1))
+    assert await first.sample(NOON)
+    assert await second.sample(NOON + timedelta(seconds=5))
+    later = ttft.copy()
+    later.observe(0.15)
+    later.observe(3.0)
+    counted: dict[str, Any] = {"output_tokens": 12, "ttft_promised": 3, "ttft_met": 1}
+    says(
+        quiet.engine,
+        begun,
+        meter(tenant.id, **counted, ttft=later, finished={"stop": 2, "error": 1}),
+    )
+    await second.sample(NOON + timedelta(seconds=70))
+    await first.sample(NOON + timedelta(seconds=75))
+    found = await minutes(quiet, tenant.id)
+    assert {at: row.output_tokens for at, row in found.items()} == {0: 5, 1: 7}
+    assert [found[0].ttft_promised, found[1].ttft_promised, found[1].ttft_met] == [1, 2, 1]
+    assert found[1].ended == {"stop": 2, "error": 1}
+    assert found[1].finished == 3
+    assert sum(found[1].ttft) == 2
+    async with quiet.state.db.admin_session() as session:
+        hour = await session.get_one(
+            ServiceHourRow, (NOON.replace(minute=0, second=0), tenant.id, "default")
+        )
+        assert hour.output_tokens == 12
+        assert hour.ttft == later.counts
+
+
+async def test_an_engine_that_begins_anew_is_counted_from_zero(quiet: Api) -> None:
+    tenant = await quiet.new_tenant("again")
+    sampler, begun = HistorySampler(quiet.state), NOON.timestamp() + 3600
+    at = NOON + timedelta(hours=1, seconds=5)
+    says(quiet.engine, begun, meter(tenant.id, output_tokens=100))
+    await sampler.sample(at)
+    quiet.engine.ready = False
+    await sampler.sample(at + timedelta(seconds=60))
+    quiet.engine.ready = True
+    says(quiet.engine, begun + 100, meter(tenant.id, output_tokens=130))
+    await sampler.sample(at + timedelta(seconds=120))
+    found = await minutes(quiet, tenant.id)
+    assert {minute: row.output_tokens for minute, row in found.items()} == {0: 100, 2: 130}
+    query = {"start": "2026-11-20T13:00:00Z", "end": "2026-11-20T13:05:00Z"}
+    answer = await quiet.admin(
+        "GET", "/admin/v1/timeseries", params={"metric": "ready,oldest_wait,pool", **query}
+    )
+    series = {(each["metric"], each["kind"]): each for each in answer.json()["series"]}
+    ready = series["ready", None]
+    assert ready["met"] == [1, 0, 1, 0, 0]
+    assert ready["promised"] == [1, 1, 1, 0, 0]
+    assert ready["values"] == [1.0, 0.0, 1.0, None, None]
+    assert series["oldest_wait", None]["values"][0] == 1.5
+    pool = (await quiet.engine.stats()).pool
+    assert series["pool", "free"]["values"] == [pool.free_pages, None, pool.free_pages, None, None]
+
+
+async def test_what_was_counted_long_before_anybody_looked_is_of_no_minute(quiet: Api) -> None:
+    async with quiet.state.db.admin_session() as session:
+        for mark in await session.scalars(select(HistoryMarkRow)):
+            mark.data = {"meters": "of another version"}
+    tenant = await quiet.new_tenant("long")
+    sampler = HistorySampler(quiet.state)
+    says(quiet.engine, NOON.timestamp() - 86_400, meter(tenant.id, output_tokens=1_000_000))
+    await sampler.sample(NOON)
+    assert await minutes(quiet, tenant.id) == {}
+    says(quiet.engine, NOON.timestamp() - 86_400, meter(tenant.id, output_tokens=1_000_007))
+    await sampler.sample(NOON + timedelta(seconds=5))
+    assert (await minutes(quiet, tenant.id))[0].output_tokens == 7
+
+
+async def test_restarts_of_parts_are_counted(quiet: Api) -> None:
+    sampler, at = HistorySampler(quiet.state), NOON + timedelta(hours=2)
+    supervisor = this_process("supervisor")
+    for n, restarts in enumerate(({"engine": 1}, {"engine": 1}, {"engine": 3, "api-1": 1})):
+        quiet.state.presence.others = [
+            _with(supervisor, restarts),
+        ]
+        await sampler.sample(at + timedelta(seconds=60 * n))
+    query = {"start": "2026-11-20T14:01:00Z", "end": "2026-11-20T14:03:00Z"}
+    answer = await quiet.admin(
+        "GET", "/admin/v1/timeseries", params={"metric": "restarts", **query}
+    )
+    found = {each["kind"]: each["values"] for each in answer.json()["series"]}
+    assert found == {"engine": [0, 2], "api-1": [0, 1]}
+
+
+def _with(process: Any, restarts: dict[str, int]) -> Any:
+    return replace(process, restarts=restarts)
+
+
+async def test_answers_of_all_processes_are_counted_by_tenant_and_status(quiet: Api) -> None:
+    tenant = await quiet.new_tenant("answered")
+    elsewhere = AnswerCounts(quiet.state.redis)
+    now = datetime.now(UTC)
+    for _ in range(3):
+        assert (await quiet.call(tenant.key, "GET", "/v1/models")).status_code == 200
+    assert (await quiet.call(tenant.key, "GET", "/v1/adapters/none")).status_code == 404
+    assert (await quiet.http.get("/v1/models")).status_code == 401
+    assert (await quiet.http.get("/healthz")).status_code == 200
+    elsewhere._waiting.update(quiet.state.answers._waiting)  # another process answered the same
+    for each in (quiet.state.answers, elsewhere):
+        await each._flush()
+    sampler = HistorySampler(quiet.state)
+    await sampler.sample(now)
+    await sampler.sample(now + timedelta(seconds=1))
+    query = {"start": (now - timedelta(minutes=5)).isoformat(), "tenant": tenant.id}
+    query["end"] = (now + timedelta(minutes=2)).isoformat()
+    answer = await quiet.admin(
+        "GET",
+        "/admin/v1/timeseries",
+        params={"metric": "answers,errors", "group_by": "tenant,class", **query},
+    )
+    totals = {
+        (each["metric"], each["kind"], each["service_class"]): sum(filter(None, each["values"]))
+        for each in answer.json()["series"]
+    }
+    assert totals == {
+        ("answers", "200", "default"): 6,
+        ("answers", "404", "default"): 2,
+        ("errors", "404", "default"): 2,
+    }
+    own = await quiet.call(
+        tenant.key, "GET", "/v1/timeseries", params={"metric": "errors", "group_by": "class"}
+    )
+    [errors] = own.json()["series"]
+    assert errors["kind"] == "404"
+    assert sum(filter(None, errors["values"])) == 2
+
+
+async def test_attainment_says_what_was_met_of_what_was_promised(quiet: Api) -> None:
+    await quiet.put_plan("quick", {}, sla_class="priority", ttft_ms=500, tpot_ms=50)
+    mine, other = await quiet.new_tenant("mine", "quick"), await quiet.new_tenant("other", "quick")
+    sampler, at = HistorySampler(quiet.state), NOON + timedelta(hours=3)
+    says(
+        quiet.engine,
+        at.timestamp() - 1,
+        meter(mine.id, "priority", ttft_promised=10, ttft_met=9, output_tokens=7),
+        meter(other.id, "priority", ttft_promised=40, ttft_met=20),
+    )
+    await sampler.sample(at)
+    query = {"start": "2026-11-20T15:00:00Z", "end": "2026-11-20T15:02:00Z"}
+    asked = {"metric": "ttft_attainment", "group_by": "tenant,class", **query}
+    lanes = (await quiet.admin("GET", "/admin/v1/timeseries", params=asked)).json()["series"]
+    assert [(each["tenant_name"], each["met"], each["promised"]) for each in lanes] == [
+        ("other", [20, 0], [40, 0]),  # who missed most comes first
+        ("mine", [9, 0], [10, 0]),
+    ]
+    assert [each["target_ms"] for each in lanes] == [500, 500]
+    assert lanes[1]["values"] == [0.9, None]
+    whole = {**asked, "group_by": "class"}
+    [lane] = (await quiet.admin("GET", "/admin/v1/timeseries", params=whole)).json()["series"]
+    assert (lane["met"][0], lane["promised"][0], lane["tenant_id"]) == (29, 50, None)
+    own = {"metric": "ttft_attainment,output_tokens", **query}
+    answer = (await quiet.call(mine.key, "GET", "/v1/timeseries", params=own)).json()
+    found = {each["metric"]: each for each in answer["series"]}
+    assert found["ttft_attainment"]["met"] == [9, 0]
+    assert found["ttft_attainment"]["target_ms"] == 500
+    assert found["output_tokens"]["values"] == [7, None]  # nobody has looked since
+
+
+async def test_a_tenants_adapters_are_told_from_its_usage(quiet: Api) -> None:
+    await quiet.put_plan("slow", {}, ttft_ms=400)
+    tenant, other = await quiet.new_tenant("uses", "slow"), await quiet.new_tenant("others")
+    base = NOON.timestamp()
+    waits = [0.1, 0.2, 0.3, 0.5]
+    for owner in (tenant, other):
+        records = [
+            usage_record(
+                f"chatcmpl-{new_ulid()}:0",
+                owner.id,
+                arrival_s=base,
+                first_token_s=base + wait,
+                finished_s=base + 1.5,
+                output_tokens=11,
+                context={
+                    **usage_record("x:0", owner.id).context,
+                    "api_key_id": owner.key_id,
+                    "plan": "slow",
+                },
+            )
+            for n, wait in enumerate(waits, start=10 if owner is other else 0)
+        ]
+        booked = await UsageBooks(quiet.state.db).store(records)
+        assert booked.bad == []
+    asked = {"metric": "finished,output_tokens,ttft,ttft_attainment", "group_by": "adapter"}
+    answer = await quiet.call(tenant.key, "GET", "/v1/timeseries", params={**asked, **HOUR})
+    assert answer.status_code == 200, answer.text
+    found = {(each["metric"], each["kind"]): each for each in answer.json()["series"]}
+    assert sum(found["finished", None]["values"]) == 4
+    assert sum(found["output_tokens", None]["values"]) == 44
+    assert found["finished", None]["adapter"] == ""
+    median = next(value for value in found["ttft", "p50"]["values"] if value is not None)
+    assert median == pytest.approx(statistics.median(waits) * 1000)
+    assert sum(found["ttft_attainment", None]["met"]) == 3
+    assert sum(found["ttft_attainment", None]["promised"]) == 4
+    refused = await quiet.call(
+        tenant.key, "GET", "/v1/timeseries", params={**asked, **HOUR, "metric": "refused"}
+    )
+    assert refused.status_code == 400
+
+
+async def test_tenants_without_a_label_are_told_from_their_usage_too(quiet: Api) -> None:
+    tenant = await quiet.new_tenant("unknown")
+    base = NOON.timestamp() + 7200
+    record = usage_record(
+        f"chatcmpl-{new_ulid()}:0",
+        tenant.id,
+        arrival_s=base,
+        first_token_s=base + 0.2,
+        finished_s=base + 1,
+        output_tokens=3,
+    )
+    await UsageBooks(quiet.state.db).store([record])
+    query = {"start": "2026-11-20T14:00:00Z", "end": "2026-11-20T15:00:00Z"}
+    asked = {"metric": "output_tokens,refused", "group_by": "class", **query}
+    answer = await quiet.call(tenant.key, "GET", "/v1/timeseries", params=asked)
+    [series] = answer.json()["series"]
+    assert sum(series["values"]) == 3
+    assert series["service_class"] == "default"
+
+
+async def test_history_is_forgotten_when_the_operator_says(quiet: Api, settings: Settings) -> None:
+    old = datetime.now(UTC) - timedelta(days=settings.history_minutes_days + 1)
+    sampler = HistorySampler(quiet.state)
+    await sampler.sample(old)
+    await sampler.sample(datetime.now(UTC))
+    await sampler.sweep()
+    async with quiet.state.db.admin_session() as session:
+        earliest = await session.scalar(select(func.min(EngineMinuteRow.at)))
+    assert earliest is not None
+    assert earliest > old
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"metric": "nonsense"}, "metric"),
+        ({"metric": ""}, "metric"),
+        ({"metric": "finished", "group_by": "colour"}, "group_by"),
+        ({"metric": "finished", "step": "7m"}, "step"),
+        ({"metric": "finished", "start": "2026-11-21", "end": "2026-11-20"}, "start"),
+        ({"metric": "finished", "start": "2001-11-21"}, "start"),
+    ],
+)
+async def test_bad_questions_say_what_was_wrong(
+    quiet: Api, query: dict[str, str], param: str
+) -> None:
+    tenant = await _tenant(quiet)
+    for answer in (
+        await quiet.admin("GET", "/admin/v1/timeseries", params=query),
+        await quiet.call(tenant.key, "GET", "/v1/timeseries", params=query),
+    ):
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+
+
+async def _tenant(api: Api) -> TestTenant:
+    return await api.new_tenant("asks")
+
+
+def test_a_window_has_at_most_so_many_points_and_covers_what_was_asked() -> None:
+    now = datetime(2026, 11, 23, 6, 31, 17, tzinfo=UTC)
+    for hours in (0.01, 1, 6, 8.3, 24, 100, 24 * 7, 24 * 31, 24 * 365):
+        for step in (None, "1m", "1h", "1d"):
+            found = window(now - timedelta(hours=hours), now, step, minutes_days=14, now=now)
+            assert len(found.times) <= POINTS_MAX
+            assert found.start_s <= (now - timedelta(hours=hours)).timestamp()
+            assert found.end_s >= now.timestamp()
+            assert found.start_s % found.step_s == 0
+            if hours > 14 * 24:
+                assert found.by_hour
+    assert window(None, now, None, minutes_days=14, now=now).step_s == 60
+    with pytest.raises(BadRequestError):
+        window(now, now, None, minutes_days=14, now=now)
+
+
+def test_quantiles_are_linear_within_a_bucket() -> None:
+    counts = [0] * (len(BOUNDS_S) + 1)
+    assert quantile_ms(counts, 0.5) is None
+    counts[BOUNDS_S.index(0.2)] = 10  # between 0.1 and 0.2 s
+    assert quantile_ms(counts, 0.5) == pytest.approx(150)
+    counts[BOUNDS_S.index(0.5)] = 10
+    assert quantile_ms(counts, 0.75) == pytest.approx(350)
+    counts[-1] = 1000
+    assert quantile_ms(counts, 0.99) == 60_000
+
+
+def test_measures_are_put_together_by_their_names() -> None:
+    assert merged("finished", 2, 3) == 5
+    assert merged("running_max", 2, 3) == 3
+    assert merged("ended", {"stop": 1}, {"stop": 2, "error": 1}) == {"stop": 3, "error": 1}
+    assert merged("ttft", [], [1, 2]) == [1, 2]
+    assert merged("ttft", [1, 1], [1, 2]) == [2, 3]
