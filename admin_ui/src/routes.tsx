@@ -7,6 +7,7 @@ import {
   IconKey,
   IconMessages,
   IconStack2,
+  IconTestPipe,
   IconUsers,
   IconUsersGroup,
   type TablerIcon,
@@ -53,6 +54,22 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: SERVE,
       Icon: IconStack2,
     }),
+    page(
+      "/adapters/:name/rollout",
+      "Roll-out",
+      ["adapters"],
+      () => import("./tenant/rollout/Page"),
+    ),
+    page("/evaluations", "Evaluations", ["adapters"], () => import("./tenant/evaluations/Page"), {
+      group: SERVE,
+      Icon: IconTestPipe,
+    }),
+    page(
+      "/evaluations/:evaluation",
+      "Evaluation",
+      ["adapters"],
+      () => import("./tenant/evaluation/Page"),
+    ),
     page("/playground", "Playground", ["inference"], () => import("./tenant/playground/Page"), {
       group: SERVE,
       Icon: IconMessages,

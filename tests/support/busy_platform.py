@@ -38,15 +38,16 @@ def make_busy(portal: PortalUnderTest) -> Busy:
     _prices(portal)
     tenant, key = portal.new_tenant("Acme")
     _, other_key = portal.new_tenant("Globex, a tenant with a name that is rather long")
-    _adapter(portal, key, "support", ADAPTERS / "acme-support")
-    _adapter(portal, key, "json", ADAPTERS / "acme-json")
+    add_adapter(portal, key, "support", ADAPTERS / "acme-support")
+    add_adapter(portal, key, "json", ADAPTERS / "acme-json")
     _rejected(portal, key, "json", ADAPTERS / "acme-json")
-    _adapter(portal, other_key, "pirate", ADAPTERS / "globex-pirate")
+    add_adapter(portal, other_key, "pirate", ADAPTERS / "globex-pirate")
     request = _ask(portal, key, "support")
     for each, model in ((key, "support"), (key, "json"), (key, None), (other_key, "pirate")):
         _ask(portal, each, model)
     portal.call(key, "POST", "/v1/api_keys", json={"name": "robot", "scopes": ["inference"]})
     _until(lambda: portal.call(key, "GET", "/v1/requests")["data"])
+    evaluation = _evaluation(portal, key, "support")
     period = f"{datetime.now(UTC):%Y-%m}"
     portal.admin(
         "POST", "/admin/v1/invoices/run", json={"tenant": tenant, "period": period, "draft": True}
@@ -62,6 +63,7 @@ def make_busy(portal: PortalUnderTest) -> Busy:
         "tenant": tenant,
         "tenant_id": tenant,
         "version": "1",
+        "evaluation": evaluation,
         "id": "",
     }
     return Busy(tenant, key, ids)
@@ -74,7 +76,7 @@ def _prices(portal: PortalUnderTest) -> None:
     portal.admin("POST", "/admin/v1/prices", json={"currency": "USD", "per_million": meters})
 
 
-def _adapter(portal: PortalUnderTest, key: str, name: str, folder: Path) -> None:
+def add_adapter(portal: PortalUnderTest, key: str, name: str, folder: Path) -> None:
     sent = _upload(portal, key, name, (folder / "adapter_config.json").read_bytes(), folder)
     path = f"/v1/adapters/{name}/versions/{sent['version']}"
     _until(lambda: portal.call(key, "GET", path)["state"] == "active")
@@ -112,6 +114,23 @@ def _ask(portal: PortalUnderTest, key: str, model: str | None) -> str:
     url = f"{portal.url}/v1/chat/completions"
     answer = httpx.post(url, json=body, headers=headers, timeout=60).raise_for_status()
     return answer.headers["x-request-id"]
+
+
+def _evaluation(portal: PortalUnderTest, key: str, adapter: str) -> str:
+    """Of one version and the base model; it has ended."""
+    body = {
+        "adapter": adapter,
+        "versions": [1, "base"],
+        "scoring": "contains",
+        "max_tokens": 8,
+        "items": [
+            {"messages": [{"role": "user", "content": "My parcel is late."}], "expected": "parcel"}
+        ],
+    }
+    made = portal.call(key, "POST", "/v1/evaluations", json=body)
+    path = f"/v1/evaluations/{made['id']}"
+    _until(lambda: portal.call(key, "GET", path)["state"] == "completed")
+    return str(made["id"])
 
 
 def _until(holds: Callable[[], object]) -> None:

@@ -9,12 +9,14 @@ from functools import cache
 from typing import Any
 
 from playwright.sync_api import Page
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from portal_under_test import REPOSITORY
 
 AXE = REPOSITORY / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
 ROUTES = REPOSITORY / "admin_ui" / "src" / "routes.tsx"
 WIDTHS = (390, 768, 1280, 1920)
+_TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
 _RUN = """() => axe.run(document, {resultTypes: ["violations"], runOnly: {type: "tag", values:
 ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}})"""
 
@@ -57,8 +59,12 @@ def violations(page: Page) -> list[str]:
 
 
 def sideways(page: Page) -> int:
-    """How many pixels the page is wider than its window."""
-    return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+    """How many pixels the page is wider than its window, once charts have taken their new size."""
+    try:
+        page.wait_for_function(f"() => {_TOO_WIDE} <= 0", timeout=1_500)
+    except PlaywrightTimeout:
+        return int(page.evaluate(_TOO_WIDE))
+    return 0
 
 
 def settle(page: Page) -> None:

@@ -1,0 +1,209 @@
+/** What a name of an adapter means: its versions' weights, a roll-out in stages, and the way back. */
+
+import {
+  Badge,
+  Box,
+  Button,
+  Group,
+  Select,
+  SimpleGrid,
+  Stack,
+  Text,
+  TextInput,
+} from "@mantine/core";
+import { IconArrowBackUp, IconPlus } from "@tabler/icons-react";
+import { useState } from "react";
+import { useParams } from "react-router";
+import type { Schemas } from "../../api/client";
+import { PageHeader } from "../../components/PageHeader";
+import { Panel } from "../../components/Panel";
+import { useParam } from "../../components/SidePanel";
+import { ErrorState, TableSkeleton } from "../../components/states";
+import { EvaluationPanel } from "./EvaluationPanel";
+import { HistoryPanel } from "./HistoryPanel";
+import { targetsText } from "./model";
+import { useAdapter, useAliasChanges, useHistory, useRollout } from "./queries";
+import { RolloutPanel } from "./RolloutPanel";
+import { ShadowPanel } from "./ShadowPanel";
+import { StagedForm } from "./StagedForm";
+import { VersionTimeline } from "./VersionTimeline";
+import { WeightBar } from "./WeightBar";
+import { WeightsForm } from "./WeightsForm";
+
+const DEFAULT_ALIAS = "prod";
+
+export default function Page() {
+  const { name = "" } = useParams();
+  const adapter = useAdapter(name);
+  const [chosen, choose] = useParam("alias");
+  const alias = chosen ?? DEFAULT_ALIAS;
+  const known = adapter.data?.aliases.map((each) => each.alias) ?? [];
+  return (
+    <>
+      <PageHeader
+        title={`Roll-out of ${name}`}
+        description={`What "${alias === DEFAULT_ALIAS ? name : `${name}@${alias}`}" means. A change holds for the next request; what runs finishes where it began.`}
+        back={{ to: `/adapters/${encodeURIComponent(name)}`, label: name }}
+        action={<AliasPicker known={known} alias={alias} onChoose={choose} />}
+      />
+      {adapter.isPending && <TableSkeleton />}
+      {adapter.error && !adapter.data && (
+        <ErrorState error={adapter.error} onRetry={() => adapter.refetch()} />
+      )}
+      {adapter.data && <AliasView key={alias} adapter={adapter.data} alias={alias} />}
+    </>
+  );
+}
+
+interface AliasPickerProps {
+  known: string[];
+  alias: string;
+  onChoose: (alias: string) => void;
+}
+
+function AliasPicker({ known, alias, onChoose }: AliasPickerProps) {
+  const [wanted, setWanted] = useState<string | null>(null);
+  const names = [...new Set([DEFAULT_ALIAS, ...known, alias])];
+  if (wanted !== null)
+    return (
+      <Group
+        component="form"
+        gap="xs"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (wanted.trim() !== "") onChoose(wanted.trim());
+          setWanted(null);
+        }}
+      >
+        <TextInput
+          size="xs"
+          aria-label="Name of the new alias"
+          placeholder="beta"
+          data-autofocus
+          value={wanted}
+          onChange={(event) => setWanted(event.currentTarget.value)}
+        />
+        <Button size="xs" type="submit">
+          Go on
+        </Button>
+      </Group>
+    );
+  return (
+    <Group gap="xs">
+      <Select
+        size="xs"
+        aria-label="Alias"
+        data={names}
+        value={alias}
+        allowDeselect={false}
+        onChange={(value) => value !== null && onChoose(value)}
+      />
+      <Button
+        size="xs"
+        variant="default"
+        leftSection={<IconPlus size={14} />}
+        onClick={() => setWanted("")}
+      >
+        Another alias
+      </Button>
+    </Group>
+  );
+}
+
+const SERVING = ["active", "deprecated"];
+
+interface AliasViewProps {
+  adapter: Schemas["Adapter"];
+  alias: string;
+}
+
+function AliasView({ adapter, alias }: AliasViewProps) {
+  const { name } = adapter;
+  const rollout = useRollout(name, alias);
+  const history = useHistory(name, alias);
+  const changes = useAliasChanges(name, alias);
+  const now = adapter.aliases.find((each) => each.alias === alias);
+  const versions = adapter.versions.filter(({ state }) => SERVING.includes(state));
+  const isRunning = rollout.data?.state === "running";
+  return (
+    <Stack>
+      <Panel
+        title="Serves now"
+        note={now ? targetsText(now.targets) : newestText(alias, versions)}
+        action={<FlipBack changes={changes} disabled={(history.data?.data.length ?? 0) === 0} />}
+      >
+        <WeightBar targets={now?.targets ?? newestOf(alias, versions)} />
+        {changes.rollBack.error ? (
+          <Box mt="sm">
+            <ErrorState title="It was not flipped back" error={changes.rollBack.error} />
+          </Box>
+        ) : null}
+      </Panel>
+      {rollout.data && (
+        <RolloutPanel rollout={rollout.data} changes={changes} readAt={rollout.dataUpdatedAt} />
+      )}
+      <VersionTimeline
+        versions={adapter.versions}
+        targets={now?.targets ?? newestOf(alias, versions)}
+      />
+      {!isRunning && versions.length > 0 && (
+        <SimpleGrid cols={{ base: 1, lg: 2 }}>
+          <WeightsForm
+            key={targetsText(now?.targets)}
+            versions={versions}
+            targets={now?.targets ?? newestOf(alias, versions)}
+            changes={changes}
+          />
+          <StagedForm versions={versions} current={now?.targets ?? []} changes={changes} />
+        </SimpleGrid>
+      )}
+      <SimpleGrid cols={{ base: 1, lg: 2 }}>
+        <EvaluationPanel adapter={name} />
+        <ShadowPanel name={name} alias={alias} now={now} versions={versions} changes={changes} />
+      </SimpleGrid>
+      <HistoryPanel history={history} />
+    </Stack>
+  );
+}
+
+/** Without the alias `prod` a bare name means the newest active version. */
+function newestOf(alias: string, versions: Schemas["AdapterVersion"][]): Schemas["AliasTarget"][] {
+  const active = versions.filter(({ state }) => state === "active");
+  if (alias !== DEFAULT_ALIAS || active.length === 0) return [];
+  return [{ version: Math.max(...active.map(({ version }) => version)), weight: 100 }];
+}
+
+function newestText(alias: string, versions: Schemas["AdapterVersion"][]): string {
+  const [newest] = newestOf(alias, versions);
+  return newest
+    ? `v${newest.version}, the newest active version, as there is no alias ${DEFAULT_ALIAS} yet`
+    : "nothing: there is no such alias yet";
+}
+
+interface FlipBackProps {
+  changes: ReturnType<typeof useAliasChanges>;
+  disabled: boolean;
+}
+
+/** One click, for it is needed in a hurry; said again, it takes itself back. */
+function FlipBack({ changes, disabled }: FlipBackProps) {
+  const { rollBack, path } = changes;
+  return (
+    <Group gap="xs">
+      {rollBack.isSuccess && <Badge role="status">flipped back</Badge>}
+      <Button
+        size="xs"
+        variant="default"
+        leftSection={<IconArrowBackUp size={15} />}
+        loading={rollBack.isPending}
+        disabled={disabled}
+        onClick={() => rollBack.mutate({ params: { path } })}
+      >
+        Flip back
+      </Button>
+      <Text size="xs" c="dimmed" visibleFrom="sm">
+        to before the last change
+      </Text>
+    </Group>
+  );
+}
