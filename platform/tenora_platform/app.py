@@ -36,6 +36,7 @@ from tenora_platform.ledger import routes as ledger_routes
 from tenora_platform.limits import routes as limits_routes
 from tenora_platform.live import routes as live_routes
 from tenora_platform.me import routes as me_routes
+from tenora_platform.memory import routes as memory_routes
 from tenora_platform.operations import routes as operations_routes
 from tenora_platform.operations.metrics import Metrics
 from tenora_platform.operators import routes as operators_routes
@@ -151,6 +152,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
     install_outage_handlers(app)
     for router in (
         operations_routes.router,
+        memory_routes.router,
         operators_routes.router,
         tenants_routes.router,
         key_routes.router,

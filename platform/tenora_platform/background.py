@@ -63,6 +63,8 @@ def worker_work(state: AppState) -> Work:
     from tenora_platform.invoices.worker import InvoiceWorker
     from tenora_platform.ledger.expiry import CreditKeeper
     from tenora_platform.ledger.poster import Poster
+    from tenora_platform.memory import pins
+    from tenora_platform.memory.history import PageHistory
     from tenora_platform.people import sweeper as people_sweeper
     from tenora_platform.probing.worker import Prober
     from tenora_platform.receipts import sweeper as receipts_sweeper
@@ -108,6 +110,8 @@ def worker_work(state: AppState) -> Work:
         "reconciliation": Reconciler(state).run,
         "canary": Canary(state).run,
         "probes": Prober(state).run,
+        "pins": partial(pins.keep_told, state),
+        "pages": partial(PageHistory(state.redis).keep, state.engine),
         "evaluations": EvaluationWorker(state).run,
         "history": HistorySampler(state).run,
         # What evaluations ask is in flight here, as requests are in API processes.

@@ -289,7 +289,8 @@ class FakeEngine:
 
     async def evict_adapter(self, namespace: str, digest: str) -> int:
         if digest in self.users:
-            raise AdapterBusyError("in use", self.users[digest])
+            many = self.users[digest]
+            raise AdapterBusyError(f"{many} requests run on the adapter", many)
         self.evicted.append((namespace, digest))
         return 2
 

@@ -24,6 +24,55 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/adapters/{version_id}/evict": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Evict Adapter
+         * @description Take a version from the device now; the next request for it brings it back. 409 while it is
+         *     pinned, and, with the count, while requests run on it.
+         */
+        post: operations["admin_evict_adapter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/adapters/{version_id}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pin Adapter
+         * @description Keep a version on the device from now on, whatever else needs room, also over restarts: it
+         *     is brought if it is not there. `version_id` may be an adapter's id, of which the newest active
+         *     version is meant. 409 with the numbers where no more can be pinned. Nobody is billed for its
+         *     place on the device while it is pinned.
+         */
+        post: operations["admin_pin_adapter"];
+        /**
+         * Unpin Adapter
+         * @description It stays on the device until something else needs the room. What is not pinned is left as it
+         *     is.
+         */
+        delete: operations["admin_unpin_adapter"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/admin_keys": {
         parameters: {
             query?: never;
@@ -251,6 +300,68 @@ export interface paths {
          *     class and tenant.
          */
         get: operations["operations_engine"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/engine/adapters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Adapter Places
+         * @description Every version that requests may use, newest first, and where its pages are: on the device
+         *     (or coming), in host memory, in Redis (shared), or in the object store alone.
+         */
+        get: operations["admin_list_adapter_places"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/engine/pages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read Pages
+         * @description The page arena as it is: runs of pages by kind and owner, tenants against their shares, what
+         *     would be given up next and why, and adapters on the device and in host memory.
+         */
+        get: operations["admin_read_pages"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/engine/pages/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read Page History
+         * @description Pages by kind over the last hour, kept over restarts; with `at` also the arena then.
+         */
+        get: operations["admin_read_page_history"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3164,6 +3275,22 @@ export interface components {
             currency: string;
         };
         /**
+         * AdapterEviction
+         * @description `pages` that are free since; 0: it was not on the device.
+         */
+        AdapterEviction: {
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default adapter.eviction
+             * @constant
+             */
+            object: "adapter.eviction";
+            /** Pages */
+            pages: number;
+        };
+        /**
          * AdapterFacts
          * @description What was measured. `scaling` is alpha over r (over its root with rsLoRA) of the defaults.
          */
@@ -3222,6 +3349,94 @@ export interface components {
             object: "list";
             /** Total */
             total: number;
+        };
+        /**
+         * AdapterPin
+         * @description `pinnable_pages` is how many more could be pinned now.
+         */
+        AdapterPin: {
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default adapter.pin
+             * @constant
+             */
+            object: "adapter.pin";
+            /** Pages */
+            pages: number;
+            /** Pinnable Pages */
+            pinnable_pages: number;
+            /** Pinned */
+            pinned: boolean;
+            /** Pinned Pages */
+            pinned_pages: number;
+            /** State */
+            state: ("pinned" | "loading") | null;
+        };
+        /**
+         * AdapterPlace
+         * @description An adapter version and where it is. `id` is the version's. On the device it takes `pages`,
+         *     and `references` live sequences hold it. `pin_state` says how far a pin has come, `pin_reason`
+         *     why it has not. `last_used_at` (unix seconds) null: nobody has asked for it here.
+         */
+        AdapterPlace: {
+            /** Adapter Id */
+            adapter_id: string | null;
+            /** Digest */
+            digest: string;
+            /** Id */
+            id: string;
+            /** Last Used At */
+            last_used_at: number | null;
+            /** Name */
+            name: string | null;
+            /** Pages */
+            pages: number;
+            /** Pin Reason */
+            pin_reason?: string | null;
+            /** Pin State */
+            pin_state?: ("pinned" | "loading" | "refused" | "failed") | null;
+            /** Pinned */
+            pinned: boolean;
+            /** Rank */
+            rank: number;
+            /** References */
+            references: number;
+            /** Tenant */
+            tenant: string | null;
+            /** Tenant Id */
+            tenant_id: string | null;
+            /**
+             * Tier
+             * @enum {string}
+             */
+            tier: "device" | "loading" | "host" | "shared" | "store";
+            /** Version */
+            version: number | null;
+        };
+        /**
+         * AdapterPlacePage
+         * @description By time of upload, newest first.
+         */
+        AdapterPlacePage: {
+            /** Data */
+            data: components["schemas"]["AdapterPlace"][];
+            /** First Id */
+            first_id?: string | null;
+            /**
+             * Has More
+             * @default false
+             */
+            has_more: boolean;
+            /** Last Id */
+            last_id?: string | null;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
         };
         /**
          * AdapterReport
@@ -4582,6 +4797,51 @@ export interface components {
             object: string;
         };
         /**
+         * Departure
+         * @description The `order`th thing that would be given up: a run of cached KV, its last pages first, or an
+         *     adapter. `again_ms` is what it would take to have the last page, or the adapter, back; null if
+         *     nothing could bring it. `reason` says it in words.
+         */
+        Departure: {
+            /** Adapter */
+            adapter: string | null;
+            /**
+             * Again By
+             * @enum {string}
+             */
+            again_by: "compute" | "copy";
+            /** Again Ms */
+            again_ms: number | null;
+            /** Again Ms Per Mib */
+            again_ms_per_mib: number | null;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "cached_kv" | "adapter";
+            /** Last Used At */
+            last_used_at: number;
+            /** Order */
+            order: number;
+            /** Pages */
+            pages: number[];
+            /** Reason */
+            reason: string;
+            /**
+             * Taken By
+             * @enum {string}
+             */
+            taken_by: "anyone" | "own" | "own_limit" | "own_partition" | "above_guarantee" | "above_limit";
+            /** Tenant */
+            tenant: string | null;
+            /** Tenant Id */
+            tenant_id: string | null;
+            /** Visits */
+            visits: number;
+            /** Wanted */
+            wanted: boolean;
+        };
+        /**
          * Difference
          * @description `subject` is the event or row; `expected` what the layer before says, `found` what stands
          *     there; `advice` what to do.
@@ -4631,6 +4891,51 @@ export interface components {
             types?: string[] | null;
             /** Url */
             url: string;
+        };
+        /**
+         * EnginePages
+         * @description The arena at one moment.
+         *
+         *     `runs` has four numbers for each run of equal neighbours, in page order: how many pages; their
+         *     kind (0 free, 1 live KV, 2 cached KV, 3 adapter); their owner, an index into `owners` (0:
+         *     nobody); of cached KV the unix second since which nobody uses it, else 0. `departures` are what
+         *     would go next if `departures_for` (null: any tenant without a share) needed one page of KV after
+         *     another once no page is free.
+         */
+        EnginePages: {
+            /** Adapters */
+            adapters: components["schemas"]["AdapterPlace"][];
+            /** At */
+            at: number;
+            counts: components["schemas"]["PageCounts"];
+            /** Departures */
+            departures: components["schemas"]["Departure"][];
+            /** Departures For */
+            departures_for: string | null;
+            /**
+             * Object
+             * @default engine.pages
+             * @constant
+             */
+            object: "engine.pages";
+            /** Owners */
+            owners: components["schemas"]["PageOwner"][];
+            /** Page Bytes */
+            page_bytes: number;
+            /** Pinnable Pages */
+            pinnable_pages: number;
+            /** Pinned Pages */
+            pinned_pages: number;
+            /** Policy */
+            policy: string;
+            /** Runs */
+            runs: number[];
+            /** Slots */
+            slots: number;
+            /** Tenants */
+            tenants: components["schemas"]["TenantMemory"][];
+            /** Total Pages */
+            total_pages: number;
         };
         /** EngineView */
         EngineView: {
@@ -6331,6 +6636,69 @@ export interface components {
              * @enum {string}
              */
             role: "owner" | "operator" | "billing" | "read_only" | "metrics";
+        };
+        /**
+         * PageCounts
+         * @description They add up to the arena's pages.
+         */
+        PageCounts: {
+            /** Adapter */
+            adapter: number;
+            /** Cached Kv */
+            cached_kv: number;
+            /** Free */
+            free: number;
+            /** Live Kv */
+            live_kv: number;
+        };
+        /**
+         * PageHistory
+         * @description Samples of the last hour, oldest first, `every_s` apart while a worker runs. `pages` is the
+         *     arena at the moment that was asked for.
+         */
+        PageHistory: {
+            /** Data */
+            data: components["schemas"]["PageSample"][];
+            /** Every S */
+            every_s: number;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+            pages?: components["schemas"]["EnginePages"] | null;
+        };
+        /**
+         * PageOwner
+         * @description Whose pages are: `tenant_id` null and `tenant` the names of all in it for a trust group, both
+         *     null for who is not known any more. `adapter` is `name@version`, with which the KV was computed
+         *     or which lies in the pages; null for the base model.
+         */
+        PageOwner: {
+            /** Adapter */
+            adapter: string | null;
+            /** Digest */
+            digest: string | null;
+            /** Namespace */
+            namespace: string;
+            /** Tenant */
+            tenant: string | null;
+            /** Tenant Id */
+            tenant_id: string | null;
+        };
+        /** PageSample */
+        PageSample: {
+            /** Adapter */
+            adapter: number;
+            /** At */
+            at: number;
+            /** Cached Kv */
+            cached_kv: number;
+            /** Free */
+            free: number;
+            /** Live Kv */
+            live_kv: number;
         };
         /**
          * ParallelLimit
@@ -8433,6 +8801,34 @@ export interface components {
             updated_at: string;
         };
         /**
+         * TenantMemory
+         * @description What a tenant (or trust group) holds against its share: nobody takes of the first
+         *     `min_pages`, and beyond `max_pages` it lives on what nobody else needs; null without a share.
+         *     `evictable` and `pinned` are of its share's pages, null without.
+         */
+        TenantMemory: {
+            /** Adapter */
+            adapter: number;
+            /** Cached Kv */
+            cached_kv: number;
+            /** Evictable */
+            evictable: number | null;
+            /** Live Kv */
+            live_kv: number;
+            /** Max Pages */
+            max_pages: number | null;
+            /** Min Pages */
+            min_pages: number | null;
+            /** Namespace */
+            namespace: string;
+            /** Pinned */
+            pinned: number | null;
+            /** Tenant */
+            tenant: string | null;
+            /** Tenant Id */
+            tenant_id: string | null;
+        };
+        /**
          * TenantPage
          * @description `total`: how many tenants fit what was asked for.
          */
@@ -9168,6 +9564,99 @@ export interface operations {
             };
         };
     };
+    admin_evict_adapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterEviction"];
+                };
+            };
+        };
+    };
+    admin_pin_adapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterPin"];
+                };
+            };
+        };
+    };
+    admin_unpin_adapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                version_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterPin"];
+                };
+            };
+        };
+    };
     admin_list_admin_keys: {
         parameters: {
             query?: {
@@ -9628,6 +10117,108 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EngineView"];
+                };
+            };
+        };
+    };
+    admin_list_adapter_places: {
+        parameters: {
+            query?: {
+                /** @description Give the items after the one with this id */
+                after?: string | null;
+                /** @description How many items to give at most */
+                limit?: number;
+                /** @description Begin of the adapter's or tenant's name */
+                q?: string | null;
+                /** @description Only those whose best tier is this */
+                tier?: ("device" | "host" | "shared" | "store") | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterPlacePage"];
+                };
+            };
+        };
+    };
+    admin_read_pages: {
+        parameters: {
+            query?: {
+                /** @description A tenant's id: what would go next if it needed room */
+                for_tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EnginePages"];
+                };
+            };
+        };
+    };
+    admin_read_page_history: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds: give the arena as it was then, too */
+                at?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PageHistory"];
                 };
             };
         };

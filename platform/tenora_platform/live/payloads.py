@@ -11,6 +11,7 @@ from typing import Any
 from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
 from tenora_platform.live.sources import Source
+from tenora_platform.memory.live import EVERY_S, pages
 from tenora_platform.operations.service import process_view, warnings_of
 from tenora_platform.state import AppState, not_ready_reason
 
@@ -106,4 +107,5 @@ def processes(state: AppState) -> Callable[[], Awaitable[dict[str, Any] | None]]
 SOURCES: Sequence[Source] = (
     Source("engine", 2.0, engine),
     Source("processes", 1.0, processes),
+    Source("pages", EVERY_S, pages, repeats=False),
 )

@@ -16,6 +16,7 @@ TOPICS = frozenset(
         "invoices",
         "keys",
         "ledger",
+        "memory",
         "people",
         "plans",
         "prices",
@@ -42,6 +43,7 @@ SHARED = frozenset({"plans", "prices"})
 BY_TABLE: Mapping[str, frozenset[str]] = {
     table: frozenset(topics.split())
     for table, topics in {
+        "adapter_pins": "memory",
         "adapters": "adapters",
         "adapter_versions": "adapters",
         "adapter_probes": "adapters",
