@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tenora_engine.telemetry import TelemetryStats
+from tenora_engine.telemetry import TelemetryStats, WaitPart
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Residency = Literal["device", "host", "shared", "store"]
@@ -62,6 +62,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     preemptions: int = 0  # times that it gave up its place and was computed again
     cold_load: bool = False  # its adapter was brought into host memory for it
+    waits: list[WaitPart] = []  # what it waited for, `queue_ms` and after preemption
 
 
 class OccupancyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 from tenora_engine.events import Residency
 from tenora_engine.request import GenerationRequest
-from tenora_engine.telemetry import ServiceMeter
+from tenora_engine.telemetry import ServiceMeter, WaitPart
 from tenora_kernels.segments import BASE_SLOT
 
 if TYPE_CHECKING:
     from tenora_engine.memory.kv_fetches import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
     from tenora_engine.runner.logit_rules import LogitRules
+    from tenora_engine.scheduling.wait_clock import Float64s
+    from tenora_engine.scheduling.waits import Wait
 
 
 class SequenceState(enum.Enum):
@@ -79,6 +81,10 @@ class Sequence:
     slot_waits: int = 0  # steps in which it could have run but for an adapter slot
     stays_until: int = 0  # tokens, before which its place is not given to others
     page_waits: int = 0  # steps in which it was the first to find no pages
+    wait: Wait | None = None  # of scheduling.waits, while it waits
+    waited: Float64s | None = None  # until it first ran, by what took the time
+    waited_again: Float64s | None = None  # after it had run
+    wait_parts: list[WaitPart] | None = None  # of both, once it has ended
 
     @property
     def num_output(self) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tenora_engine.ulid import new_id
+
 OTHER = "other"
 """Stands for all tenants without a label of their own."""
 
@@ -126,8 +128,30 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
     oldest_wait_s: float  # since they entered this queue
 
 
+class WaitPart(msgspec.Struct, frozen=True, array_like=True):
+    """Of what one sequence has waited; `scheduling.waits` says what the causes are. `other` is
+    whose doing it was, "" where it was no other tenant's."""
+
+    cause: str  # "queue", "pages", "load", "own", "start" or "preempted"
+    other: str
+    ms: float
+
+
+class WaitTotal(msgspec.Struct, frozen=True, array_like=True):
+    """What the sequences of a tenant in a class have waited because of one thing, those that wait
+    still included. Numbers only rise."""
+
+    service_class: str
+    tenant: str
+    cause: str  # as of WaitPart
+    other: str
+    seconds: float
+    sequences: int  # that waited a millisecond of it; after preemption, times that one did
+
+
 class TelemetryStats(msgspec.Struct, frozen=True):
-    """A snapshot. Tenants are at most those with a label, and OTHER."""
+    """A snapshot. Tenants are at most those with a label, and OTHER. All that rises has begun at 0
+    with the engine, whose start `started` names."""
 
     meters: list[ServiceMeter] = []
     queues: list[QueueStats] = []
@@ -136,6 +160,11 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     have been charged over their weights (`scheduling.class_queue` has the bound)."""
     adapter_loads: dict[str, Histogram] = {}  # by the tier that they came from
     since_s: float = 0.0  # unix time: since when it is counted
+    service_bounds: dict[str, float] = {}
+    """By class: below which the gap is proven to stay while those tenants have something that can
+    start."""
+    waits: list[WaitTotal] = []
+    started: str = ""  # an id
 
     def without_tenants(self) -> TelemetryStats:
         """All tenants as OTHER."""
@@ -144,7 +173,10 @@ class TelemetryStats(msgspec.Struct, frozen=True):
             name = meter.service_class
             meters.setdefault(name, ServiceMeter(name)).add(meter)
         return msgspec.structs.replace(
-            self, meters=list(meters.values()), queues=_merged(self.queues, lambda _: OTHER)
+            self,
+            meters=list(meters.values()),
+            queues=_merged(self.queues, lambda _: OTHER),
+            waits=[],
         )
 
 
@@ -158,13 +190,14 @@ class Telemetry:
         self._meters: dict[tuple[str, str], ServiceMeter] = {}
         self._adapter_loads: dict[str, Histogram] = {}
         self._since_s = time.time()
+        self._started = new_id("start")
 
     def meter(self, service_class: str, tenant_key: str) -> ServiceMeter:
         """For the tenant's sequences in the class. A tenant not seen before gets a label if one is
         left."""
         if len(self._labels) < self._max_tenants and tenant_key != OTHER:
             self._labels.add(tenant_key)
-        key = service_class, self._label(tenant_key)
+        key = service_class, self.label(tenant_key)
         meter = self._meters.get(key)
         if meter is None:
             meter = self._meters[key] = ServiceMeter(*key)
@@ -186,18 +219,26 @@ class Telemetry:
         }
 
     def snapshot(
-        self, queues: Iterable[QueueStats], service_gaps: dict[str, float]
+        self,
+        queues: Iterable[QueueStats],
+        service_gaps: dict[str, float],
+        service_bounds: dict[str, float] | None = None,
+        waits: list[WaitTotal] | None = None,
     ) -> TelemetryStats:
         """`queues` by tenant key. Nothing in the result changes any more."""
         return TelemetryStats(
             meters=[meter.copy() for meter in self._meters.values()],
-            queues=_merged(queues, self._label),
+            queues=_merged(queues, self.label),
             service_gaps=service_gaps,
             adapter_loads={tier: loads.copy() for tier, loads in self._adapter_loads.items()},
             since_s=self._since_s,
+            service_bounds=service_bounds or {},
+            waits=waits or [],
+            started=self._started,
         )
 
-    def _label(self, tenant_key: str) -> str:
+    def label(self, tenant_key: str) -> str:
+        """Of a tenant that has come before."""
         return tenant_key if tenant_key in self._labels else OTHER
 
 

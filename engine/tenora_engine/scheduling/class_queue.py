@@ -125,6 +125,7 @@ class ClassQueue:
             least = self._least_round
             if line.round < least:
                 line.counter, line.round = least * self._quantum, least
+                line.started = max(line.started, line.counter)
             line.turn = next(self._turns)
             self.waiting[tenant.key] = line
         return line
@@ -142,9 +143,12 @@ class ClassQueue:
         first = self.first
         return first is None or self._lines[tenant_key].round <= first.round
 
-    def started(self, tenant_key: str) -> None:
-        """One of the tenant's sequences has been taken out to run, since it was its turn."""
-        self._round = max(self._round, self._lines[tenant_key].round)
+    def started(self, tenant_key: str, *, in_turn: bool = True) -> None:
+        """One of the tenant's sequences has been taken out to run, `in_turn` or express."""
+        line = self._lines[tenant_key]
+        line.started = line.counter
+        if in_turn:
+            self._round = max(self._round, line.round)
 
     def charge(self, tenant_key: str, cost: float) -> None:
         line = self._lines.get(tenant_key)
@@ -187,6 +191,12 @@ class ClassQueue:
         """The largest difference between the counters of two tenants that wait."""
         counters = [line.counter for line in self.waiting.values()]
         return max(counters) - min(counters) if counters else 0.0
+
+    def service_bound(self) -> float:
+        """What `service_gap` is below, proven above: `c_i - c_j` with all that i was charged since
+        its last start for U, which is the most that it can be at this moment."""
+        most = max((line.counter - line.started for line in self.waiting.values()), default=0.0)
+        return (1 + CREDIT_ROUNDS + AHEAD_ROUNDS) * self._quantum + most
 
     @property
     def _least_round(self) -> int:

@@ -74,6 +74,7 @@ class Intake:
         self._running = book.running
         self._memory = memory
         self._places = places
+        self._waits = book.waits
         self._prefetch = Prefetch(book, memory)
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._work = 0.0  # that has left the queue since then
@@ -139,7 +140,10 @@ class Intake:
                     break
                 passed.append(sequence)
                 before(sequence)
-                if not room.of(sequence) or any(are_rivals(s, sequence) for s in short):
+                if not room.of(sequence):
+                    continue
+                if any(are_rivals(s, sequence) for s in short):
+                    self._waits.short_of_pages(sequence)
                     continue
                 outcome = self._try_place(sequence, step)
                 if outcome is _Start.STARTED:
@@ -147,8 +151,12 @@ class Intake:
                 elif outcome is _Start.SHORT:
                     short.append(sequence)
                     if not self._memory.is_partitioned:
+                        self._waits.stopped_short()
                         break
-                if max(len(step.without_pages), len(step.without_place)) >= SHORT_LIMIT:
+                if len(step.without_pages) >= SHORT_LIMIT:
+                    self._waits.stopped_short()
+                    break
+                if len(step.without_place) >= SHORT_LIMIT:
                     break
             is_short = bool(short or step.without_pages)
             self._prefetch.look_ahead(chain(passed, scan), is_short, now_s)
@@ -190,6 +198,7 @@ class Intake:
             return _Start.BLOCKED
         if lacks_adapter and not self._memory.slots.can_have(sequence.request.tenant.namespace):
             sequence.slot_waits += 1
+            self._waits.short_of_slots(sequence)
             return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
@@ -199,6 +208,7 @@ class Intake:
         reserve = min(rivals, most_pages // RESERVE_FRACTION)
         if packed is not None and arrivals.takes_steps(packed):
             if self._memory.try_bring(sequence, packed, load_ms, reserve):
+                self._waits.load_changed(packed.digest, is_coming=True)
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._book.started(sequence, step.is_express)
@@ -214,6 +224,7 @@ class Intake:
     def _without_pages(self, sequence: Sequence, step: _Step) -> _Start:
         """What waits for more memory than there is would leave it unused until all of it is free:
         smaller ones pass meanwhile."""
+        self._waits.short_of_pages(sequence)
         if not self._queue.lets_pass:
             return _Start.SHORT
         is_first = not any(self._memory.rivals.are(s, sequence) for s in step.without_pages)

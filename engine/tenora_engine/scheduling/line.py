@@ -40,13 +40,15 @@ class TenantLine:
     """
 
     __slots__ = (
-        "_order", "_waiting", "ahead", "counter", "key", "round", "turn", "weight", "work",
+        "_order", "_waiting", "ahead", "counter", "key", "round", "started", "turn", "weight",
+        "work",
     )  # fmt: skip
 
     def __init__(self, key: str, weight: float) -> None:
         self.key = key
         self.weight = weight
         self.counter = 0.0
+        self.started = 0.0  # the counter at its last start
         self.round = 0  # the ClassQueue's
         self.turn = 0
         self.work = 0.0

@@ -97,6 +97,8 @@ class AdapterLoads:
         self._tenants: dict[str, str] = {}  # who asked first for each of them
         self._cold: set[str] = set()  # loads from beyond host memory that nobody is metered for yet
         self.num_loads = 0
+        self.on_change: Callable[[str, bool], None] = lambda _digest, _is_coming: None
+        """Told when a load begins, and when it has come to its end or is given up."""
 
     def request(
         self, ref: AdapterRef, tenant_key: str, keep: Collection[str] | None = None
@@ -115,7 +117,12 @@ class AdapterLoads:
         self._in_flight[ref.digest] = ref
         self._tenants[ref.digest] = tenant_key
         self._loader.start(ref)
+        self.on_change(ref.digest, True)
         return None
+
+    def is_coming(self, digest: str) -> bool:
+        """Whether it is being loaded."""
+        return digest in self._in_flight
 
     def ready(self, digest: str) -> LoadResult | None:
         return self._ready.get(digest)
@@ -134,6 +141,7 @@ class AdapterLoads:
                 failed.append((digest, error))
             if digest not in self._ready:
                 self._tenants.pop(digest, None)
+            self.on_change(digest, False)
         return failed
 
     def discard(self, digest: str) -> None:
@@ -178,6 +186,7 @@ class AdapterLoads:
             if not self._loader.cancel(digest):
                 return False
             del self._in_flight[digest]
+            self.on_change(digest, False)
         self._ready.pop(digest, None)
         self._cold.discard(digest)
         del self._tenants[digest]

@@ -85,4 +85,5 @@ def usage_record(
         finish_reason=reason,
         preemptions=sequence.preemptions,
         cold_load=sequence.cold_load,
+        waits=sequence.wait_parts or [],
     )

@@ -78,8 +78,7 @@ class FairQueue:
         """Take out a waiting sequence to run it, of `candidates` or of `express`."""
         self.remove(sequence)
         queue, key = self._classes[sequence.service_class], sequence.request.tenant.key
-        if not is_express or queue.is_turn_of(key):
-            queue.started(key)
+        queue.started(key, in_turn=not is_express or queue.is_turn_of(key))
 
     def charge(self, sequence: Sequence, cost: float) -> None:
         """To the sequence's tenant and class."""
@@ -205,6 +204,10 @@ class FairQueue:
     def service_gaps(self) -> dict[str, float]:
         """By class, see `ClassQueue.service_gap`."""
         return {name: queue.service_gap() for name, queue in self._classes.items()}
+
+    def service_bounds(self) -> dict[str, float]:
+        """By class, see `ClassQueue.service_bound`."""
+        return {name: queue.service_bound() for name, queue in self._classes.items()}
 
     def waiting_by_tenant(self) -> dict[str, int]:
         tenants = {key for queue in self._classes.values() for key in queue.waiting}

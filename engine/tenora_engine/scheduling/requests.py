@@ -30,6 +30,7 @@ from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.standings import Standings
 from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
+from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.telemetry import Telemetry, TelemetryStats
 
@@ -71,7 +72,8 @@ class RequestBook:
         self.loads = AdapterLoads(loader, memory.adapters, memory.costs, self.telemetry, clock)
         self.pins = Pins(memory, self.loads)
         self.charges = Charges(config, memory.costs)
-        self.standings = Standings()
+        self.standings = Standings(lambda tenant_key: self.waits.number_of(tenant_key))
+        self.waits = Waits(self.telemetry, self.standings, memory, self.loads, clock)
         self.queue = make_queue(config, self.standings)
         self.gate = Gate(config, memory, self.queue, self.charges)
         self.deadlines = Deadlines(memory.costs)
@@ -93,7 +95,12 @@ class RequestBook:
         return dict(Counter(self.queue.waiting_by_tenant()) + self._held)
 
     def telemetry_stats(self) -> TelemetryStats:
-        return self.telemetry.snapshot(self.queue.stats(self._clock()), self.queue.service_gaps())
+        return self.telemetry.snapshot(
+            self.queue.stats(self._clock()),
+            self.queue.service_gaps(),
+            self.queue.service_bounds(),
+            self.waits.totals(),
+        )
 
     def residency(self, ref: AdapterRef) -> Residency:
         if self._memory.adapters.copies(ref.digest):
@@ -132,8 +139,11 @@ class RequestBook:
         self._tenants[key] += 1
         if held:
             self._held[key] += len(held)
+            for sequence in held:
+                self.waits.begin(sequence, now_s, is_held=True)
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
+            self.waits.begin(sequence, now_s)
             self._watch(sequence)
         if adapter is not None:
             self._loader.used(adapter.digest, key)
@@ -167,6 +177,7 @@ class RequestBook:
     def started(self, sequence: Sequence, is_express: bool = False) -> None:
         """A waiting sequence has been given its pages and runs from now on."""
         request = sequence.request
+        now_s = self._clock()
         self.changes += 1
         self.queue.start(sequence, is_express)
         self.running.start(sequence)
@@ -181,7 +192,8 @@ class RequestBook:
             self.loads.discard(request.adapter.digest)
             self._charge_load(sequence)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
-            self._meter_start(sequence)
+            self._meter_start(sequence, now_s)
+        self.waits.end(sequence, now_s)
         sequence.unpaid_pages = 0
 
     def settle(self, sequence: Sequence) -> None:
@@ -203,7 +215,9 @@ class RequestBook:
         self._memory.wait(sequence)
         again = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
         sequence.work = again * sequence.token_cost
-        self.queue.push_front(sequence, self._clock())
+        now_s = self._clock()
+        self.queue.push_front(sequence, now_s)
+        self.waits.begin(sequence, now_s, again=True)
         self.changes += 1
         sequence.preemptions += 1
         sequence.meter.preemptions += 1
@@ -243,7 +257,8 @@ class RequestBook:
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event."""
         flight, now_s = self._flights[sequence.request.request_id], self._clock()
-        self._take_out(flight, sequence)
+        self._take_out(flight, sequence, now_s)
+        sequence.wait_parts = self.waits.parts(sequence)
         meter_end(sequence, reason, now_s)
         self.events.append(
             finish_event(
@@ -268,6 +283,9 @@ class RequestBook:
         ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
         for flight in self._flights.values():
             for sequence in reversed(flight.sequences.copy()):
+                if sequence.state is SequenceState.WAITING:
+                    self.waits.end(sequence, now_s)
+                sequence.wait_parts = self.waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
                     events.append(finish_event(flight, sequence, reason, now_s, error=error))
                 flight.sequences.remove(sequence)
@@ -280,7 +298,7 @@ class RequestBook:
         flight, request = self._flights[sequence.request.request_id], sequence.request
         adapter, meter = request.adapter, sequence.meter
         for each in reversed(flight.sequences.copy()):
-            self._take_out(flight, each)
+            self._take_out(flight, each, self._clock())
             meter.no_first_token()
             self._leave(flight, each)
         meter.refuse("deadline")
@@ -325,6 +343,7 @@ class RequestBook:
         wait for it."""
         for digest, has_come in self._memory.arrivals.take_completed():
             self.changes += 1
+            self.waits.load_changed(digest, is_coming=False)
             if has_come:
                 self.loads.discard(digest)
             else:
@@ -373,7 +392,7 @@ class RequestBook:
         if self.gate.keeps_promises:
             self.deadlines.watch(sequence)
 
-    def _take_out(self, flight: Flight, sequence: Sequence) -> None:
+    def _take_out(self, flight: Flight, sequence: Sequence, now_s: float) -> None:
         if sequence.state is SequenceState.RUNNING:
             self._stop(sequence)
             return
@@ -382,6 +401,7 @@ class RequestBook:
             _count_down(self._held, flight.request.tenant.key)
         else:
             self.queue.remove(sequence)
+        self.waits.end(sequence, now_s)
         self._memory.stop_waiting(sequence)
 
     def _stop(self, sequence: Sequence) -> None:
@@ -389,9 +409,9 @@ class RequestBook:
         self.running.stop(sequence)
         self._memory.release(sequence)
 
-    def _meter_start(self, sequence: Sequence) -> None:
+    def _meter_start(self, sequence: Sequence, now_s: float) -> None:
         request = sequence.request
-        sequence.admitted_s = self._clock()
+        sequence.admitted_s = now_s
         self._flights[request.request_id].ran = True
         fetched = self.charges.fetch(sequence.unpaid_pages)
         self._charge(sequence, sequence.token_cost * sequence.num_uncomputed + fetched)
@@ -402,7 +422,7 @@ class RequestBook:
             sequence.cold_load = was_cold and self.loads.take_cold(request.adapter.digest)
         if sequence.index == 0:
             sequence.cached_tokens = sequence.num_computed
-        meter_start(sequence, sequence.admitted_s)
+        meter_start(sequence, now_s)
 
     def _residency_for(self, request: GenerationRequest, adapter: AdapterRef) -> Residency:
         """As the tenant sees it: strict isolation keeps a copy for each."""
@@ -416,6 +436,7 @@ class RequestBook:
         now_s = self._clock()
         for sequence in reversed(flight.held):
             self.queue.push_front(sequence, now_s)
+            self.waits.release(sequence, now_s)
             self._watch(sequence)
         _count_down(self._held, flight.request.tenant.key, len(flight.held))
         flight.held.clear()

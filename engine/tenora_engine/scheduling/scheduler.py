@@ -123,6 +123,7 @@ class Scheduler:
             express = self._express.plan(paused, now_s)
             if express or paused is not None:
                 self._stalled = False
+                self._book.waits.plan_express(express or (paused.scheduled if paused else ()))
                 return StepPlan(tuple(express))
         for sequence in self._places.take_back():
             self._book.give_up_place(sequence)
@@ -144,6 +145,7 @@ class Scheduler:
         self._intake.admit(room, now_s, plan_before, plan_new, chunks)
         for sequence in passed:
             plan_running(sequence)
+        self._book.waits.plan(chunks, self._running, self._places.are_full)
         rows = self._running.rows(chunks)
         self._stalled = not (rows or self._book.events)
         is_pausable = self._express is not None and self._express.may_pass(chunks, now_s)

@@ -3,6 +3,8 @@ come and go, and what its fair share of the places would be. It decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +28,8 @@ def holder_of(sequence: Sequence) -> Holder:
 class Standings:
     """A row for each holder that has any; rows of those that have none any more are used again."""
 
-    def __init__(self) -> None:
+    def __init__(self, number_of: Callable[[str], int] = lambda _: 0) -> None:
+        """`number_of`: what to call a tenant in `tenants`."""
         self.changes = 0
         self.entries = 0  # rows that were given to a holder
         self._rows: dict[Holder, int] = {}
@@ -36,6 +39,8 @@ class Standings:
         self._running = np.zeros(16, np.int64)
         self._weights = np.ones(16)
         self._classes = np.zeros(16, np.int64)
+        self._tenants = np.zeros(16, np.int64)
+        self._number_of = number_of
 
     def wait(self, sequence: Sequence, more: int) -> None:
         """So many more (or fewer) of the sequence's holder wait."""
@@ -72,6 +77,10 @@ class Standings:
     def classes(self) -> Int64s:  # [num_rows], in the order of CLASS_WEIGHTS
         return self._classes[: len(self._holders)]
 
+    @property
+    def tenants(self) -> Int64s:  # [num_rows], by their numbers
+        return self._tenants[: len(self._holders)]
+
     def _add(self, counts: Int64s, sequence: Sequence, more: int) -> None:
         self.changes += 1
         holder = holder_of(sequence)
@@ -98,11 +107,12 @@ class Standings:
         self.entries += 1
         self._rows[holder] = row
         self._classes[row] = _CLASSES[holder[0]]
+        self._tenants[row] = self._number_of(holder[1])
         return row
 
     def _grow(self) -> None:
         size = len(self._waiting)
-        for name in ("_waiting", "_running", "_weights", "_classes"):
+        for name in ("_waiting", "_running", "_weights", "_classes", "_tenants"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(size, column.dtype)]))
 

@@ -45,6 +45,7 @@ class WaitingQueue(Protocol):
     def waiting_by_tenant(self) -> dict[str, int]: ...
     def stats(self, now_s: float) -> Iterator[QueueStats]: ...
     def service_gaps(self) -> dict[str, float]: ...
+    def service_bounds(self) -> dict[str, float]: ...
 
 
 class ArrivalQueue:
@@ -148,6 +149,9 @@ class ArrivalQueue:
 
     def service_gaps(self) -> dict[str, float]:
         """None: nobody counts."""
+        return {}
+
+    def service_bounds(self) -> dict[str, float]:
         return {}
 
     def _entered(self, sequence: Sequence) -> None:

@@ -1,0 +1,430 @@
+"""Waits: because of whom, or of what, each sequence waits, second by second. It changes no order:
+who plans the steps tells it what they serve and what was short.
+
+A second is the doing of the first of these that holds:
+  load       the sequence's own adapter (or its kept KV) is on its way; it would have had to wait
+             for it if it were alone
+  own        it waits for the first sequence of its own request
+  pages      it was looked at and found no memory: by the pages that each tenant held
+  queue      the step served others: by their places when the places are full, else by the tokens
+             that each had in the step. The part that went to its own tenant is `own` again.
+  start      nothing ran: the platform was at work, or the engine was about to look
+After a sequence has run once, what it waits is `preempted`, by whoever was served meanwhile.
+docs/fairness.md has this for operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tenora_engine.memory.adapter_cache import ResidentAdapter
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.scheduling.loads import AdapterLoads
+from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.scheduling.running import Running
+from tenora_engine.scheduling.standings import Standings
+from tenora_engine.scheduling.wait_clock import (
+    FIRST_TENANT,
+    LOAD,
+    NOBODYS_PAGES,
+    OWN,
+    START,
+    Float64s,
+    WaitClock,
+    added,
+    pages_of,
+    queue_of,
+    size_for,
+)
+from tenora_engine.scheduling.wait_sums import WaitSums
+from tenora_engine.sequence import Sequence
+from tenora_engine.telemetry import OTHER, Telemetry, WaitPart, WaitTotal
+
+CELLS_MAX = 2048
+"""Pairs of who waited and because of whom that are told apart; what comes later is because of
+OTHER."""
+
+PARTS_MAX = 8
+"""Of one sequence's wait; the smallest are told as one."""
+
+PAGES_PERIOD_S = 0.02
+"""How often it is looked who holds the memory that another waits for: that is O(running)."""
+
+SETTLE_PERIOD_S = 1.0
+"""Totals of what waits still are no older than this when they are asked for: that is O(waiting)."""
+
+_CAUSES = {START: "start", LOAD: "load", OWN: "own", NOBODYS_PAGES: "pages"}
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """Of one sequence, from when it came to the queue until it runs or ends."""
+
+    again: bool  # it has run before
+    clock: WaitClock | None  # by which its seconds are taken; None: all by `fixed`
+    reading: Float64s  # of the clock, when it began to go by it
+    since_s: float  # the same, in unix time
+    jumps: int
+    fixed: int = START
+    before_s: float = 0.0  # that it had waited when the engine was given it
+    step: int = 0  # in which it was last found short of memory
+    key: str = ""  # of the clock, where it is one of memory
+    parts: Float64s | None = None  # settled
+    told: Float64s | None = None  # how much of them is in the totals
+
+
+class Waits:
+    """Of one engine. `begin` and `end` bracket each time that a sequence waits; `plan` is told of
+    every step while anything does."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        standings: Standings,
+        memory: MemoryManager,
+        loads: AdapterLoads,
+        clock: Callable[[], float],
+    ) -> None:
+        self._telemetry = telemetry
+        self._standings = standings
+        self._memory = memory
+        self._loads = loads
+        self._now = clock
+        self._numbers = {OTHER: 0}  # of the tenants with a label
+        self._names = [OTHER]
+        self._waiting: dict[Sequence, Wait] = {}
+        self._by_digest: dict[str, dict[Sequence, None]] = {}  # those that wait, by their adapters
+        self._short: dict[Sequence, Wait] = {}  # found short of memory lately
+        self._queue = WaitClock()
+        self._clocks: dict[str, WaitClock] = {}  # of memory
+        self._seen: tuple[int, bool] | None = None  # what the queue's rates were made of
+        self._is_idle = True  # nothing waits, as of the last step
+        self._step = 0
+        self._is_short = False  # nobody behind one that is short of memory was looked at
+        self._sums: dict[tuple[str, str, bool], WaitSums] = {}
+        self._cells = CELLS_MAX
+        self._settled_s = -np.inf
+        loads.on_change = self.load_changed
+
+    def number_of(self, tenant_key: str) -> int:
+        """Of a tenant; those without a label have OTHER's."""
+        label = self._telemetry.label(tenant_key)
+        number = self._numbers.get(label)
+        if number is None:
+            number = self._numbers[label] = len(self._names)
+            self._names.append(label)
+        return number
+
+    def begin(
+        self, sequence: Sequence, now_s: float, *, again: bool = False, is_held: bool = False
+    ) -> None:
+        """It comes to the queue, or (`is_held`) waits for the first of its request."""
+        clock = self._queue
+        clock.advance(now_s)
+        wait = Wait(again, clock, clock.reading, now_s, clock.jumps)
+        if not again:
+            wait.before_s = now_s - sequence.arrival_s
+        self._waiting[sequence] = sequence.wait = wait
+        adapter = sequence.request.adapter
+        if adapter is not None:
+            self._by_digest.setdefault(adapter.digest, {})[sequence] = None
+        if is_held:
+            wait.clock, wait.fixed = None, OWN
+        elif adapter is not None and self._is_coming(sequence, adapter.digest):
+            wait.clock, wait.fixed = None, LOAD
+
+    def release(self, sequence: Sequence, now_s: float) -> None:
+        """One that was held comes to the queue."""
+        self._change(sequence, self._queue, START, now_s)
+
+    def end(self, sequence: Sequence, now_s: float) -> None:
+        """It runs from now on, or has ended."""
+        wait = self._waiting.pop(sequence)
+        sequence.wait = None
+        self._go(wait, sequence)
+        adapter = sequence.request.adapter
+        if adapter is not None:
+            same = self._by_digest[adapter.digest]
+            del same[sequence]
+            if not same:
+                del self._by_digest[adapter.digest]
+        parts = self._settle(wait, now_s)
+        self._tell(sequence, wait, parts)
+        if wait.again:
+            before = sequence.waited_again
+            if before is not None:
+                parts = added(parts, before)
+            sequence.waited_again = parts
+        else:
+            sequence.waited = self._exact(sequence, wait, parts, now_s)
+
+    def load_changed(self, digest: str, is_coming: bool) -> None:
+        """An adapter sets out for the device, by whichever part of its way, or has come to the end
+        of it or been given up."""
+        same = self._by_digest.get(digest)
+        if not same:
+            return
+        now_s = self._now()
+        for sequence in same:
+            wait = self._waiting[sequence]
+            if is_coming:
+                if wait.fixed != OWN and self._memory.resident(sequence.request) is None:
+                    self._change(sequence, None, LOAD, now_s)
+            elif wait.fixed == LOAD:
+                self._change(sequence, self._queue, START, now_s)
+
+    def short_of_pages(self, sequence: Sequence) -> None:
+        """It was looked at in this step, and there was no memory for it."""
+        is_alone = self._memory.is_partitioned
+        self._find_short(sequence, f"pages/{sequence.request.tenant.key}" if is_alone else "pages")
+
+    def short_of_slots(self, sequence: Sequence) -> None:
+        """It was looked at in this step, and there was no slot for its adapter."""
+        self._find_short(sequence, "slots")
+
+    def stopped_short(self) -> None:
+        """Nothing behind one that is short of memory is looked at in this step."""
+        self._is_short = True
+
+    def plan(self, chunks: Collection[ScheduledSequence], running: Running, are_full: bool) -> None:
+        """A step of everybody's begins, with these `chunks` of prefill beside all that decodes;
+        `are_full`: nobody is let in for want of a place. O(chunks), and O(running) now and then
+        where memory is short."""
+        is_short, self._is_short = self._is_short, False
+        if self._is_nobody_here():
+            return
+        self._step += 1
+        now_s = self._now()
+        if self._short:
+            self._look_at_memory(running, now_s)
+        chunks = () if are_full else chunks
+        seen = self._standings.changes, is_short
+        if seen == self._seen and not chunks:
+            return
+        self._seen = None if chunks else seen
+        self._queue.advance(now_s)
+        if is_short:
+            self._queue.set_rates(self._pages_held(running, ()), NOBODYS_PAGES)
+        else:
+            self._queue.set_rates(self._served(chunks, beside=True))
+
+    def plan_express(self, chunks: Collection[ScheduledSequence]) -> None:
+        """A step of these prefills alone begins."""
+        if self._is_nobody_here():
+            return
+        self._seen = None
+        self._queue.advance(self._now())
+        self._queue.set_rates(self._served(chunks, beside=False))
+
+    def totals(self) -> list[WaitTotal]:
+        """Of all waits, those that have not ended as of about SETTLE_PERIOD_S ago."""
+        now_s = self._now()
+        if not 0 <= now_s - self._settled_s < SETTLE_PERIOD_S:
+            self._settled_s = now_s
+            for sequence, wait in self._waiting.items():
+                self._tell(sequence, wait, self._settle(wait, now_s))
+        found: list[WaitTotal] = []
+        for (name, tenant, again), sums in self._sums.items():
+            self._cells -= sums.learn(self._cells)
+            cells: dict[tuple[str, str], list[float]] = {}
+            for index, seconds, sequences, is_apart in sums.cells():
+                cell = self._cell(index, tenant, again, is_apart)
+                summed = cells.setdefault(cell, [0.0, 0])
+                summed[0] += seconds
+                summed[1] += sequences
+            found += [
+                WaitTotal(name, tenant, cause, other, seconds, int(sequences))
+                for (cause, other), (seconds, sequences) in cells.items()
+            ]
+        return found
+
+    def parts(self, sequence: Sequence) -> list[WaitPart]:
+        """Of what one has waited, the largest first."""
+        cells: dict[tuple[str, str], float] = {}
+        for waited, again in ((sequence.waited, False), (sequence.waited_again, True)):
+            if waited is None:
+                continue
+            for index in np.flatnonzero(waited).tolist():
+                cell = self._cell(index, sequence.meter.tenant, again, True)
+                cells[cell] = cells.get(cell, 0.0) + float(waited[index])
+        largest = sorted(cells.items(), key=lambda item: -item[1])
+        if len(largest) > PARTS_MAX:
+            rest: dict[tuple[str, str], float] = {}
+            for (cause, other), seconds in largest[PARTS_MAX:]:
+                cell = cause, OTHER if other else ""
+                rest[cell] = rest.get(cell, 0.0) + seconds
+            kept = dict(largest[:PARTS_MAX])
+            for cell, seconds in rest.items():
+                kept[cell] = kept.get(cell, 0.0) + seconds
+            largest = sorted(kept.items(), key=lambda item: -item[1])
+        return [WaitPart(cause, other, seconds * 1000) for (cause, other), seconds in largest]
+
+    def _is_nobody_here(self) -> bool:
+        """Nothing waits: what comes next waits for nobody until a step is planned."""
+        if self._waiting:
+            self._is_idle = False
+        elif not self._is_idle:
+            self._queue.advance(self._now())
+            self._queue.set_rates(np.zeros(FIRST_TENANT))
+            self._is_idle, self._seen = True, None
+        return self._is_idle
+
+    def _is_coming(self, sequence: Sequence, digest: str) -> bool:
+        if self._memory.resident(sequence.request) is not None:
+            return False
+        return self._loads.is_coming(digest) or self._memory.is_arriving(sequence.request)
+
+    def _find_short(self, sequence: Sequence, key: str) -> None:
+        wait = self._waiting[sequence]
+        wait.step = self._step + 1  # that is being planned
+        if wait.key == key or wait.fixed == OWN:
+            return
+        now_s = self._now()
+        clock = self._clocks.get(key)
+        if clock is None:
+            clock = self._clocks[key] = WaitClock()
+            clock.set_rates(np.zeros(FIRST_TENANT), NOBODYS_PAGES)
+        self._change(sequence, clock, START, now_s, key)
+        self._short[sequence] = wait
+
+    def _change(
+        self, sequence: Sequence, clock: WaitClock | None, fixed: int, now_s: float, key: str = ""
+    ) -> None:
+        """From now on something else keeps it."""
+        wait = self._waiting[sequence]
+        if wait.clock is clock and wait.fixed == fixed:
+            return
+        self._settle(wait, now_s)
+        self._go(wait, sequence)
+        wait.clock, wait.fixed, wait.key = clock, fixed, key
+        if clock is not None:
+            clock.members += 1
+            clock.advance(now_s)
+            wait.reading = clock.reading
+
+    def _go(self, wait: Wait, sequence: Sequence) -> None:
+        """It leaves the clock that it went by."""
+        if not wait.key:
+            return
+        self._short.pop(sequence, None)
+        clock = self._clocks[wait.key]
+        clock.members -= 1
+        if not clock.members:
+            del self._clocks[wait.key]
+        wait.key = ""
+
+    def _settle(self, wait: Wait, now_s: float) -> Float64s:
+        """All that it has waited, taken apart."""
+        clock = wait.clock
+        if clock is None:
+            parts = wait.parts
+            size = FIRST_TENANT if parts is None else len(parts)
+            parts = np.zeros(size) if parts is None else parts.copy()
+            parts[wait.fixed] += max(now_s - wait.since_s, 0.0)
+        else:
+            clock.advance(now_s)
+            new, wait.reading = clock.since(wait.reading), clock.reading
+            parts = new if wait.parts is None else added(new, wait.parts)
+        if wait.before_s:
+            parts[START] += max(wait.before_s, 0.0)
+            if wait.before_s < 0:
+                wait.jumps = -1  # it came before it was sent
+            wait.before_s = 0.0
+        wait.since_s, wait.parts = now_s, parts
+        return parts
+
+    def _exact(self, sequence: Sequence, wait: Wait, parts: Float64s, now_s: float) -> Float64s:
+        """Where clocks were set, or differ, what is metered as the time in the queue is what
+        counts."""
+        if wait.jumps == self._queue.jumps:
+            return parts
+        queue_s, total = max(now_s - sequence.arrival_s, 0.0), float(parts.sum())
+        if total > queue_s:
+            return parts * (queue_s / total)
+        parts = parts.copy()
+        parts[START] += queue_s - total
+        return parts
+
+    def _tell(self, sequence: Sequence, wait: Wait, parts: Float64s) -> None:
+        meter = sequence.meter
+        key = meter.service_class, meter.tenant, wait.again
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = WaitSums()
+        sums.add(parts, wait.told)
+        wait.told = parts
+
+    def _served(self, chunks: Iterable[ScheduledSequence], *, beside: bool) -> Float64s:
+        """Tokens of a step by tenant: one for each place, where the chunks are `beside` what
+        decodes, and the chunks'."""
+        standings = self._standings
+        parts = np.zeros(size_for(len(self._names)))
+        if beside:
+            parts[FIRST_TENANT::2] = np.bincount(
+                standings.tenants, standings.running, len(self._names)
+            )
+        for chunk in chunks:
+            number = self._numbers[chunk.sequence.meter.tenant]
+            parts[queue_of(number)] += chunk.num_tokens - beside
+        return parts
+
+    def _look_at_memory(self, running: Running, now_s: float) -> None:
+        """Who is not short any more goes back to the queue; the others' clocks are set by who holds
+        the memory now."""
+        for sequence, wait in list(self._short.items()):
+            if wait.step != self._step:
+                self._change(sequence, self._queue, START, now_s)
+        for sequence, wait in self._short.items():
+            clock = self._clocks[wait.key]
+            if 0 <= now_s - clock.rated_s < PAGES_PERIOD_S:
+                continue
+            clock.advance(now_s)
+            clock.rated_s = now_s
+            if wait.key == "slots":
+                held = self._slots_held()
+            elif wait.key == "pages":
+                held = self._pages_held(running, self._memory.adapters.residents())
+            else:
+                rivals = self._memory.rivals
+                adapters = [
+                    each
+                    for each in self._memory.adapters.residents()
+                    if rivals.is_helped_by(sequence, each)
+                ]
+                held = self._pages_held(rivals.among(sequence, running), adapters)
+            clock.set_rates(held, NOBODYS_PAGES)
+
+    def _pages_held(
+        self, running: Iterable[Sequence], adapters: Iterable[ResidentAdapter]
+    ) -> Float64s:
+        """By tenant: of its running sequences, and of adapters in use that it used last. Pages that
+        several sequences read count for each."""
+        parts = np.zeros(size_for(len(self._names)))
+        for sequence in running:
+            number = self._numbers[sequence.meter.tenant]
+            parts[pages_of(number)] += len(sequence.block_table)
+        for adapter in adapters:
+            if adapter.references:
+                number = self._numbers.get(adapter.meter.tenant, 0)
+                parts[pages_of(number)] += len(adapter.pages)
+        return parts
+
+    def _slots_held(self) -> Float64s:
+        parts = np.zeros(size_for(len(self._names)))
+        for adapter in self._memory.adapters.residents():
+            if adapter.references:
+                parts[pages_of(self._numbers.get(adapter.meter.tenant, 0))] += 1
+        return parts
+
+    def _cell(self, index: int, tenant: str, again: bool, is_apart: bool) -> tuple[str, str]:
+        """What a place in a reading is called, of the waits of a tenant: cause and other tenant."""
+        if index < FIRST_TENANT:
+            return "preempted" if again else _CAUSES[index], ""
+        number, is_pages = divmod(index - FIRST_TENANT, 2)
+        other = self._names[number] if is_apart else OTHER
+        if other == tenant and other != OTHER:
+            return "preempted" if again else "own", ""
+        return "preempted" if again else "pages" if is_pages else "queue", other
