@@ -130,7 +130,7 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
 
 class WaitPart(msgspec.Struct, frozen=True, array_like=True):
     """Of what one sequence has waited; `scheduling.waits` says what the causes are. `other` is
-    whose doing it was, "" where it was no other tenant's."""
+    whose doing it was, "" where it was no other tenant's. Several may be of one kind."""
 
     cause: str  # "queue", "pages", "load", "own", "start" or "preempted"
     other: str
@@ -185,7 +185,7 @@ class Telemetry:
     own for as long as the engine lives, so that no series ever falls; all others share OTHER."""
 
     def __init__(self, max_tenants: int) -> None:
-        self._max_tenants = max_tenants
+        self.max_tenants = max_tenants
         self._labels: set[str] = set()
         self._meters: dict[tuple[str, str], ServiceMeter] = {}
         self._adapter_loads: dict[str, Histogram] = {}
@@ -195,7 +195,7 @@ class Telemetry:
     def meter(self, service_class: str, tenant_key: str) -> ServiceMeter:
         """For the tenant's sequences in the class. A tenant not seen before gets a label if one is
         left."""
-        if len(self._labels) < self._max_tenants and tenant_key != OTHER:
+        if len(self._labels) < self.max_tenants and tenant_key != OTHER:
             self._labels.add(tenant_key)
         key = service_class, self.label(tenant_key)
         meter = self._meters.get(key)

@@ -60,6 +60,7 @@ from tenora_platform.tenants import key_routes
 from tenora_platform.tenants import routes as tenants_routes
 from tenora_platform.usage import routes as usage_routes
 from tenora_platform.usage import tenant_cost_routes
+from tenora_platform.waits import routes as waits_routes
 from tenora_platform.webhooks import routes as webhooks_routes
 
 EXPOSED_HEADERS = (
@@ -185,6 +186,7 @@ def application(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]
         tenant_invoices_routes.router,
         party_routes.router,
         export_routes.router,
+        waits_routes.router,
         webhooks_routes.router,
     ):
         app.include_router(router)

@@ -29,7 +29,7 @@ class Standings:
     """A row for each holder that has any; rows of those that have none any more are used again."""
 
     def __init__(self, number_of: Callable[[str], int] = lambda _: 0) -> None:
-        """`number_of`: what to call a tenant in `tenants`."""
+        """`number_of`: of a tenant, by which `tenants_running` counts it."""
         self.changes = 0
         self.entries = 0  # rows that were given to a holder
         self._rows: dict[Holder, int] = {}
@@ -39,8 +39,9 @@ class Standings:
         self._running = np.zeros(16, np.int64)
         self._weights = np.ones(16)
         self._classes = np.zeros(16, np.int64)
-        self._tenants = np.zeros(16, np.int64)
+        self._numbers = [0] * 16  # of the tenants
         self._number_of = number_of
+        self.tenants_running: Int64s = np.zeros(16, np.int64)  # by number
 
     def wait(self, sequence: Sequence, more: int) -> None:
         """So many more (or fewer) of the sequence's holder wait."""
@@ -77,10 +78,6 @@ class Standings:
     def classes(self) -> Int64s:  # [num_rows], in the order of CLASS_WEIGHTS
         return self._classes[: len(self._holders)]
 
-    @property
-    def tenants(self) -> Int64s:  # [num_rows], by their numbers
-        return self._tenants[: len(self._holders)]
-
     def _add(self, counts: Int64s, sequence: Sequence, more: int) -> None:
         self.changes += 1
         holder = holder_of(sequence)
@@ -90,6 +87,8 @@ class Standings:
             row = self._enter(holder)
             counts = self._running if is_running else self._waiting
         counts[row] += more
+        if counts is self._running:
+            self.tenants_running[self._numbers[row]] += more
         self._weights[row] = sequence.request.tenant.weight
         if not self._waiting[row] and not self._running[row]:
             del self._rows[holder]
@@ -107,14 +106,18 @@ class Standings:
         self.entries += 1
         self._rows[holder] = row
         self._classes[row] = _CLASSES[holder[0]]
-        self._tenants[row] = self._number_of(holder[1])
+        number = self._numbers[row] = self._number_of(holder[1])
+        if number >= len(self.tenants_running):
+            more = np.zeros(number, np.int64)
+            self.tenants_running = np.concatenate([self.tenants_running, more])
         return row
 
     def _grow(self) -> None:
         size = len(self._waiting)
-        for name in ("_waiting", "_running", "_weights", "_classes", "_tenants"):
+        for name in ("_waiting", "_running", "_weights", "_classes"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros(size, column.dtype)]))
+        self._numbers += [0] * size
 
 
 def fair_shares(

@@ -28,21 +28,6 @@ def size_for(num_tenants: int) -> int:
     return FIRST_TENANT + 2 * num_tenants
 
 
-def padded(seconds: Float64s, size: int) -> Float64s:
-    """As long as `size`, by zeros; no array is changed."""
-    if len(seconds) >= size:
-        return seconds
-    longer = np.zeros(size)
-    longer[: len(seconds)] = seconds
-    return longer
-
-
-def added(one: Float64s, other: Float64s) -> Float64s:
-    """Their sum, of different lengths perhaps."""
-    size = max(len(one), len(other))
-    return padded(one, size) + padded(other, size)
-
-
 class WaitClock:
     """`reading[i]` are the seconds that `i` has taken since it was made, while `rates[i]` is the
     part of each second that it takes now; they add up to 1. Readings are never changed in place,
@@ -50,10 +35,11 @@ class WaitClock:
 
     __slots__ = ("_last_s", "jumps", "members", "rated_s", "rates", "reading")
 
-    def __init__(self) -> None:
-        self.reading: Float64s = np.zeros(FIRST_TENANT)
-        self.rates: Float64s = np.zeros(FIRST_TENANT)
-        self.rates[START] = 1.0
+    def __init__(self, size: int, nobodys: int = START) -> None:
+        """`nobodys`: what takes all as long as no rates are set."""
+        self.reading: Float64s = np.zeros(size)
+        self.rates: Float64s = np.zeros(size)
+        self.rates[nobodys] = 1.0
         self.rated_s = -np.inf  # when the rates were last looked at
         self.members = 0  # that go by it; its owner counts them
         self.jumps = 0  # times that it was set back
@@ -61,27 +47,20 @@ class WaitClock:
 
     def advance(self, now_s: float) -> None:
         """Until now it went at the present rates. A wall clock that was set back takes nothing."""
-        elapsed_s = now_s - (now_s if self._last_s is None else self._last_s)
-        self._last_s = now_s
-        if elapsed_s == 0:
+        last_s, self._last_s = self._last_s, now_s
+        if now_s == last_s or last_s is None:
             return
+        elapsed_s = now_s - last_s
         if elapsed_s < 0:
             self.jumps += 1
             return
-        self.reading = padded(self.reading, len(self.rates)) + self.rates * elapsed_s
+        self.reading = self.reading + self.rates * elapsed_s
 
-    def set_rates(self, parts: Float64s, nobodys: int = START) -> None:
-        """From now on, by `parts` of whatever sum; where it is 0, `nobodys` takes all."""
-        parts = padded(parts, len(self.reading))
-        total = float(parts.sum())
+    def set_rates(self, parts: Float64s, total: float, nobodys: int = START) -> None:
+        """From now on, by `parts`, which add up to `total` and are taken over; where that is 0,
+        `nobodys` takes all."""
         if total > 0:
-            self.rates = parts / total
+            parts /= total
         else:
-            self.rates = np.zeros(len(parts))
-            self.rates[nobodys] = 1.0
-
-    def since(self, reading: Float64s) -> Float64s:
-        """What has been taken since it showed `reading`."""
-        if len(reading) == len(self.reading):
-            return self.reading - reading
-        return self.reading - padded(reading, len(self.reading))
+            parts[nobodys] = 1.0
+        self.rates = parts

@@ -34,7 +34,6 @@ from tenora_engine.scheduling.wait_clock import (
     START,
     Float64s,
     WaitClock,
-    added,
     pages_of,
     queue_of,
     size_for,
@@ -47,8 +46,11 @@ CELLS_MAX = 2048
 """Pairs of who waited and because of whom that are told apart; what comes later is because of
 OTHER."""
 
-PARTS_MAX = 8
-"""Of one sequence's wait; the smallest are told as one."""
+PARTS_MAX = 6
+"""Of one sequence's wait; what is left is told as one, behind OTHER's queue."""
+
+TOLD_S = 0.02
+"""Of one sequence, shorter waits are not taken apart: that takes some microseconds."""
 
 PAGES_PERIOD_S = 0.02
 """How often it is looked who holds the memory that another waits for: that is O(running)."""
@@ -56,7 +58,11 @@ PAGES_PERIOD_S = 0.02
 SETTLE_PERIOD_S = 1.0
 """Totals of what waits still are no older than this when they are asked for: that is O(waiting)."""
 
-_CAUSES = {START: "start", LOAD: "load", OWN: "own", NOBODYS_PAGES: "pages"}
+TENANTS_MAX = 256
+"""As many have a place of their own in a reading, OTHER among them."""
+
+Cell = tuple[str, str]
+"""A cause, and whose doing it was."""
 
 
 @dataclass(eq=False, slots=True)
@@ -94,18 +100,21 @@ class Waits:
         self._loads = loads
         self._now = clock
         self._numbers = {OTHER: 0}  # of the tenants with a label
-        self._names = [OTHER]
+        self._cells: list[Cell] = [("start", ""), ("load", ""), ("own", ""), ("pages", "")]
+        self._cells += [("queue", OTHER), ("pages", OTHER)]
+        self._max_tenants = min(telemetry.max_tenants + 1, TENANTS_MAX)
+        self._size = size_for(self._max_tenants)
         self._waiting: dict[Sequence, Wait] = {}
         self._by_digest: dict[str, dict[Sequence, None]] = {}  # those that wait, by their adapters
         self._short: dict[Sequence, Wait] = {}  # found short of memory lately
-        self._queue = WaitClock()
+        self._queue = WaitClock(self._size)
         self._clocks: dict[str, WaitClock] = {}  # of memory
         self._seen: tuple[int, bool] | None = None  # what the queue's rates were made of
         self._is_idle = True  # nothing waits, as of the last step
         self._step = 0
         self._is_short = False  # nobody behind one that is short of memory was looked at
         self._sums: dict[tuple[str, str, bool], WaitSums] = {}
-        self._cells = CELLS_MAX
+        self._cells_left = CELLS_MAX
         self._settled_s = -np.inf
         loads.on_change = self.load_changed
 
@@ -114,8 +123,10 @@ class Waits:
         label = self._telemetry.label(tenant_key)
         number = self._numbers.get(label)
         if number is None:
-            number = self._numbers[label] = len(self._names)
-            self._names.append(label)
+            if len(self._numbers) >= self._max_tenants:
+                return 0
+            number = self._numbers[label] = len(self._numbers)
+            self._cells += [("queue", label), ("pages", label)]
         return number
 
     def begin(
@@ -156,7 +167,7 @@ class Waits:
         if wait.again:
             before = sequence.waited_again
             if before is not None:
-                parts = added(parts, before)
+                parts = parts + before
             sequence.waited_again = parts
         else:
             sequence.waited = self._exact(sequence, wait, parts, now_s)
@@ -207,9 +218,12 @@ class Waits:
         self._seen = None if chunks else seen
         self._queue.advance(now_s)
         if is_short:
-            self._queue.set_rates(self._pages_held(running, ()), NOBODYS_PAGES)
-        else:
-            self._queue.set_rates(self._served(chunks, beside=True))
+            self._queue.set_rates(*self._pages_held(running, ()), NOBODYS_PAGES)
+            return
+        parts = np.zeros(self._size)
+        places = self._standings.tenants_running[: self._max_tenants]
+        parts[FIRST_TENANT : FIRST_TENANT + 2 * len(places) : 2] = places
+        self._queue.set_rates(parts, len(running) + self._add_tokens(parts, chunks, -1))
 
     def plan_express(self, chunks: Collection[ScheduledSequence]) -> None:
         """A step of these prefills alone begins."""
@@ -217,7 +231,8 @@ class Waits:
             return
         self._seen = None
         self._queue.advance(self._now())
-        self._queue.set_rates(self._served(chunks, beside=False))
+        parts = np.zeros(self._size)
+        self._queue.set_rates(parts, self._add_tokens(parts, chunks, 0))
 
     def totals(self) -> list[WaitTotal]:
         """Of all waits, those that have not ended as of about SETTLE_PERIOD_S ago."""
@@ -228,11 +243,13 @@ class Waits:
                 self._tell(sequence, wait, self._settle(wait, now_s))
         found: list[WaitTotal] = []
         for (name, tenant, again), sums in self._sums.items():
-            self._cells -= sums.learn(self._cells)
-            cells: dict[tuple[str, str], list[float]] = {}
-            for index, seconds, sequences, is_apart in sums.cells():
-                cell = self._cell(index, tenant, again, is_apart)
-                summed = cells.setdefault(cell, [0.0, 0])
+            self._cells_left -= sums.learn(self._cells_left)
+            own = self._numbers.get(tenant, 0)
+            cells: dict[Cell, list[float]] = {}
+            for place, seconds, sequences, is_apart in sums.places():
+                if not is_apart and place >= FIRST_TENANT:
+                    place = queue_of(0) + (place - FIRST_TENANT) % 2
+                summed = cells.setdefault(self._cell(place, own, again), [0.0, 0])
                 summed[0] += seconds
                 summed[1] += sequences
             found += [
@@ -242,25 +259,39 @@ class Waits:
         return found
 
     def parts(self, sequence: Sequence) -> list[WaitPart]:
-        """Of what one has waited, the largest first."""
-        cells: dict[tuple[str, str], float] = {}
+        """Of what one has waited, the largest first; nothing of a wait shorter than TOLD_S."""
+        since_s, until_s = sequence.arrival_s, sequence.admitted_s
+        is_brief = until_s is not None and until_s - since_s < TOLD_S
+        if is_brief and sequence.waited_again is None:
+            return []
+        own = self._numbers.get(sequence.meter.tenant, 0)
+        parts: list[WaitPart] = []
         for waited, again in ((sequence.waited, False), (sequence.waited_again, True)):
-            if waited is None:
-                continue
-            for index in np.flatnonzero(waited).tolist():
-                cell = self._cell(index, sequence.meter.tenant, again, True)
-                cells[cell] = cells.get(cell, 0.0) + float(waited[index])
-        largest = sorted(cells.items(), key=lambda item: -item[1])
-        if len(largest) > PARTS_MAX:
-            rest: dict[tuple[str, str], float] = {}
-            for (cause, other), seconds in largest[PARTS_MAX:]:
-                cell = cause, OTHER if other else ""
-                rest[cell] = rest.get(cell, 0.0) + seconds
-            kept = dict(largest[:PARTS_MAX])
-            for cell, seconds in rest.items():
-                kept[cell] = kept.get(cell, 0.0) + seconds
-            largest = sorted(kept.items(), key=lambda item: -item[1])
-        return [WaitPart(cause, other, seconds * 1000) for (cause, other), seconds in largest]
+            if waited is not None:
+                parts += self._parts(waited, own, again)
+        parts.sort(key=_by_length)
+        return parts
+
+    def _parts(self, waited: Float64s, own: int, again: bool) -> list[WaitPart]:
+        places = waited.nonzero()[0]
+        rest_s = own_s = 0.0
+        if len(places) > PARTS_MAX:
+            places = waited.argpartition(-PARTS_MAX)[-PARTS_MAX:]
+            rest_s = max(float(waited.sum()) - float(waited[places].sum()), 0.0)
+        cells, parts = self._cells, []
+        for place, seconds in zip(places.tolist(), waited[places].tolist(), strict=True):
+            if place == OWN or (own and (place - FIRST_TENANT) >> 1 == own):
+                own_s += seconds
+            elif place == queue_of(0):
+                rest_s += seconds
+            else:
+                cause, other = cells[place]
+                parts.append(WaitPart("preempted" if again else cause, other, 1000 * seconds))
+        for place, seconds in ((OWN, own_s), (queue_of(0), rest_s)):
+            if seconds:
+                cause, other = cells[place]
+                parts.append(WaitPart("preempted" if again else cause, other, 1000 * seconds))
+        return parts
 
     def _is_nobody_here(self) -> bool:
         """Nothing waits: what comes next waits for nobody until a step is planned."""
@@ -268,7 +299,7 @@ class Waits:
             self._is_idle = False
         elif not self._is_idle:
             self._queue.advance(self._now())
-            self._queue.set_rates(np.zeros(FIRST_TENANT))
+            self._queue.set_rates(np.zeros(self._size), 0.0)
             self._is_idle, self._seen = True, None
         return self._is_idle
 
@@ -285,8 +316,7 @@ class Waits:
         now_s = self._now()
         clock = self._clocks.get(key)
         if clock is None:
-            clock = self._clocks[key] = WaitClock()
-            clock.set_rates(np.zeros(FIRST_TENANT), NOBODYS_PAGES)
+            clock = self._clocks[key] = WaitClock(self._size, NOBODYS_PAGES)
         self._change(sequence, clock, START, now_s, key)
         self._short[sequence] = wait
 
@@ -320,14 +350,14 @@ class Waits:
         """All that it has waited, taken apart."""
         clock = wait.clock
         if clock is None:
-            parts = wait.parts
-            size = FIRST_TENANT if parts is None else len(parts)
-            parts = np.zeros(size) if parts is None else parts.copy()
+            parts = np.zeros(self._size) if wait.parts is None else wait.parts.copy()
             parts[wait.fixed] += max(now_s - wait.since_s, 0.0)
         else:
             clock.advance(now_s)
-            new, wait.reading = clock.since(wait.reading), clock.reading
-            parts = new if wait.parts is None else added(new, wait.parts)
+            parts = clock.reading - wait.reading
+            wait.reading = clock.reading
+            if wait.parts is not None:
+                parts += wait.parts
         if wait.before_s:
             parts[START] += max(wait.before_s, 0.0)
             if wait.before_s < 0:
@@ -353,23 +383,18 @@ class Waits:
         key = meter.service_class, meter.tenant, wait.again
         sums = self._sums.get(key)
         if sums is None:
-            sums = self._sums[key] = WaitSums()
+            sums = self._sums[key] = WaitSums(self._size)
         sums.add(parts, wait.told)
         wait.told = parts
 
-    def _served(self, chunks: Iterable[ScheduledSequence], *, beside: bool) -> Float64s:
-        """Tokens of a step by tenant: one for each place, where the chunks are `beside` what
-        decodes, and the chunks'."""
-        standings = self._standings
-        parts = np.zeros(size_for(len(self._names)))
-        if beside:
-            parts[FIRST_TENANT::2] = np.bincount(
-                standings.tenants, standings.running, len(self._names)
-            )
+    def _add_tokens(self, parts: Float64s, chunks: Iterable[ScheduledSequence], beside: int) -> int:
+        """Of a step, by tenant, each chunk's and `beside` that; returns how many."""
+        total = 0
         for chunk in chunks:
-            number = self._numbers[chunk.sequence.meter.tenant]
-            parts[queue_of(number)] += chunk.num_tokens - beside
-        return parts
+            tokens = chunk.num_tokens + beside
+            parts[queue_of(self._numbers.get(chunk.sequence.meter.tenant, 0))] += tokens
+            total += tokens
+        return total
 
     def _look_at_memory(self, running: Running, now_s: float) -> None:
         """Who is not short any more goes back to the queue; the others' clocks are set by who holds
@@ -395,36 +420,40 @@ class Waits:
                     if rivals.is_helped_by(sequence, each)
                 ]
                 held = self._pages_held(rivals.among(sequence, running), adapters)
-            clock.set_rates(held, NOBODYS_PAGES)
+            clock.set_rates(*held, NOBODYS_PAGES)
 
     def _pages_held(
         self, running: Iterable[Sequence], adapters: Iterable[ResidentAdapter]
-    ) -> Float64s:
-        """By tenant: of its running sequences, and of adapters in use that it used last. Pages that
-        several sequences read count for each."""
-        parts = np.zeros(size_for(len(self._names)))
+    ) -> tuple[Float64s, int]:
+        """By tenant and in all: of its running sequences, and of adapters in use that it used last.
+        Pages that several sequences read count for each."""
+        parts, total = np.zeros(self._size), 0
         for sequence in running:
-            number = self._numbers[sequence.meter.tenant]
-            parts[pages_of(number)] += len(sequence.block_table)
+            count = len(sequence.block_table)
+            parts[pages_of(self._numbers.get(sequence.meter.tenant, 0))] += count
+            total += count
         for adapter in adapters:
             if adapter.references:
-                number = self._numbers.get(adapter.meter.tenant, 0)
-                parts[pages_of(number)] += len(adapter.pages)
-        return parts
+                count = len(adapter.pages)
+                parts[pages_of(self._numbers.get(adapter.meter.tenant, 0))] += count
+                total += count
+        return parts, total
 
-    def _slots_held(self) -> Float64s:
-        parts = np.zeros(size_for(len(self._names)))
+    def _slots_held(self) -> tuple[Float64s, int]:
+        parts, total = np.zeros(self._size), 0
         for adapter in self._memory.adapters.residents():
             if adapter.references:
                 parts[pages_of(self._numbers.get(adapter.meter.tenant, 0))] += 1
-        return parts
+                total += 1
+        return parts, total
 
-    def _cell(self, index: int, tenant: str, again: bool, is_apart: bool) -> tuple[str, str]:
-        """What a place in a reading is called, of the waits of a tenant: cause and other tenant."""
-        if index < FIRST_TENANT:
-            return "preempted" if again else _CAUSES[index], ""
-        number, is_pages = divmod(index - FIRST_TENANT, 2)
-        other = self._names[number] if is_apart else OTHER
-        if other == tenant and other != OTHER:
-            return "preempted" if again else "own", ""
-        return "preempted" if again else "pages" if is_pages else "queue", other
+    def _cell(self, place: int, own: int, again: bool) -> Cell:
+        """What a place in a reading is called, of the waits of a tenant by its number."""
+        if own and place >= FIRST_TENANT and (place - FIRST_TENANT) >> 1 == own:
+            place = OWN
+        cause, other = self._cells[place]
+        return ("preempted" if again else cause), other
+
+
+def _by_length(part: WaitPart) -> float:
+    return -part.ms

@@ -21,6 +21,7 @@ from tenora_platform.usage import repository
 from tenora_platform.usage.books import UsageBooks
 from tenora_platform.usage.records import letter_values
 from tenora_platform.usage.residency import ResidencyBooks
+from tenora_platform.waits.requests import keep_request_waits
 
 Told = Callable[[Sequence[Charge]], Awaitable[None]]
 """Hears what has been stored and rated, after the commit; must not fail."""
@@ -135,6 +136,7 @@ class UsageSink:
         booked = await self._books.store(records)
         await self._set_aside(booked.bad)
         await self._tell(booked.charges)
+        await keep_request_waits(self._db, records)
 
     async def _tell(self, charges: Sequence[Charge]) -> None:
         """Once it is in the books."""

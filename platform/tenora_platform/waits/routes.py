@@ -1,0 +1,71 @@
+"""HTTP routes of waits: who waited because of whom, whether shares were kept, and what one request
+waited for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from tenora_platform.auth import TenantContext, require_role, require_scope
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.operators.roles import READERS
+from tenora_platform.state import AdminSession, TenantSession
+from tenora_platform.times import QueryTime
+from tenora_platform.waits.schemas import Fairness, NamedRequestWaits, RequestWaits, WaitList
+from tenora_platform.waits.service import (
+    checked_groups,
+    checked_range,
+    fairness,
+    named_request_waits,
+    request_waits,
+    wait_list,
+)
+
+router = APIRouter(tags=["waits"], route_class=EdgeRoute)
+UsageTenant = Annotated[TenantContext, Depends(require_scope("usage"))]
+OPERATORS = [Depends(require_role(*READERS))]
+
+Start = Annotated[
+    QueryTime | None, Query(description="From here on; default: an hour before the end")
+]
+End = Annotated[QueryTime | None, Query(description="Before this; default: now")]
+
+
+@router.get("/admin/v1/waits", dependencies=OPERATORS)
+async def list_waits(
+    session: AdminSession,
+    start: Start = None,
+    end: End = None,
+    group_by: Annotated[
+        str | None,
+        Query(
+            max_length=100,
+            description="Any of tenant, class, cause, other; by commas. Default: "
+            "tenant,cause,other",
+        ),
+    ] = None,
+) -> WaitList:
+    """Who waited, because of whom or of what, in seconds."""
+    groups = checked_groups(group_by)
+    return await wait_list(session, *checked_range(start, end), groups)
+
+
+@router.get("/admin/v1/fairness", dependencies=OPERATORS)
+async def get_fairness(session: AdminSession, start: Start = None, end: End = None) -> Fairness:
+    """Service against weight by class and tenant, and the service gap beside its proven bound."""
+    return await fairness(session, *checked_range(start, end))
+
+
+@router.get("/v1/requests/{request_id}/waits")
+async def get_request_waits(
+    request_id: str, session: TenantSession, tenant: UsageTenant
+) -> RequestWaits:
+    """What a request waited for, by the answer's `id` or the `x-request-id`."""
+    return await request_waits(session, request_id, tenant.tenant_id)
+
+
+@router.get("/admin/v1/requests/{request_id}/waits", dependencies=OPERATORS)
+async def get_tenants_request_waits(request_id: str, session: AdminSession) -> NamedRequestWaits:
+    """As /v1/requests/{id}/waits, of whichever tenant, with whose doing it was."""
+    return await named_request_waits(session, request_id)
