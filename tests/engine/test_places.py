@@ -30,7 +30,7 @@ from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.places import EXPRESS_PLACES
 from tenora_engine.scheduling.plan import StepPlan, StepResult
-from tenora_engine.scheduling.requests import ROUNDS_A_STEP
+from tenora_engine.scheduling.queues import ROUNDS_A_STEP
 from tenora_engine.scheduling.standings import Holder, fair_shares, holder_of
 
 CONFIG = make_config(

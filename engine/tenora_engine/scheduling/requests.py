@@ -26,24 +26,12 @@ from tenora_engine.scheduling.gate import Gate
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Counters, meter_end, meter_start
 from tenora_engine.scheduling.pins import Pins
-from tenora_engine.scheduling.queue import FairQueue
+from tenora_engine.scheduling.queues import make_queue
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.standings import Standings
-from tenora_engine.scheduling.waiting import ArrivalQueue, WaitingQueue
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.telemetry import Telemetry, TelemetryStats
-
-ROUNDS_A_STEP = 8
-"""A tenant's turn is this part of a step: whoever comes to the queue waits for no more of it than
-that, however much of it is overdue."""
-
-
-def make_queue(config: ResolvedConfig, standings: Standings) -> WaitingQueue:
-    engine = config.engine
-    if engine.scheduling_policy == "fcfs":
-        return ArrivalQueue()
-    return FairQueue(max(engine.max_step_tokens / ROUNDS_A_STEP, 1.0), standings)
 
 
 class RequestBook:
@@ -72,7 +60,7 @@ class RequestBook:
         self.loads = AdapterLoads(loader, memory.adapters, memory.costs, self.telemetry, clock)
         self.pins = Pins(memory, self.loads)
         self.charges = Charges(config, memory.costs)
-        self.standings = Standings(lambda tenant_key: self.waits.number_of(tenant_key))
+        self.standings = Standings(lambda tenant_key: self.waits.names.number_of(tenant_key))
         self.waits = Waits(self.telemetry, self.standings, memory, self.loads, clock)
         self.queue = make_queue(config, self.standings)
         self.gate = Gate(config, memory, self.queue, self.charges)
@@ -95,12 +83,10 @@ class RequestBook:
         return dict(Counter(self.queue.waiting_by_tenant()) + self._held)
 
     def telemetry_stats(self) -> TelemetryStats:
-        return self.telemetry.snapshot(
-            self.queue.stats(self._clock()),
-            self.queue.service_gaps(),
-            self.queue.service_bounds(),
-            self.waits.totals(),
-        )
+        queue = self.queue
+        gaps, bounds = queue.service_gaps(), queue.service_bounds()
+        stats, waits = queue.stats(self._clock()), self.waits.totals()
+        return self.telemetry.snapshot(stats, gaps, bounds, waits)
 
     def residency(self, ref: AdapterRef) -> Residency:
         if self._memory.adapters.copies(ref.digest):
@@ -139,8 +125,7 @@ class RequestBook:
         self._tenants[key] += 1
         if held:
             self._held[key] += len(held)
-            for sequence in held:
-                self.waits.begin(sequence, now_s, is_held=True)
+            self.waits.hold(held, now_s)
         for sequence in sequences[: len(sequences) - len(held)]:
             self.queue.push(sequence, now_s)
             self.waits.begin(sequence, now_s)

@@ -36,18 +36,15 @@ from tenora_engine.scheduling.wait_clock import (
     WaitClock,
     pages_of,
     queue_of,
-    size_for,
 )
+from tenora_engine.scheduling.wait_names import WaitNames
 from tenora_engine.scheduling.wait_sums import WaitSums
 from tenora_engine.sequence import Sequence
-from tenora_engine.telemetry import OTHER, Telemetry, WaitPart, WaitTotal
+from tenora_engine.telemetry import Telemetry, WaitPart, WaitTotal
 
 CELLS_MAX = 2048
 """Pairs of who waited and because of whom that are told apart; what comes later is because of
 OTHER."""
-
-PARTS_MAX = 6
-"""Of one sequence's wait; what is left is told as one, behind OTHER's queue."""
 
 TOLD_S = 0.02
 """Of one sequence, shorter waits are not taken apart: that takes some microseconds."""
@@ -57,12 +54,6 @@ PAGES_PERIOD_S = 0.02
 
 SETTLE_PERIOD_S = 1.0
 """Totals of what waits still are no older than this when they are asked for: that is O(waiting)."""
-
-TENANTS_MAX = 256
-"""As many have a place of their own in a reading, OTHER among them."""
-
-Cell = tuple[str, str]
-"""A cause, and whose doing it was."""
 
 
 @dataclass(eq=False, slots=True)
@@ -94,16 +85,12 @@ class Waits:
         loads: AdapterLoads,
         clock: Callable[[], float],
     ) -> None:
-        self._telemetry = telemetry
         self._standings = standings
         self._memory = memory
         self._loads = loads
         self._now = clock
-        self._numbers = {OTHER: 0}  # of the tenants with a label
-        self._cells: list[Cell] = [("start", ""), ("load", ""), ("own", ""), ("pages", "")]
-        self._cells += [("queue", OTHER), ("pages", OTHER)]
-        self._max_tenants = min(telemetry.max_tenants + 1, TENANTS_MAX)
-        self._size = size_for(self._max_tenants)
+        self.names = WaitNames(telemetry)
+        self._size = self.names.size
         self._waiting: dict[Sequence, Wait] = {}
         self._by_digest: dict[str, dict[Sequence, None]] = {}  # those that wait, by their adapters
         self._short: dict[Sequence, Wait] = {}  # found short of memory lately
@@ -118,21 +105,8 @@ class Waits:
         self._settled_s = -np.inf
         loads.on_change = self.load_changed
 
-    def number_of(self, tenant_key: str) -> int:
-        """Of a tenant; those without a label have OTHER's."""
-        label = self._telemetry.label(tenant_key)
-        number = self._numbers.get(label)
-        if number is None:
-            if len(self._numbers) >= self._max_tenants:
-                return 0
-            number = self._numbers[label] = len(self._numbers)
-            self._cells += [("queue", label), ("pages", label)]
-        return number
-
-    def begin(
-        self, sequence: Sequence, now_s: float, *, again: bool = False, is_held: bool = False
-    ) -> None:
-        """It comes to the queue, or (`is_held`) waits for the first of its request."""
+    def begin(self, sequence: Sequence, now_s: float, *, again: bool = False) -> None:
+        """It comes to the queue; `again`: it has run before."""
         clock = self._queue
         clock.advance(now_s)
         wait = Wait(again, clock, clock.reading, now_s, clock.jumps)
@@ -142,10 +116,14 @@ class Waits:
         adapter = sequence.request.adapter
         if adapter is not None:
             self._by_digest.setdefault(adapter.digest, {})[sequence] = None
-        if is_held:
-            wait.clock, wait.fixed = None, OWN
-        elif adapter is not None and self._is_coming(sequence, adapter.digest):
+        if adapter is not None and self._is_coming(sequence, adapter.digest):
             wait.clock, wait.fixed = None, LOAD
+
+    def hold(self, sequences: Iterable[Sequence], now_s: float) -> None:
+        """They wait for the first sequence of their request."""
+        for sequence in sequences:
+            self.begin(sequence, now_s)
+            self._change(sequence, None, OWN, now_s)
 
     def release(self, sequence: Sequence, now_s: float) -> None:
         """One that was held comes to the queue."""
@@ -221,7 +199,7 @@ class Waits:
             self._queue.set_rates(*self._pages_held(running, ()), NOBODYS_PAGES)
             return
         parts = np.zeros(self._size)
-        places = self._standings.tenants_running[: self._max_tenants]
+        places = self._standings.tenants_running[: self.names.most]
         parts[FIRST_TENANT : FIRST_TENANT + 2 * len(places) : 2] = places
         self._queue.set_rates(parts, len(running) + self._add_tokens(parts, chunks, -1))
 
@@ -244,18 +222,7 @@ class Waits:
         found: list[WaitTotal] = []
         for (name, tenant, again), sums in self._sums.items():
             self._cells_left -= sums.learn(self._cells_left)
-            own = self._numbers.get(tenant, 0)
-            cells: dict[Cell, list[float]] = {}
-            for place, seconds, sequences, is_apart in sums.places():
-                if not is_apart and place >= FIRST_TENANT:
-                    place = queue_of(0) + (place - FIRST_TENANT) % 2
-                summed = cells.setdefault(self._cell(place, own, again), [0.0, 0])
-                summed[0] += seconds
-                summed[1] += sequences
-            found += [
-                WaitTotal(name, tenant, cause, other, seconds, int(sequences))
-                for (cause, other), (seconds, sequences) in cells.items()
-            ]
+            found += self.names.totals(name, tenant, sums, again)
         return found
 
     def parts(self, sequence: Sequence) -> list[WaitPart]:
@@ -264,34 +231,7 @@ class Waits:
         is_brief = until_s is not None and until_s - since_s < TOLD_S
         if is_brief and sequence.waited_again is None:
             return []
-        own = self._numbers.get(sequence.meter.tenant, 0)
-        parts: list[WaitPart] = []
-        for waited, again in ((sequence.waited, False), (sequence.waited_again, True)):
-            if waited is not None:
-                parts += self._parts(waited, own, again)
-        parts.sort(key=_by_length)
-        return parts
-
-    def _parts(self, waited: Float64s, own: int, again: bool) -> list[WaitPart]:
-        places = waited.nonzero()[0]
-        rest_s = own_s = 0.0
-        if len(places) > PARTS_MAX:
-            places = waited.argpartition(-PARTS_MAX)[-PARTS_MAX:]
-            rest_s = max(float(waited.sum()) - float(waited[places].sum()), 0.0)
-        cells, parts = self._cells, []
-        for place, seconds in zip(places.tolist(), waited[places].tolist(), strict=True):
-            if place == OWN or (own and (place - FIRST_TENANT) >> 1 == own):
-                own_s += seconds
-            elif place == queue_of(0):
-                rest_s += seconds
-            else:
-                cause, other = cells[place]
-                parts.append(WaitPart("preempted" if again else cause, other, 1000 * seconds))
-        for place, seconds in ((OWN, own_s), (queue_of(0), rest_s)):
-            if seconds:
-                cause, other = cells[place]
-                parts.append(WaitPart("preempted" if again else cause, other, 1000 * seconds))
-        return parts
+        return self.names.parts(sequence.meter.tenant, sequence.waited, sequence.waited_again)
 
     def _is_nobody_here(self) -> bool:
         """Nothing waits: what comes next waits for nobody until a step is planned."""
@@ -389,10 +329,10 @@ class Waits:
 
     def _add_tokens(self, parts: Float64s, chunks: Iterable[ScheduledSequence], beside: int) -> int:
         """Of a step, by tenant, each chunk's and `beside` that; returns how many."""
-        total = 0
+        total, number_of = 0, self.names.number
         for chunk in chunks:
             tokens = chunk.num_tokens + beside
-            parts[queue_of(self._numbers.get(chunk.sequence.meter.tenant, 0))] += tokens
+            parts[queue_of(number_of(chunk.sequence.meter.tenant))] += tokens
             total += tokens
         return total
 
@@ -427,33 +367,22 @@ class Waits:
     ) -> tuple[Float64s, int]:
         """By tenant and in all: of its running sequences, and of adapters in use that it used last.
         Pages that several sequences read count for each."""
-        parts, total = np.zeros(self._size), 0
+        parts, total, number_of = np.zeros(self._size), 0, self.names.number
         for sequence in running:
             count = len(sequence.block_table)
-            parts[pages_of(self._numbers.get(sequence.meter.tenant, 0))] += count
+            parts[pages_of(number_of(sequence.meter.tenant))] += count
             total += count
         for adapter in adapters:
             if adapter.references:
                 count = len(adapter.pages)
-                parts[pages_of(self._numbers.get(adapter.meter.tenant, 0))] += count
+                parts[pages_of(number_of(adapter.meter.tenant))] += count
                 total += count
         return parts, total
 
     def _slots_held(self) -> tuple[Float64s, int]:
-        parts, total = np.zeros(self._size), 0
+        parts, total, number_of = np.zeros(self._size), 0, self.names.number
         for adapter in self._memory.adapters.residents():
             if adapter.references:
-                parts[pages_of(self._numbers.get(adapter.meter.tenant, 0))] += 1
+                parts[pages_of(number_of(adapter.meter.tenant))] += 1
                 total += 1
         return parts, total
-
-    def _cell(self, place: int, own: int, again: bool) -> Cell:
-        """What a place in a reading is called, of the waits of a tenant by its number."""
-        if own and place >= FIRST_TENANT and (place - FIRST_TENANT) >> 1 == own:
-            place = OWN
-        cause, other = self._cells[place]
-        return ("preempted" if again else cause), other
-
-
-def _by_length(part: WaitPart) -> float:
-    return -part.ms

@@ -103,9 +103,8 @@ async def gaps(session: AsyncSession, start: datetime, end: datetime) -> list[Ga
     minutes = max(-(-(end - start) // timedelta(minutes=POINTS_MAX)), 1)
     width = text(f"interval '{minutes} minutes'")
     part = func.date_bin(width, GapMinuteRow.minute, _minute(start)).label("part")
-    place: ColumnElement[datetime] = literal_column(
-        "part"
-    )  # with its own parameters it would be another expression
+    # By its name: with parameters of its own it would be another expression.
+    place: ColumnElement[datetime] = literal_column("part")
     nearness = GapMinuteRow.gap / GapMinuteRow.bound
     query = (
         select(part, GapMinuteRow.class_, GapMinuteRow.gap, GapMinuteRow.bound)
