@@ -102,7 +102,7 @@ def worker_work(state: AppState) -> Work:
         "credit": CreditKeeper(state.db, state.ledger).run,
         "storage": StorageDays(state.db, state.engine, told=state.budgets.book).run,
         "totals": TotalsKeeper(state.engine, state.db).run,
-        "waits": WaitSampler(state.engine, state.db, state.settings.history_days).run,
+        "waits": WaitSampler(state.engine, state.db, state.settings.history_minutes_days).run,
         "copies_read": CopyReader(state.redis, state.db, sink, state.metrics).run,
         "true_up": TrueUp(state.db, state.budgets.store, state.metrics).run,
         "invoices": InvoiceWorker(state).run,

@@ -84,8 +84,6 @@ class Settings(BaseSettings):
     """Seconds for which limits are checked without Redis, by each process alone; 0 is never."""
     metrics_tenants: int = Field(default=100, ge=0)
     """Tenants with metrics of their own, the first that come; all others are one called other."""
-    history_days: int = Field(default=35, ge=1)
-    """Days for which it is kept by minute how the engine served and who waited."""
     canary_every_s: float = Field(default=0, ge=0)
     """Seconds between the rounds of a canary tenant that checks answers and bills; 0 is none."""
     canary_url: str | None = None

@@ -392,6 +392,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/fairness": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Fairness
+         * @description Service against weight by class and tenant, and the service gap beside its proven bound.
+         */
+        get: operations["waits_get_fairness"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/forecast": {
         parameters: {
             query?: never;
@@ -965,6 +985,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/requests/{request_id}/waits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Tenants Request Waits
+         * @description As /v1/requests/{id}/waits, of whichever tenant, with whose doing it was.
+         */
+        get: operations["waits_get_tenants_request_waits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/signing_keys": {
         parameters: {
             query?: never;
@@ -1376,6 +1416,26 @@ export interface paths {
          *     element of `events` as Lago does. An event has the same id in every export.
          */
         get: operations["usage_export_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/v1/waits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Waits
+         * @description Who waited, because of whom or of what, in seconds.
+         */
+        get: operations["waits_list_waits"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2725,6 +2785,26 @@ export interface paths {
          * @description Forget what was kept of one request, now.
          */
         delete: operations["receipts_delete_contents"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/requests/{request_id}/waits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Request Waits
+         * @description What a request waited for, by the answer's `id` or the `x-request-id`.
+         */
+        get: operations["waits_get_request_waits"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -4298,6 +4378,20 @@ export interface components {
             top_logprobs: components["schemas"]["TopLogprob"][];
         };
         /**
+         * ClassFairness
+         * @description `gaps`: where anybody waited, the moments at which the gap was nearest to its bound.
+         */
+        ClassFairness: {
+            /** Class */
+            class: string;
+            /** Gaps */
+            gaps: components["schemas"]["GapPoint"][];
+            /** Service Tokens */
+            service_tokens: number;
+            /** Tenants */
+            tenants: components["schemas"]["ShareView"][];
+        };
+        /**
          * ClassService
          * @description Of all tenants. `service_gap_tokens` is the largest difference of service over weight between
          *     two that wait, null where the scheduler does not go by it.
@@ -5102,6 +5196,27 @@ export interface components {
              */
             object: "list";
         };
+        /** Fairness */
+        Fairness: {
+            /** Classes */
+            classes: components["schemas"]["ClassFairness"][];
+            /**
+             * End
+             * Format: date-time
+             */
+            end: string;
+            /**
+             * Object
+             * @default fairness
+             * @constant
+             */
+            object: "fairness";
+            /**
+             * Start
+             * Format: date-time
+             */
+            start: string;
+        };
         /**
          * Findings
          * @description What a version was found to do when it was asked, and what its loading took.
@@ -5238,6 +5353,18 @@ export interface components {
             };
             /** Name */
             name: string;
+        };
+        /** GapPoint */
+        GapPoint: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Bound Tokens */
+            bound_tokens: number;
+            /** Gap Tokens */
+            gap_tokens: number;
         };
         /**
          * Guard
@@ -6409,6 +6536,45 @@ export interface components {
             id: string;
             /** Name */
             name: string;
+        };
+        /** NamedRequestWaits */
+        NamedRequestWaits: {
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default request.waits
+             * @constant
+             */
+            object: "request.waits";
+            /** Sequences */
+            sequences: components["schemas"]["NamedSequenceWaits"][];
+        };
+        /**
+         * NamedSequenceWaits
+         * @description As SequenceWaits, with whose doing each part was.
+         */
+        NamedSequenceWaits: {
+            /** Parts */
+            parts: components["schemas"]["NamedWaitPart"][] | null;
+            /** Queue Ms */
+            queue_ms: number;
+            /** Sequence */
+            sequence: number;
+        };
+        /** NamedWaitPart */
+        NamedWaitPart: {
+            /**
+             * Cause
+             * @enum {string}
+             */
+            cause: "queue" | "pages" | "load" | "own" | "start" | "preempted";
+            /** Ms */
+            ms: number;
+            /** Other Id */
+            other_id: string | null;
+            /** Other Name */
+            other_name: string | null;
         };
         /**
          * NewAdminKey
@@ -7829,6 +7995,22 @@ export interface components {
             object: "list";
         };
         /**
+         * RequestWaits
+         * @description Other tenants are not named.
+         */
+        RequestWaits: {
+            /** Id */
+            id: string;
+            /**
+             * Object
+             * @default request.waits
+             * @constant
+             */
+            object: "request.waits";
+            /** Sequences */
+            sequences: components["schemas"]["SequenceWaits"][];
+        };
+        /**
          * Resent
          * @description How many dead letters are sent again.
          */
@@ -8114,6 +8296,19 @@ export interface components {
             prompt: string;
         };
         /**
+         * SequenceWaits
+         * @description `queue_ms` until it first ran, `parts` of it and of what it waited after it had run, the
+         *     largest first. Null where they are not kept: brief waits, and old ones.
+         */
+        SequenceWaits: {
+            /** Parts */
+            parts: components["schemas"]["WaitPartView"][] | null;
+            /** Queue Ms */
+            queue_ms: number;
+            /** Sequence */
+            sequence: number;
+        };
+        /**
          * ServedVersion
          * @description `weight` is the percentage of the callers that it answers.
          */
@@ -8387,6 +8582,33 @@ export interface components {
             shadow: components["schemas"]["ShadowMedians"];
             /** Version */
             version: number;
+        };
+        /**
+         * ShareView
+         * @description `service_share` of all service in its class, `weight_share` of the weights of those who were
+         *     served or waited in it; null where the weight is not known.
+         */
+        ShareView: {
+            /** Service Share */
+            service_share: number;
+            /** Service Tokens */
+            service_tokens: number;
+            /** Tenant Id */
+            tenant_id: string;
+            /** Tenant Name */
+            tenant_name: string | null;
+            /**
+             * Waited S
+             * @description Behind other tenants, in the queue or for their memory
+             */
+            waited_s: number;
+            /**
+             * Weight
+             * @description As it is now
+             */
+            weight: number | null;
+            /** Weight Share */
+            weight_share: number | null;
         };
         /**
          * SignedOut
@@ -9421,6 +9643,70 @@ export interface components {
             unrated_events: number;
         };
         /**
+         * WaitList
+         * @description Whole minutes: those that begin in the range and the one that `start` is in.
+         */
+        WaitList: {
+            /** Data */
+            data: components["schemas"]["WaitView"][];
+            /**
+             * End
+             * Format: date-time
+             */
+            end: string;
+            /** Group By */
+            group_by: string[];
+            /**
+             * Object
+             * @default waits
+             * @constant
+             */
+            object: "waits";
+            /** Seconds */
+            seconds: number;
+            /**
+             * Start
+             * Format: date-time
+             */
+            start: string;
+        };
+        /** WaitPartView */
+        WaitPartView: {
+            /**
+             * Cause
+             * @enum {string}
+             */
+            cause: "queue" | "pages" | "load" | "own" | "start" | "preempted";
+            /** Ms */
+            ms: number;
+        };
+        /**
+         * WaitView
+         * @description What is not grouped by is null, as is an `other_id` where it was no other tenant's doing.
+         *     "other" stands for all tenants that the metrics do not tell apart.
+         */
+        WaitView: {
+            /** Cause */
+            cause: ("queue" | "pages" | "load" | "own" | "start" | "preempted") | null;
+            /** Class */
+            class: string | null;
+            /** Other Id */
+            other_id: string | null;
+            /** Other Name */
+            other_name: string | null;
+            /** Seconds */
+            seconds: number;
+            /**
+             * Sequences
+             * @description That waited a millisecond of it at least
+             */
+            sequences: number;
+            /** Tenant Id */
+            tenant_id: string | null;
+            /** Tenant Name */
+            tenant_name: string | null;
+        };
+        /**
          * WebhookDelivery
          * @description `webhook-id` is the event's id. `next_at`: when it is tried again; null when it is not.
          */
@@ -10253,6 +10539,40 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": unknown;
+                };
+            };
+        };
+    };
+    waits_get_fairness: {
+        parameters: {
+            query?: {
+                /** @description Before this; default: now */
+                end?: string | null;
+                /** @description From here on; default: an hour before the end */
+                start?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Fairness"];
                 };
             };
         };
@@ -11393,6 +11713,37 @@ export interface operations {
             };
         };
     };
+    waits_get_tenants_request_waits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NamedRequestWaits"];
+                };
+            };
+        };
+    };
     receipts_list_signing_keys: {
         parameters: {
             query?: never;
@@ -12422,6 +12773,42 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    waits_list_waits: {
+        parameters: {
+            query?: {
+                /** @description Before this; default: now */
+                end?: string | null;
+                /** @description Any of tenant, class, cause, other; by commas. Default: tenant,cause,other */
+                group_by?: string | null;
+                /** @description From here on; default: an hour before the end */
+                start?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WaitList"];
+                };
             };
         };
     };
@@ -15244,6 +15631,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Deleted"];
+                };
+            };
+        };
+    };
+    waits_get_request_waits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestWaits"];
                 };
             };
         };
