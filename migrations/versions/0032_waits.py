@@ -1,7 +1,7 @@
 """Why requests waited: by minute, who because of whom or of what, how service was shared out
 meanwhile, and of single requests for a while.
 
-Revision: 0032, after 0033
+Revision: 0032, after 0031
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from tenora_platform.isolation import enable_tenant_isolation, only_the_operator_writes, roles
 
 revision = "0032"
-down_revision = "0033"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 
