@@ -5,6 +5,7 @@ import {
   IconCpu,
   IconFileInvoice,
   IconKey,
+  IconListSearch,
   IconMessages,
   IconStack2,
   IconTestPipe,
@@ -74,6 +75,11 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: SERVE,
       Icon: IconMessages,
     }),
+    page("/requests", "Requests", ["usage"], () => import("./tenant/requests/Page"), {
+      group: SERVE,
+      Icon: IconListSearch,
+    }),
+    page("/requests/:request", "Request", ["usage"], () => import("./tenant/requests/RequestPage")),
     page("/usage", "Usage and cost", ["usage"], () => import("./tenant/usage/Page"), {
       group: SPEND,
       Icon: IconChartBar,
@@ -97,6 +103,16 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: RUN,
       Icon: IconCpu,
     }),
+    page("/operator/requests", "Requests", EVERY_ROLE, () => import("./operator/requests/Page"), {
+      group: RUN,
+      Icon: IconListSearch,
+    }),
+    page(
+      "/operator/requests/:request",
+      "Request",
+      EVERY_ROLE,
+      () => import("./operator/requests/RequestPage"),
+    ),
     page("/operator/tenants", "Tenants", EVERY_ROLE, () => import("./operator/tenants/Page"), {
       group: MONEY,
       Icon: IconUsers,

@@ -1,0 +1,133 @@
+/** Requests in rows, as many as there are; the server sorts and gives them page by page. */
+
+import { Anchor, Text } from "@mantine/core";
+import { Link, useNavigate } from "react-router";
+import { type Column, DataTable } from "../components/DataTable";
+import { formatCount, formatMs } from "../components/format";
+import { Money } from "../components/Money";
+import type { RequestItem } from "./model";
+import { StatusBadge } from "./StatusBadge";
+
+interface RequestTableProps {
+  requests: readonly RequestItem[];
+  addressOf: (id: string) => string;
+  sort: string;
+  onSort: (sort: string) => void;
+  hasMore: boolean;
+  isLoadingMore: boolean;
+  onMore: () => void;
+  /** The operator's: names by tenant. */
+  tenants?: ReadonlyMap<string, string>;
+}
+
+export function RequestTable({ requests, tenants, addressOf, ...more }: RequestTableProps) {
+  const navigate = useNavigate();
+  return (
+    <DataTable
+      label="Requests"
+      columns={columnsOf(addressOf, tenants)}
+      rows={requests}
+      rowKey={({ id }) => id}
+      onRow={({ id }) => navigate(addressOf(id))}
+      minWidth={tenants ? 1140 : 1020}
+      rowHeight={40}
+      maxHeight="calc(100dvh - 300px)"
+      {...more}
+      onSort={(sort) => more.onSort(sort.startsWith("-") ? sort : "newest")}
+    />
+  );
+}
+
+function columnsOf(
+  addressOf: (id: string) => string,
+  tenants?: ReadonlyMap<string, string>,
+): Column<RequestItem>[] {
+  const right = { align: "right" as const };
+  const tenant: Column<RequestItem> = {
+    key: "tenant",
+    header: "Tenant",
+    cell: (each) => tenants?.get(each.tenant_id) ?? each.tenant_id,
+  };
+  return [
+    {
+      key: "ended",
+      header: "Ended",
+      cell: (each) => (
+        <Anchor
+          component={Link}
+          to={addressOf(each.id)}
+          size="sm"
+          title={each.id}
+          onClick={(event) => event.stopPropagation()}
+        >
+          {moment(each.finished_at)}
+        </Anchor>
+      ),
+    },
+    ...(tenants ? [tenant] : []),
+    {
+      key: "adapter",
+      header: "Adapter",
+      cell: (each) =>
+        each.adapter ?? (
+          <Text span size="sm" c="dimmed">
+            {each.adapter_digest ? "deleted adapter" : "base model"}
+          </Text>
+        ),
+    },
+    { key: "class", header: "Class", cell: (each) => each.class },
+    {
+      key: "status",
+      header: "Status",
+      cell: (each) => <StatusBadge status={each.status} reason={each.finish_reason} />,
+    },
+    {
+      key: "prompt",
+      header: "Prompt (cached)",
+      ...right,
+      cell: (each) => `${formatCount(each.prompt_tokens)} (${formatCount(each.cached_tokens)})`,
+    },
+    { key: "output", header: "Output", ...right, cell: (each) => formatCount(each.output_tokens) },
+    {
+      key: "queue",
+      header: "Queue",
+      ...right,
+      sort: "-queue",
+      cell: (each) => formatMs(each.queue_ms),
+    },
+    {
+      key: "ttft",
+      header: "First token",
+      ...right,
+      sort: "-ttft",
+      cell: (each) => (each.ttft_ms === null ? "–" : formatMs(each.ttft_ms)),
+    },
+    {
+      key: "duration",
+      header: "Total",
+      ...right,
+      sort: "-duration",
+      cell: (each) => formatMs(each.duration_ms),
+    },
+    { key: "cost", header: "Cost", ...right, sort: "-cost", cell: (each) => <Cost of={each} /> },
+  ];
+}
+
+const MOMENT = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
+
+/** Without the year: a list is of weeks, and its rows are narrow. */
+function moment(time: string): string {
+  return MOMENT.format(new Date(time));
+}
+
+function Cost({ of: { amount, currency, waits_for_price } }: { of: RequestItem }) {
+  if (amount === null) return <>in several</>;
+  if (currency === null) return <>{waits_for_price ? "not priced yet" : "–"}</>;
+  return <Money of={{ amount, currency }} />;
+}

@@ -1,0 +1,21 @@
+import { Badge, Tooltip } from "@mantine/core";
+import type { RequestItem } from "./model";
+
+const COLORS = { completed: "teal", aborted: "yellow", failed: "red" } as const;
+const REASONS: Record<string, string> = {
+  stop: "It ended by itself",
+  length: "It ended at max_tokens",
+  abort: "The client went away",
+  error: "It failed",
+};
+
+/** How a request ended. */
+export function StatusBadge({ status, reason }: { status: RequestItem["status"]; reason: string }) {
+  return (
+    <Tooltip label={REASONS[reason] ?? reason}>
+      <Badge color={COLORS[status]} w="max-content">
+        {reason === "length" ? "max tokens" : status}
+      </Badge>
+    </Tooltip>
+  );
+}

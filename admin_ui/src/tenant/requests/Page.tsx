@@ -1,0 +1,16 @@
+/** The tenant's requests: search, and follow one. */
+
+import { PageHeader } from "../../components/PageHeader";
+import { RequestList } from "../../requests/RequestList";
+
+export default function Page() {
+  return (
+    <>
+      <PageHeader
+        title="Requests"
+        description="What has ended, each with its times, its charge and a signed receipt."
+      />
+      <RequestList side="tenant" addressOf={(id) => `/requests/${id}`} />
+    </>
+  );
+}
