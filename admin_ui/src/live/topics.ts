@@ -23,6 +23,7 @@ const PATHS: Record<string, readonly string[]> = {
   reconciliation: ["/reconciliation"],
   audit: ["/audit_logs"],
   processes: ["/admin/v1/processes"],
+  waits: ["/admin/v1/waits", "/admin/v1/fairness"],
 };
 
 /** Whether a change of `topics` may have changed what `path` answers. null: of everything. */

@@ -30,11 +30,12 @@ TOPICS = frozenset(
         "tenants",
         "uploads",
         "usage",
+        "waits",
         "webhooks",
     }
 )
 
-BUSY = frozenset({"audit", "events", "requests", "service", "usage", "webhooks"})
+BUSY = frozenset({"audit", "events", "requests", "service", "usage", "waits", "webhooks"})
 """They change with every request, or nearly; listeners are told seldom."""
 
 SHARED = frozenset({"plans", "prices"})
@@ -78,6 +79,8 @@ BY_TABLE: Mapping[str, frozenset[str]] = {
         "billing_profiles": "settings",
         "tenants": "tenants",
         "uploads": "uploads",
+        "wait_minutes": "waits",
+        "share_minutes": "waits",
         "upload_parts": "uploads",
         "webhook_endpoints": "webhooks",
         "webhook_deliveries": "webhooks",
@@ -99,6 +102,7 @@ SILENT = frozenset(
         "engine_outboxes",
         "engine_totals",
         "evaluation_items",
+        "gap_minutes",
         "history_marks",
         "idempotency_keys",
         "invoice_lines",
@@ -108,6 +112,8 @@ SILENT = frozenset(
         "ledger_balances",
         "ledger_due",
         "ledger_entries",
+        "request_wait_parts",
+        "request_waits",
         "service_hours",
         "unrated_events",
         "usage_archives",
@@ -116,6 +122,7 @@ SILENT = frozenset(
         "usage_hours",
         "usage_series",
         "usage_volumes",
+        "wait_marks",
         "webhook_queue",
     }
 )
