@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import pytest
@@ -61,6 +62,22 @@ async def test_it_finds_what_the_check_finds(model: ModelInfo, weights: BinaryIO
             assert elsewhere.report.problems == here.report.problems
         assert checker.last is not None
         assert checker.last.status == 0
+
+
+async def test_it_stands_behind_requests(model: ModelInfo, weights: BinaryIO) -> None:
+    checker = Checker()
+    with contextlib.closing(checker):
+        await checker.check(CONFIG, weights, model, 16)
+        assert checker.pid is not None
+        behind = os.getpriority(os.PRIO_PROCESS, 0) + 10
+        assert os.getpriority(os.PRIO_PROCESS, checker.pid) == behind
+        assert _niceness_of_session(checker.pid) in (None, behind)
+
+
+def _niceness_of_session(pid: int) -> int | None:
+    """Where the kernel shares the cores among sessions."""
+    group = Path(f"/proc/{pid}/autogroup")
+    return int(group.read_text().split()[-1]) if group.exists() else None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tenora_bench.intake.client import How, Uploader
 from tenora_bench.intake.files import File, harmful
 from tenora_bench.kills.platform import Pretend, up
 from tenora_bench.machine import machine
+from tenora_engine.priority import stand_behind
 
 _VICTIM, _ATTACKER, _NAME = "acme", "globex", "harmful"
 
@@ -71,8 +72,8 @@ async def _measure(
 
 @contextlib.contextmanager
 def _attacker(url: str, key: str, model: Path, every_s: float) -> Iterator[Any]:
-    """A process that uploads, behind all else: its own work is another machine's in life. The
-    block is given the count of what it has sent."""
+    """A process that uploads, in cores that nobody else wants: its own work is another machine's in
+    life. The block is given the count of what it has sent."""
     context = multiprocessing.get_context("spawn")
     count, ready = context.Value("i", 0), context.Event()
     arguments = (url, key, model, every_s, count, ready)
@@ -87,7 +88,8 @@ def _attacker(url: str, key: str, model: Path, every_s: float) -> Iterator[Any]:
 
 
 def _attack(url: str, key: str, model: Path, every_s: float, count: Any, ready: Any) -> None:
-    os.nice(19)
+    os.setsid()  # Linux shares the cores among sessions first
+    stand_behind(19)
     asyncio.run(_come(url, key, model, every_s, count, ready))
 
 

@@ -12,7 +12,6 @@ import sys
 from dataclasses import dataclass
 
 _NOBODY = 65534
-_NICE = 10  # a check waits for requests, not they for it
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000  # CLONE_NEWNET, CLONE_NEWUSER
 _NO_NEW_PRIVILEGES, _DUMPABLE, _DEATH_SIGNAL = 38, 4, 1  # PR_SET_*
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # Landlock's system calls, the same on every processor
@@ -34,9 +33,8 @@ class Confinement:
         return f"network: {self.network}; files: {self.files}; user: {self.user}"
 
 
-def confine(nice: int = _NICE) -> Confinement:
+def confine() -> Confinement:
     """Give up for good what the system lets us give up. Afterwards nothing can be imported."""
-    os.nice(nice)
     apart = _leave_network()
     user = _become_nobody()
     _prctl(_DUMPABLE, 0)

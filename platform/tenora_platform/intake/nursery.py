@@ -22,12 +22,14 @@ import msgspec
 from pydantic import TypeAdapter
 
 from tenora_engine.config import LORA_MODULES, ModelInfo
+from tenora_engine.priority import stand_behind
 from tenora_platform.intake.check import CheckedAdapter
 from tenora_platform.intake.confinement import Confinement, confine, limit
 
 OUT_OF_MEMORY, TROUBLE_READING = 3, 4
 """Exit statuses of a check that knows why it ends."""
 CHECKED: TypeAdapter[CheckedAdapter] = TypeAdapter(CheckedAdapter)
+NICE = 10  # a check waits for requests, not they for it
 FDS, FDS_MAX = 3, 32
 """With each Limits come: the weights, a file with the Question, where the answer goes.
 A nursery has no numbers beyond the second."""
@@ -191,6 +193,7 @@ def _warm_up(check: Check) -> None:
 
 
 def main() -> None:
+    stand_behind(NICE)
     module, _, function = sys.argv[1].partition(":")
     check: Check = getattr(importlib.import_module(module), function)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our owner's affair

@@ -10,11 +10,13 @@ from contextlib import AsyncExitStack
 
 import uvloop
 
+from tenora_engine.priority import stand_behind
 from tenora_engine.transport.address import EngineAddress
 from tenora_platform.processes.handover import Handover, Owner
 from tenora_platform.settings import Settings
 
 _END_S = 10.0
+_NICE = 5  # books and checks wait for tokens, a little
 
 
 class Stop:
@@ -73,6 +75,7 @@ async def serve(handover: Handover, owner: Owner) -> None:
 
 
 def main() -> None:
+    stand_behind(_NICE)
     owner = Owner()
     uvloop.run(serve(owner.handover(), owner))
 

@@ -104,7 +104,7 @@ def main() -> None:
     os.environ.clear()
     owner = socket.socket(fileno=0)
     with contextlib.suppress(OSError):
-        confine(nice=0)
+        confine()
         owner.sendall(b"1")
         serve(owner)
 
