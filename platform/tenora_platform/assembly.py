@@ -39,6 +39,7 @@ from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.redis_client import open_redis
+from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
@@ -131,6 +132,7 @@ def build_state(
         flights=Flights(redis),
         copies=UsageCopies(redis, metrics),
         checker=Checker(),
+        upload_pace=Pace(settings.upload_share),
         templates=ChatTemplates(db),
         upload_waits=Bell(redis, "tenora:uploads"),
     )

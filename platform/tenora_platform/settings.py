@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     """Largest JSON body of an inference request; others take 1 MiB at most."""
     max_upload: Size = 1024**3
     """Largest multipart upload."""
+    upload_share: float = Field(default=0.2, gt=0, le=1)
+    """Of a core that each API process gives to taking uploads; 1: all that it has."""
     allow_control_tokens: bool = False
     """Whether control tokens written out in messages and prompts count as such."""
     disk_reserve: Size = 256 * 1024**2

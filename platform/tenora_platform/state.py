@@ -31,6 +31,7 @@ from tenora_platform.processes.presence import Presence
 from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.reconciliation.told import Proof
+from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
@@ -84,6 +85,7 @@ class AppState:
     answers: AnswerCounts
     checker: Checker
     templates: ChatTemplates
+    upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 

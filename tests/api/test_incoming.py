@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from api_harness import Api, TestTenant
 from platform_fixtures import MakeApi
 from tenora_platform.errors import TooLargeError
 from tenora_platform.registry.incoming import incoming
+from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.spool import Spool
 from tenora_platform.registry.storage import AdapterStorage
@@ -211,7 +213,7 @@ async def test_a_part_that_is_refused_leaves_nothing(
 async def test_what_arrives_is_what_was_sent(api: Api, size: int) -> None:
     storage = AdapterStorage(api.state.objects)
     sent = hashlib.shake_128(str(size).encode()).digest(size)
-    async with incoming(storage, f"test/{size}", Room(size, NO)) as arriving:
+    async with incoming(storage, f"test/{size}", Room(size, NO), Pace(1)) as arriving:
         for start in range(0, size, 300_000):
             arriving.write(sent[start : start + 300_000])
             await arriving.settle()
@@ -233,10 +235,35 @@ async def test_a_store_that_fails_is_not_waited_for(
     monkeypatch.setattr(obstore, "put_async", fails)
 
     async def send_all() -> None:
-        async with incoming(AdapterStorage(api.state.objects), "test/x", Room(99 * MB, NO)) as it:
+        async with incoming(
+            AdapterStorage(api.state.objects), "test/x", Room(99 * MB, NO), Pace(1)
+        ) as it:
             for _ in range(20):
                 it.write(bytes(2 * MB))
                 await it.settle()
 
     with pytest.raises(PermissionError):
         await asyncio.wait_for(send_all(), 10)
+
+
+def work(seconds: float) -> None:
+    """Of the processor."""
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+@pytest.mark.parametrize("uploads", [1, 3])
+async def test_uploads_take_their_share_of_a_core_together(uploads: int) -> None:
+    pace = Pace(0.25)
+    await pace.keep()  # what the process did before counts once, a little
+
+    async def receive() -> None:
+        for _ in range(12 // uploads):
+            work(0.004)
+            await pace.keep()
+
+    began_s, began_cpu_s = time.monotonic(), time.thread_time()
+    await asyncio.gather(*(receive() for _ in range(uploads)))
+    share = (time.thread_time() - began_cpu_s) / (time.monotonic() - began_s)
+    assert share < 0.28  # a busy machine makes it less

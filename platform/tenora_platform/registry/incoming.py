@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from tenora_platform.registry.disk import StorageFullError
+from tenora_platform.registry.pace import Pace
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.storage import AdapterStorage
 
@@ -26,11 +27,12 @@ class IncomingObject:
     `bytes` and `sha256` are known, and `finish`, after which the store has it. Made by `incoming`.
     """
 
-    def __init__(self, storage: AdapterStorage, key: str, room: Room) -> None:
+    def __init__(self, storage: AdapterStorage, key: str, room: Room, pace: Pace) -> None:
         self.key = key
         self.bytes = 0
         self._storage = storage
         self._room = room
+        self._pace = pace
         self._digest = hashlib.sha256()
         self._arrived = bytearray()
         self._pieces: asyncio.Queue[bytes | _AbandonedError | None] = asyncio.Queue(1)
@@ -46,11 +48,13 @@ class IncomingObject:
         self._arrived += data
 
     async def settle(self) -> None:
-        """Hand on what came, if that is worth a thread's while. Where the disk is full, what came
-        is given up and what comes is dropped: the client has to be read to its end to be answered.
+        """Hand on what came, if that is worth a thread's while, at the pace of uploads. Where the
+        disk is full, what came is given up and what comes is dropped: the client has to be read to
+        its end to be answered.
         """
         if len(self._arrived) >= PIECE_BYTES:
             await self._hand_on()
+            await self._pace.keep()
 
     async def flush(self) -> None:
         """All has come. Raises StorageFullError if there was no room for it."""
@@ -112,9 +116,11 @@ class IncomingObject:
 
 
 @contextlib.asynccontextmanager
-async def incoming(storage: AdapterStorage, key: str, room: Room) -> AsyncIterator[IncomingObject]:
+async def incoming(
+    storage: AdapterStorage, key: str, room: Room, pace: Pace
+) -> AsyncIterator[IncomingObject]:
     """An object to receive into; nothing is left of one that is not finished by the end."""
-    arriving = IncomingObject(storage, key, room)
+    arriving = IncomingObject(storage, key, room, pace)
     try:
         yield arriving
     finally:

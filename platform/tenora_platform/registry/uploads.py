@@ -84,7 +84,8 @@ class Uploads:
         async with reservations.receiving(room, declared_bytes) as reserved:
             staging = f"staging/{reserved.version_id}"
             try:
-                async with incoming(self._storage, staged_weights(staging), reserved.room) as file:
+                weights_key = staged_weights(staging)
+                async with self._incoming(weights_key, reserved.room) as file:
                     yield reserved.version_id, file
             except BaseException:
                 await asyncio.shield(self._storage.discard_staged(staging))
@@ -94,7 +95,10 @@ class Uploads:
         self, upload_id: str, part_id: str, room: Room
     ) -> AbstractAsyncContextManager[IncomingObject]:
         """To receive the part that will have this id."""
-        return incoming(self._storage, part_key(upload_id, part_id), room)
+        return self._incoming(part_key(upload_id, part_id), room)
+
+    def _incoming(self, key: str, room: Room) -> AbstractAsyncContextManager[IncomingObject]:
+        return incoming(self._storage, key, room, self._state.upload_pace)
 
     async def create(self, body: UploadCreate) -> Upload:
         """Raises TooLargeError, QuotaExceededError, StorageFullError."""
