@@ -5,6 +5,7 @@ The check itself runs in a process apart (`intake.checker`)."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -52,23 +53,30 @@ class IntakeWorker:
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
+        clean_s = 0.0  # when what only its time makes due is looked for again
         while True:
             self._state.upload_waits.clear()
+            due = time.monotonic() >= clean_s
             try:
-                worked = await self.run_once()
+                worked = await self.run_once(give_back=due)
             except Exception as error:
                 # One version that cannot be checked must not end the checks of all others.
                 log_failure(_log, "intake paused", error, retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 continue
+            if due and not worked:
+                clean_s = time.monotonic() + POLL_S
             if not worked:
                 await self._state.upload_waits.wait(POLL_S)
 
-    async def run_once(self) -> bool:
-        """Check and release what waits now; says whether there was anything. Nothing is checked
-        before the engine has loaded: only then the base model's shapes are known."""
-        released = await self._release_revoked()
-        released = await self._expire_uploads() or released
+    async def run_once(self, *, give_back: bool = True) -> bool:
+        """Check and, where it is to, release what waits now; says whether there was anything.
+        Nothing is checked before the engine has loaded: only then the base model's shapes are
+        known."""
+        released = False
+        if give_back:
+            released = await self._release_revoked()
+            released = await self._expire_uploads() or released
         checked, failures = False, list[Exception]()
         if self._state.engine_life.started:
             checked, failures = await self._take_turns()
