@@ -274,6 +274,9 @@ async def test_a_tenants_adapters_are_told_from_its_usage(quiet: Api) -> None:
     assert median == pytest.approx(statistics.median(waits) * 1000)
     assert sum(found["ttft_attainment", None]["met"]) == 3
     assert sum(found["ttft_attainment", None]["promised"]) == 4
+    nobodys = {**asked, **HOUR, "adapter": "none-of-this-name"}
+    answer = await quiet.call(tenant.key, "GET", "/v1/timeseries", params=nobodys)
+    assert answer.json()["series"] == []
     refused = await quiet.call(
         tenant.key, "GET", "/v1/timeseries", params={**asked, **HOUR, "metric": "refused"}
     )

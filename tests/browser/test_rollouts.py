@@ -12,6 +12,7 @@ from busy_platform import ADAPTERS, add_adapter
 from portal_under_test import PortalUnderTest
 
 NAME = "support"
+SOON_MS = 20_000  # a request is in the books a second later, and the page hears of it
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,12 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
     assert targets(portal, key) == {1: 95, 2: 5}
     expect(page.get_by_role("table", name="Guard rails")).to_contain_text("First token")
     expect(page.get_by_role("button", name="Apply the weights")).to_have_count(0)
+    portal.call(
+        key, "POST", "/v1/completions", json={"model": NAME, "prompt": "a", "max_tokens": 2}
+    )
+    page.get_by_role("button", name="Requests: show as a table").click(timeout=SOON_MS)
+    numbers = page.get_by_role("region", name="Requests, the numbers")
+    expect(numbers.get_by_role("cell", name="1", exact=True)).to_be_visible()
 
     page.get_by_role("button", name="Flip back").click()
     expect(state).to_have_text("cancelled")

@@ -15731,6 +15731,8 @@ export interface operations {
     history_get_own_timeseries: {
         parameters: {
             query: {
+                /** @description Only this adapter's (name) */
+                adapter?: string | null;
                 /** @description Only this class */
                 class?: string | null;
                 /** @description Before this; default: now */

@@ -59,6 +59,7 @@ SELECT floor(extract(epoch FROM e.event_time) / :step) * :step AS step, {{keys}}
   LEFT JOIN adapter_versions v ON v.id = s.adapter_version_id
  WHERE e.tenant_no = (SELECT no FROM tenants WHERE id = :tenant)
    AND e.event_time >= :start AND e.event_time < :end AND s.kind != 'shadow'
+   AND (CAST(:adapter AS text) IS NULL OR a.name = :adapter)
  GROUP BY 1, 2, 3, 4
 """
 _OWN = "coalesce(s.asked_class, s.class) = :class"
@@ -82,9 +83,10 @@ async def event_series(
     group_by: Sequence[str],
     metrics: Mapping[str, Metric],
     promised: tuple[str, float | None, float | None],
+    adapter: str | None = None,
 ) -> list[TimeSeries]:
-    """`promised`: the plan's class and its targets in ms. Raises BadRequestError for more than a
-    month."""
+    """Of one `adapter`, by its name, or of all. `promised`: the plan's class and its targets in ms.
+    Raises BadRequestError for more than a month."""
     if not metrics:
         return []
     start, end = window.bounds
@@ -99,6 +101,7 @@ async def event_series(
             "start": start,
             "end": end,
             "tenant": tenant_id,
+            "adapter": adapter,
             "class": class_,
             "ttft": ttft_ms,
             "tpot": tpot_ms,

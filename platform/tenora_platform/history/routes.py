@@ -88,6 +88,7 @@ async def get_own_timeseries(
     group_by: Annotated[
         str | None, Query(description="Any of class, adapter, version; by commas")
     ] = None,
+    adapter: Annotated[str | None, Query(description="Only this adapter's (name)")] = None,
     service_class: Class = None,
     limit: Lanes = 100,
 ) -> TimeSeriesAnswer:
@@ -99,12 +100,14 @@ async def get_own_timeseries(
     looked, until = await _looked(state, asked)
     plan = tenant.plan
     async with state.db.tenant_session(tenant.tenant_id) as session:
-        by_adapter = "adapter" in by or "version" in by
+        by_adapter = adapter is not None or "adapter" in by or "version" in by
         of_events = from_events(metrics, all_=by_adapter)
         if not by_adapter and await repository.has_rows_of(session, asked, tenant.tenant_id):
             of_events = {}  # the engine tells this tenant apart, and knows more than its events
         promised = (plan.sla_class, plan.ttft_ms, plan.tpot_ms)
-        series = await event_series(session, tenant.tenant_id, asked, by, of_events, promised)
+        series = await event_series(
+            session, tenant.tenant_id, asked, by, of_events, promised, adapter
+        )
         wanted = Asked(asked, by, tenant.tenant_id, service_class)
         rest = {name: each for name, each in metrics.items() if name not in of_events}
         found = await service.answer(session, wanted, rest, limit, looked)

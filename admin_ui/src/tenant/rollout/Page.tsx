@@ -26,6 +26,7 @@ import { useAdapter, useAliasChanges, useHistory, useRollout } from "./queries";
 import { RolloutPanel } from "./RolloutPanel";
 import { ShadowPanel } from "./ShadowPanel";
 import { StagedForm } from "./StagedForm";
+import { TrafficPanel } from "./TrafficPanel";
 import { VersionTimeline } from "./VersionTimeline";
 import { WeightBar } from "./WeightBar";
 import { WeightsForm } from "./WeightsForm";
@@ -161,6 +162,7 @@ function AliasView({ adapter, alias }: AliasViewProps) {
         <EvaluationPanel adapter={name} />
         <ShadowPanel name={name} alias={alias} now={now} versions={versions} changes={changes} />
       </SimpleGrid>
+      <TrafficPanel adapter={name} changes={history.data?.data ?? []} />
       <HistoryPanel history={history} />
     </Stack>
   );

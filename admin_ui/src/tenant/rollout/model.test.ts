@@ -1,6 +1,14 @@
 import { expect, test } from "vitest";
 import type { Schemas } from "../../api/client";
-import { guardLines, reweigh, sameTargets, sendable, stageText, targetsText } from "./model";
+import {
+  guardLines,
+  reweigh,
+  sameTargets,
+  sendable,
+  stageText,
+  targetsText,
+  versionSeries,
+} from "./model";
 
 const sum = (targets: { weight: number }[]) => targets.reduce((all, { weight }) => all + weight, 0);
 
@@ -67,5 +75,27 @@ test("a guard's limit is what those before have and what it allows beside it", (
       limit: "120 ms",
       isBeyond: false,
     },
+  ]);
+});
+
+test("series by version: requests, the part that failed, the median", () => {
+  const of = (metric: string, kind: string | null, version: number, values: (number | null)[]) => ({
+    metric,
+    kind,
+    version,
+    values,
+    unit: "count" as const,
+  });
+  const gathered = versionSeries([
+    of("finished", null, 2, [0, 4]),
+    of("ended", "stop", 2, [0, 3]),
+    of("ended", "error", 2, [0, 1]),
+    of("ttft", "p50", 2, [null, 80]),
+    of("ttft", "p99", 2, [null, 99]),
+    of("finished", null, 1, [2, 2]),
+  ]);
+  expect(gathered).toEqual([
+    { version: 1, requests: [2, 2], failed: [0, 0], ttftMs: [] },
+    { version: 2, requests: [0, 4], failed: [null, 0.25], ttftMs: [null, 80] },
   ]);
 });

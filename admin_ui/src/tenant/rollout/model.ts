@@ -134,3 +134,35 @@ export function presetStages(unit: "time" | "requests"): Schemas["Stage"][] {
     unit === "time" ? { percent: each, after_s: 600 } : { percent: each, after_requests: 200 },
   );
 }
+
+export interface VersionSeries {
+  version: number | null;
+  requests: (number | null)[];
+  /** The part that ended by an error; null without requests. */
+  failed: (number | null)[];
+  ttftMs: (number | null)[];
+}
+
+/** What `/v1/timeseries` tells by version, gathered for each version in order. */
+export function versionSeries(series: readonly Schemas["TimeSeries"][]): VersionSeries[] {
+  const numbers = new Set(series.map(({ version }) => version ?? null));
+  return [...numbers]
+    .sort((a, b) => (a ?? 0) - (b ?? 0))
+    .map((version) => {
+      const find = (metric: string, kind: string | null) =>
+        series.find(
+          (each) =>
+            (each.version ?? null) === version &&
+            each.metric === metric &&
+            (each.kind ?? null) === kind,
+        )?.values ?? [];
+      const requests = find("finished", null);
+      const errors = find("ended", "error");
+      return {
+        version,
+        requests,
+        failed: requests.map((count, at) => (count ? (errors[at] ?? 0) / count : null)),
+        ttftMs: find("ttft", "p50"),
+      };
+    });
+}

@@ -1,9 +1,10 @@
 /** An adapter's versions and one of its aliases: what it means, its roll-out, history and shadow. */
 
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { required, type Schemas, withErrors } from "../../api/client";
 import { useApi } from "../../api/context";
 import { ApiError } from "../../api/errors";
+import type { Range } from "../../components/range";
 
 /** How often the numbers of a roll-out that runs are asked for. The worker judges every 2 s. */
 const RUNNING_MS = 3_000;
@@ -52,6 +53,26 @@ export function useShadow(name: string, alias: string, isKnown: boolean) {
       "/v1/adapters/{name}/aliases/{alias}/shadow",
       { params: { path: { name, alias }, query: { limit: 10 } } },
       { enabled: isKnown },
+    ),
+  );
+}
+
+/** Finished requests of the adapter by version, how they ended and how long the first token took. */
+export function useTraffic(adapter: string, range: Range) {
+  const { hooks } = useApi();
+  const query = {
+    metric: "finished,ended,ttft",
+    group_by: "version",
+    adapter,
+    start: new Date(range.startS * 1000).toISOString(),
+    end: new Date(range.endS * 1000).toISOString(),
+  };
+  return withErrors(
+    hooks.useQuery(
+      "get",
+      "/v1/timeseries",
+      { params: { query } },
+      { placeholderData: keepPreviousData },
     ),
   );
 }
