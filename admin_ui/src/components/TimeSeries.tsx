@@ -26,9 +26,14 @@ interface TimeSeriesProps {
   target?: Target;
   /** The range that was drawn with the pointer, in unix seconds. */
   onBrush?: (startS: number, endS: number) => void;
+  /** The index of the time that was clicked, or on which Enter was pressed. */
+  onPick?: (index: number) => void;
   /** Charts of the same name share their cursor. */
   sync?: string;
 }
+
+/** Less than this between press and release is a click, no range. */
+const CLICK_PX = 4;
 
 export function TimeSeries(props: TimeSeriesProps) {
   const { label, times, series, format = formatCompact, height = 200 } = props;
@@ -148,6 +153,11 @@ function Canvas(props: CanvasProps) {
   }, [shape, kind, isStacked, height, marks, target, sync, brushes, scheme]);
   useEffect(() => plot.current?.setData(data), [data]);
 
+  const pressed = useRef<number | null>(null);
+  const pick = () => {
+    const index = plot.current?.cursor.idx;
+    if (index !== null && index !== undefined) props.onPick?.(index);
+  };
   const move = (by: number) => {
     const at = plot.current;
     if (at === null) return;
@@ -164,14 +174,22 @@ function Canvas(props: CanvasProps) {
         // biome-ignore lint/a11y/noNoninteractiveTabindex: the arrow keys move its cursor
         tabIndex={0}
         className={classes.canvas}
-        style={{ height }}
+        style={{ height, cursor: props.onPick ? "pointer" : undefined }}
         onKeyDown={({ key }) => {
           if (key === "ArrowLeft") move(-1);
           if (key === "ArrowRight") move(1);
+          if (key === "Enter") pick();
+        }}
+        onPointerDown={({ clientX }) => {
+          pressed.current = clientX;
+        }}
+        onClick={({ clientX }) => {
+          if (Math.abs(clientX - (pressed.current ?? clientX)) < CLICK_PX) pick();
         }}
       />
       <span id={help} hidden>
         Left and right arrow move along the time; the values stand in the legend.
+        {props.onPick && " Enter opens what is behind them."}
       </span>
     </>
   );

@@ -57,7 +57,10 @@ function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Optio
       points: { show: !drawn.isStacked && drawn.kind !== "bars" },
       ...(drawn.sync ? { sync: { key: drawn.sync } } : {}),
     },
-    scales: { y: { range: (_, low, high) => scaleOf(low, high, drawn.target?.value) } },
+    scales: {
+      x: drawn.kind === "bars" ? { range: widened } : {},
+      y: { range: (_, low, high) => scaleOf(low, high, drawn.target?.value) },
+    },
     axes: [
       { ...axis, space: 70 },
       {
@@ -74,6 +77,13 @@ function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Optio
       setSelect: [(plot) => brushed(plot, drawn)],
     },
   };
+}
+
+/** By half a step at both ends, so that the first bar and the last are whole. */
+function widened(plot: uPlot, low: number, high: number): [number, number] {
+  const times = plot.data[0];
+  const step = times.length > 1 ? (high - low) / (times.length - 1) : 3600;
+  return [low - step / 2, high + step / 2];
 }
 
 /** From zero, and no higher than needed; an empty chart has a scale, too. */

@@ -5,6 +5,7 @@ import { Copyable } from "../components/Copyable";
 import { PageHeader } from "../components/PageHeader";
 import { ErrorState, TableSkeleton } from "../components/states";
 import type { Receipt } from "./model";
+import { QueueCauses } from "./QueueCauses";
 import { type Side, useReceipt } from "./queries";
 import { RequestView } from "./RequestView";
 import { StatusBadge } from "./StatusBadge";
@@ -56,7 +57,12 @@ export function RequestFrame(props: RequestFrameProps) {
         />
       )}
       {receipt && text !== undefined && (
-        <RequestView receipt={receipt} text={text} adapterAddress={adapterAddress}>
+        <RequestView
+          receipt={receipt}
+          text={text}
+          adapterAddress={adapterAddress}
+          causes={<QueueCauses side={side} request={receipt.id} />}
+        >
           {children?.(receipt.id)}
         </RequestView>
       )}

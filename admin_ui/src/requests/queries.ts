@@ -2,7 +2,7 @@
 
 import { useInfiniteQuery, useMutation, useQuery } from "@tanstack/react-query";
 
-import { required } from "../api/client";
+import { required, type Schemas } from "../api/client";
 import { useApi } from "../api/context";
 import { ApiError } from "../api/errors";
 import { save } from "../components/download";
@@ -72,6 +72,44 @@ export function useReceipt(side: Side, request_id: string) {
     },
     retryDelay: 700,
     staleTime: Number.POSITIVE_INFINITY, // what has ended does not change
+  });
+}
+
+export interface WaitPart {
+  cause: Schemas["WaitPartView"]["cause"];
+  ms: number;
+  /** Whose doing it was; told to the operator only. */
+  whose: string | null;
+}
+
+export interface Waits {
+  sequence: number;
+  /** null: not kept, of brief waits and old ones. */
+  parts: WaitPart[] | null;
+}
+
+/** What each sequence of a request waited for. */
+export function useWaits(side: Side, request_id: string) {
+  const { client } = useApi();
+  const params = { path: { request_id } };
+  return useQuery({
+    queryKey: ["waits of a request", side, request_id],
+    queryFn: async (): Promise<Waits[]> => {
+      if (side === "tenant") {
+        const { data } = await client.GET("/v1/requests/{request_id}/waits", { params });
+        return required(data).sequences.map(({ sequence, parts }) => ({
+          sequence,
+          parts: parts?.map((part) => ({ ...part, whose: null })) ?? null,
+        }));
+      }
+      const { data } = await client.GET("/admin/v1/requests/{request_id}/waits", { params });
+      return required(data).sequences.map(({ sequence, parts }) => ({
+        sequence,
+        parts: parts?.map((part) => ({ ...part, whose: part.other_name ?? part.other_id })) ?? null,
+      }));
+    },
+    retry: false,
+    staleTime: 60_000,
   });
 }
 

@@ -1,0 +1,45 @@
+/** Because of what a request waited, and for the operator because of whom. */
+
+import { Group, Stack, Text } from "@mantine/core";
+import { formatMs } from "../components/format";
+import { type Side, useWaits, type WaitPart } from "./queries";
+
+const CAUSES: Record<WaitPart["cause"], string> = {
+  queue: "others were served",
+  pages: "others held the memory",
+  load: "its adapter was on its way",
+  own: "its own requests were served",
+  start: "nothing ran yet",
+  preempted: "it had run, and gave its place up",
+};
+
+export function QueueCauses({ side, request }: { side: Side; request: string }) {
+  const found = useWaits(side, request);
+  const sequences = (found.data ?? []).filter(({ parts }) => parts !== null && parts.length > 0);
+  if (sequences.length === 0) return null;
+  return (
+    <Stack gap={4} mt="sm">
+      <Text size="sm" fw={550}>
+        Why it waited
+      </Text>
+      {sequences.map(({ sequence, parts }) => (
+        <Group key={sequence} gap="md">
+          {sequences.length > 1 && (
+            <Text size="xs" c="dimmed">
+              Sequence {sequence}
+            </Text>
+          )}
+          {parts?.map((part) => (
+            <Text key={`${part.cause} ${part.whose}`} size="sm">
+              {CAUSES[part.cause]}
+              {part.whose && ` (${part.whose})`}:{" "}
+              <Text span fw={550} className="numbers">
+                {formatMs(part.ms)}
+              </Text>
+            </Text>
+          ))}
+        </Group>
+      ))}
+    </Stack>
+  );
+}

@@ -1,0 +1,34 @@
+import { Alert, SimpleGrid } from "@mantine/core";
+import { formatCompact, formatCount, formatMoney } from "../../components/format";
+import { Money } from "../../components/Money";
+import { Stat } from "../../components/Stat";
+import type { Row } from "./model";
+
+/** All of the window together. */
+export function Totals({ total }: { total: Row }) {
+  const tokens = (count: number) => ({ value: formatCompact(count), title: formatCount(count) });
+  return (
+    <>
+      <SimpleGrid cols={{ base: 2, md: 4 }} spacing="sm" mb="md">
+        <Stat
+          label="Cost"
+          value={
+            <span data-testid="total-cost">
+              {total.costs.length > 0 ? <Money of={total.costs} /> : formatMoney("0")}
+            </span>
+          }
+          hint={`${formatCount(total.requests)} ${total.requests === 1 ? "request" : "requests"}`}
+        />
+        <Stat label="Prompt tokens, uncached" {...tokens(total.uncached)} />
+        <Stat label="Prompt tokens, cached" {...tokens(total.cached)} />
+        <Stat label="Output tokens" {...tokens(total.output)} />
+      </SimpleGrid>
+      {total.unrated > 0 && (
+        <Alert color="yellow" title="Some usage has no price yet" mb="md">
+          {formatCount(total.unrated)} sequences are not in the cost above, because no price is set
+          for them.
+        </Alert>
+      )}
+    </>
+  );
+}
