@@ -17,8 +17,9 @@ AXE = REPOSITORY / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
 ROUTES = REPOSITORY / "admin_ui" / "src" / "routes.tsx"
 WIDTHS = (390, 768, 1280, 1920)
 _TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
-_RUN = """() => axe.run(document, {resultTypes: ["violations"], runOnly: {type: "tag", values:
-["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}})"""
+_RUN = "(only) => axe.run(document, {resultTypes: ['violations'], runOnly: only})"
+_ALL = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+_COLOURS = {"type": "rule", "values": ["color-contrast"]}
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ def pages() -> list[PagePath]:
     ]
 
 
-def violations(page: Page) -> list[str]:
-    """Serious and critical ones, each with its rule and what it was found at."""
-    page.evaluate(AXE.read_text())  # past the content security policy, which a script tag is not
-    result: dict[str, Any] = page.evaluate(_RUN)
+def violations(page: Page, *, colours_only: bool = False) -> list[str]:
+    """Serious and critical ones, each with its rule and what it was found at. `colours_only`: what
+    another theme of the same page may have changed."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text())  # past the policy for contents, which a script tag is not
+    result: dict[str, Any] = page.evaluate(_RUN, _COLOURS if colours_only else _ALL)
     return [
         f"{found['id']} ({found['impact']}): "
         + "; ".join(
@@ -65,6 +68,14 @@ def sideways(page: Page) -> int:
     except PlaywrightTimeout:
         return int(page.evaluate(_TOO_WIDE))
     return 0
+
+
+def go_to(page: Page, address: str) -> None:
+    """Opens a page as a link within the portal does, without loading the portal again."""
+    page.evaluate(
+        "(to) => { history.pushState({}, '', to); dispatchEvent(new PopStateEvent('popstate')); }",
+        address,
+    )
 
 
 def settle(page: Page) -> None:
