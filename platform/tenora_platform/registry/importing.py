@@ -15,6 +15,7 @@ from tenora_platform.errors import BadRequestError, UnavailableError
 from tenora_platform.intake import folder as files
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
 from tenora_platform.intake.header import HEADER_BYTES_MAX, IntakeError
+from tenora_platform.registry.import_places import import_place
 from tenora_platform.registry.incoming import ReceivedWeights
 from tenora_platform.registry.schemas import AdapterImport, AdapterVersion
 from tenora_platform.registry.service import Registry
@@ -48,10 +49,10 @@ async def import_adapter(
     state: AppState, tenant: TenantContext, body: AdapterImport
 ) -> AdapterVersion:
     """The folder's adapter as the next version of `body.name`. Raises BadRequestError (param
-    "source"), UnavailableError, and what an upload does."""
+    "source"), RateLimitedError, UnavailableError, and what an upload does."""
     folder = open_source(state.settings.import_prefixes, tenant.tenant_id, body.source)
     try:
-        async with asyncio.timeout(IMPORT_S_MAX):
+        async with import_place(state.redis, tenant.tenant_id), asyncio.timeout(IMPORT_S_MAX):
             return await _import(state, tenant, body, folder)
     except IntakeError as error:
         problem = error.problem
