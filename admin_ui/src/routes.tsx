@@ -1,7 +1,9 @@
 /** All pages: where each is, who may open it, and its place in the navigation. */
 
 import {
+  IconActivity,
   IconChartBar,
+  IconClockCheck,
   IconCpu,
   IconFileInvoice,
   IconKey,
@@ -99,6 +101,14 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     }),
   ],
   admin: [
+    page("/operator", "Now", READERS, () => import("./operator/now/Page"), {
+      group: RUN,
+      Icon: IconActivity,
+    }),
+    page("/operator/service", "Service", READERS, () => import("./operator/service/Page"), {
+      group: RUN,
+      Icon: IconClockCheck,
+    }),
     page("/operator/engine", "Engine", READERS, () => import("./operator/engine/Page"), {
       group: RUN,
       Icon: IconCpu,

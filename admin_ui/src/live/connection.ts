@@ -18,12 +18,15 @@ type Payload = (data: unknown) => void;
 
 /** The server pings every 5 s; this long without a word is a broken stream. */
 const SILENCE_MS = 12_000;
+/** Levels, of which the newest holds until the next: who listens later is told it at once. */
+const LEVELS: ReadonlySet<string> = new Set(["engine", "processes"]);
 const RETRY_MS = [500, 1_000, 2_000, 5_000] as const;
 
 export class LiveConnection {
   private state: LiveState = { status: "connecting", heardAt: null };
   private readonly heard = new Set<Heard>();
   private readonly sources = new Map<string, Set<Payload>>();
+  private readonly latest = new Map<string, unknown>();
   private stopped = false;
   private open: AbortController | null = null;
   private failures = 0;
@@ -48,6 +51,7 @@ export class LiveConnection {
   listen(name: string, listener: Payload): () => void {
     const listeners = this.sources.get(name) ?? new Set();
     this.sources.set(name, listeners.add(listener));
+    if (this.latest.has(name)) listener(this.latest.get(name));
     return () => listeners.delete(listener);
   }
 
@@ -103,6 +107,7 @@ export class LiveConnection {
     }
     const payload: unknown = JSON.parse(data);
     if (event === "change") this.onChange(topicsOf(payload));
+    if (LEVELS.has(event)) this.latest.set(event, payload);
     for (const listener of this.sources.get(event) ?? []) listener(payload);
   }
 

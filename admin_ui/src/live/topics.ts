@@ -1,11 +1,15 @@
-/** Which queries a topic of the live stream makes old: those whose path contains one of its words. */
+/**
+ * Which queries a topic of the live stream makes old: those whose path contains one of its words, and
+ * those that are called by its name.
+ */
 
 const PATHS: Record<string, readonly string[]> = {
   adapters: ["/v1/adapters", "/v1/models"],
   uploads: ["/v1/uploads", "/v1/adapters"],
   rollouts: ["/aliases", "/rollouts", "/v1/adapters/{name}"],
   evaluations: ["/v1/evaluations"],
-  requests: ["/v1/requests", "/v1/timeseries"],
+  requests: ["/v1/requests"],
+  service: ["/v1/timeseries"],
   usage: ["/v1/usage", "/v1/costs", "/v1/limits", "/v1/forecast"],
   invoices: ["/invoices", "/ledger", "/balances"],
   keys: ["api_keys"],
@@ -29,7 +33,8 @@ const PATHS: Record<string, readonly string[]> = {
 /** Whether a change of `topics` may have changed what `path` answers. null: of everything. */
 export function isTouched(path: string, topics: readonly string[] | null): boolean {
   if (topics === null) return true;
-  return topics.some((topic) =>
-    (PATHS[topic] ?? [`/${topic}`]).some((part) => path.includes(part)),
+  return topics.some(
+    (topic) =>
+      path === topic || (PATHS[topic] ?? [`/${topic}`]).some((part) => path.includes(part)),
   );
 }

@@ -18,7 +18,6 @@ import { ErrorState, TableSkeleton } from "../../components/states";
 import classes from "./Page.module.css";
 import { PoolMap } from "./PoolMap";
 import { KINDS, pagesOf } from "./pages";
-import { Service } from "./Service";
 
 const POLL_MS = 1000;
 
@@ -84,7 +83,6 @@ function Replica({ replica, single }: { replica: Schemas["ReplicaView"]; single:
           hint={`${formatBytes(pool.total_pages * pool.page_bytes)} of it the page pool`}
         />
       </SimpleGrid>
-      <Service classes={replica.classes} tenants={replica.tenants} />
       <Pool pool={pool} />
       <Residency adapters={replica.adapters} pageBytes={pool.page_bytes} />
       <TenantPages tenants={pool.tenants} queues={replica.queues} />

@@ -1,0 +1,292 @@
+/** What the Now page makes of the live events and of the last hour: figures, shapes, what is wrong. */
+
+import type { Schemas } from "../../api/client";
+import { formatCompact, formatCount, formatMs, formatPart } from "../../components/format";
+
+export type Answer = Schemas["TimeSeriesAnswer"];
+export type Line = Schemas["TimeSeries"];
+export type Process = Schemas["ProcessView"];
+
+/** The live event `engine`. */
+export interface EngineNow {
+  at: number;
+  ready: boolean;
+  reason: string | null;
+  running: number;
+  waiting: number;
+  oldestS: Record<string, number>;
+  waitingBy: Record<string, number>;
+  outputPerS: number | null;
+  pages: Record<string, number>;
+  adapters: Record<string, number>;
+  stepMs: number;
+}
+
+/** The live event `processes`. */
+export interface ProcessesNow {
+  known: boolean;
+  processes: Process[];
+  warnings: string[];
+}
+
+const isRecord = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null;
+const number = (value: unknown): number => (typeof value === "number" ? value : 0);
+
+function numbers(value: unknown): Record<string, number> {
+  if (!isRecord(value)) return {};
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, number(each)]));
+}
+
+export function readEngine(data: unknown): EngineNow | null {
+  if (!isRecord(data) || typeof data.ready !== "boolean") return null;
+  const rate = data.output_tokens_per_s;
+  return {
+    at: number(data.at),
+    ready: data.ready,
+    reason: typeof data.reason === "string" ? data.reason : null,
+    running: number(data.running),
+    waiting: number(data.waiting),
+    oldestS: numbers(data.oldest_wait_s_by_class),
+    waitingBy: numbers(data.waiting_by_class),
+    outputPerS: typeof rate === "number" ? rate : null,
+    pages: numbers(data.pool),
+    adapters: numbers(data.adapters),
+    stepMs: number(data.last_step_ms),
+  };
+}
+
+/** The last time that it served. */
+export function readServing(data: unknown): EngineNow | null {
+  const read = readEngine(data);
+  return read?.ready ? read : null;
+}
+
+export function readProcesses(data: unknown): ProcessesNow | null {
+  if (!isRecord(data) || !Array.isArray(data.processes) || !Array.isArray(data.warnings))
+    return null;
+  return {
+    known: data.known === true,
+    processes: data.processes as Process[],
+    warnings: data.warnings.filter((each) => typeof each === "string"),
+  };
+}
+
+/** One figure of the page, with its last hour. */
+export interface Figure {
+  key: string;
+  label: string;
+  value: string;
+  hint: string;
+  values: (number | null)[];
+  tone?: "good" | "fair" | "bad";
+}
+
+const linesOf = (answer: Answer | undefined, metric: string): Line[] =>
+  answer?.series.filter((line) => line.metric === metric) ?? [];
+
+/** Lines of one metric added up; null where none of them knows. */
+export function summed(lines: readonly Line[], length: number): (number | null)[] {
+  return Array.from({ length }, (_, at) => {
+    const known = lines.map(({ values }) => values[at] ?? null).filter((value) => value !== null);
+    return known.length === 0 ? null : known.reduce((sum, value) => sum + value, 0);
+  });
+}
+
+/** Without the minute that still runs, whose count is not whole. */
+const whole = (values: (number | null)[]): (number | null)[] => values.slice(0, -1);
+const last = (values: readonly (number | null)[]): number | null =>
+  values.findLast((value) => value !== null) ?? null;
+const total = (values: readonly (number | null)[]): number =>
+  values.reduce<number>((sum, value) => sum + (value ?? 0), 0);
+
+export function throughput(answer: Answer | undefined, engine: EngineNow | null): Figure {
+  const perS = (metric: string) =>
+    whole(summed(linesOf(answer, metric), answer?.times.length ?? 0)).map((value) =>
+      value === null ? null : value / (answer?.step_s ?? 60),
+    );
+  const output = perS("output_tokens");
+  const now = engine?.outputPerS ?? null;
+  const prompts = last(perS("prompt_tokens"));
+  return {
+    key: "throughput",
+    label: "Generated",
+    value: now === null ? "–" : `${formatCompact(now)} tok/s`,
+    hint: prompts === null ? "prompts unknown" : `${formatCompact(prompts)} tok/s of prompts`,
+    values: output,
+  };
+}
+
+export function queue(answer: Answer | undefined, engine: EngineNow | null): Figure {
+  const waits = Object.entries(engine?.oldestS ?? {});
+  const oldest = Math.max(0, ...waits.map(([, seconds]) => seconds));
+  const name = waits.find(([, seconds]) => seconds === oldest)?.[0];
+  return {
+    key: "queue",
+    label: "Longest wait in the queue",
+    value: engine === null ? "–" : oldest === 0 ? "none" : formatMs(oldest * 1000),
+    hint:
+      engine === null
+        ? "unknown"
+        : `${formatCount(engine.waiting)} wait${name && oldest > 0 ? `, first in ${name}` : ""}`,
+    values: linesOf(answer, "oldest_wait")[0]?.values ?? [],
+    tone: oldest > LONG_WAIT_S ? "bad" : undefined,
+  };
+}
+
+export function running(answer: Answer | undefined, engine: EngineNow | null): Figure {
+  return {
+    key: "running",
+    label: "Running",
+    value: engine === null ? "–" : formatCount(engine.running),
+    hint: engine === null ? "unknown" : `last step ${formatMs(engine.stepMs)}`,
+    values: linesOf(answer, "running")[0]?.values ?? [],
+  };
+}
+
+export function errors(answer: Answer | undefined): Figure {
+  const lines = linesOf(answer, "errors");
+  const ours = lines.filter(({ kind }) => (kind ?? "") >= "500");
+  const length = answer?.times.length ?? 0;
+  const all = summed(linesOf(answer, "answers"), length);
+  const wrong = summed(lines, length);
+  const server = total(summed(ours, length));
+  return {
+    key: "errors",
+    label: "Answers with an error",
+    value: answer === undefined ? "–" : formatCount(total(wrong)),
+    hint: `of ${formatCount(total(all))} in an hour, ${formatCount(server)} of them 5xx`,
+    values: wrong,
+    tone: server > 0 ? "bad" : undefined,
+  };
+}
+
+export function loads(answer: Answer | undefined, engine: EngineNow | null): Figure {
+  const lines = linesOf(answer, "adapter_loads");
+  const length = answer?.times.length ?? 0;
+  const each = lines.map(({ kind, values }) => `${formatCount(total(values))} from ${kind}`);
+  return {
+    key: "loads",
+    label: "Adapters loading",
+    value: engine === null ? "–" : formatCount(engine.adapters.loading ?? 0),
+    hint: each.length === 0 ? "none loaded in an hour" : `in an hour ${each.join(", ")}`,
+    values: summed(lines, length),
+  };
+}
+
+export function memory(answer: Answer | undefined, engine: EngineNow | null): Figure {
+  const free =
+    engine === null ? null : (engine.pages.free ?? 0) / Math.max(1, engine.pages.total ?? 0);
+  const line = linesOf(answer, "pool").find(({ kind }) => kind === "free");
+  return {
+    key: "memory",
+    label: "Free pages",
+    value: free === null ? "–" : formatPart(free),
+    hint:
+      engine === null
+        ? "unknown"
+        : `${formatCount(engine.pages.free ?? 0)} of ${formatCount(engine.pages.total ?? 0)}`,
+    values: line?.values ?? [],
+  };
+}
+
+const TARGETS = { ttft_attainment: "First token in time", tpot_attainment: "Pace kept" } as const;
+
+/** One figure for each class that promises something, of the last hour. */
+export function attainment(answer: Answer | undefined): Figure[] {
+  return (Object.keys(TARGETS) as (keyof typeof TARGETS)[]).flatMap((metric) =>
+    linesOf(answer, metric)
+      .filter(({ promised }) => total(promised ?? []) > 0)
+      .sort((one, other) => (one.service_class ?? "").localeCompare(other.service_class ?? ""))
+      .map((line) => {
+        const [met, promised] = [total(line.met ?? []), total(line.promised ?? [])];
+        return {
+          key: `${metric} ${line.service_class}`,
+          label: `${TARGETS[metric]}, ${line.service_class}`,
+          value: formatPart(met / promised),
+          hint: `${formatCount(met)} of ${formatCount(promised)} in an hour${targetOf(line)}`,
+          values: line.values,
+          tone: toneOf(met / promised),
+        };
+      }),
+  );
+}
+
+const targetOf = ({ target_ms }: Line): string =>
+  target_ms === null || target_ms === undefined ? "" : `, target ${formatMs(target_ms)}`;
+
+export function toneOf(part: number): "good" | "fair" | "bad" {
+  if (part >= 0.99) return "good";
+  return part >= 0.9 ? "fair" : "bad";
+}
+
+export interface Incident {
+  key: string;
+  grade: "bad" | "fair";
+  text: string;
+}
+
+export const LONG_WAIT_S = 10;
+const LATELY = 10;
+const FEW = 5;
+
+/** What an operator should look at, the worst first. */
+export function incidents(
+  answer: Answer | undefined,
+  engine: EngineNow | null,
+  processes: ProcessesNow | null,
+): Incident[] {
+  const found: Incident[] = [];
+  const add = (key: string, grade: Incident["grade"], text: string) =>
+    found.push({ key, grade, text });
+  if (engine !== null && !engine.ready)
+    add("engine", "bad", engine.reason ?? "The engine does not serve.");
+  if (processes !== null && !processes.known)
+    add("redis", "bad", "Redis does not answer: it is not known which processes live.");
+  for (const { id, name, outages } of processes?.processes ?? [])
+    for (const [work, why] of Object.entries(outages))
+      add(`${id} ${work}`, "bad", `${name} fails at “${work}”: ${why}`);
+  for (const line of linesOf(answer, "errors")) {
+    const count = total(line.values.slice(-LATELY));
+    if ((line.kind ?? "") >= "500" && count > 0)
+      add(
+        `errors ${line.kind} ${line.service_class}`,
+        "bad",
+        `${formatCount(count)} answers of ${line.kind} in the last ten minutes` +
+          (line.service_class ? `, class ${line.service_class}` : ""),
+      );
+  }
+  for (const [name, seconds] of Object.entries(engine?.oldestS ?? {}))
+    if (seconds > LONG_WAIT_S)
+      add(
+        `wait ${name}`,
+        "fair",
+        `The first in line of ${name} waits for ${formatMs(seconds * 1000)}.`,
+      );
+  for (const metric of Object.keys(TARGETS))
+    for (const line of linesOf(answer, metric)) {
+      const met = total(line.met?.slice(-LATELY) ?? []);
+      const promised = total(line.promised?.slice(-LATELY) ?? []);
+      if (promised >= FEW && met / promised < 0.9)
+        add(
+          `${metric} ${line.service_class}`,
+          "fair",
+          `${line.service_class}: ${formatCount(met)} of ${formatCount(promised)} ` +
+            `${metric === "ttft_attainment" ? "first tokens in time" : "kept their pace"} ` +
+            `in the last ten minutes${targetOf(line)}`,
+        );
+    }
+  for (const line of linesOf(answer, "restarts")) {
+    const count = total(line.values);
+    if (count > 0)
+      add(
+        `restart ${line.kind}`,
+        "fair",
+        `${line.kind} was started again ${times(count)} in the last hour.`,
+      );
+  }
+  for (const text of processes?.warnings ?? []) add(`warning ${text}`, "fair", text);
+  return found.sort((one, other) => Number(one.grade === "fair") - Number(other.grade === "fair"));
+}
+
+const times = (count: number): string => (count === 1 ? "once" : `${formatCount(count)} times`);

@@ -1,0 +1,198 @@
+/** Service: what each tenant was promised in each class, and what of it was kept, minute by minute. */
+
+import { Group, SegmentedControl, Stack, Text, TextInput } from "@mantine/core";
+import { IconClockCheck, IconSearch } from "@tabler/icons-react";
+import { useState } from "react";
+import { Link, useSearchParams } from "react-router";
+import { type Column, DataTable } from "../../components/DataTable";
+import { formatCount, formatDate, formatMs, formatPart } from "../../components/format";
+import { PageHeader } from "../../components/PageHeader";
+import { Panel } from "../../components/Panel";
+import { RangePicker, useRange } from "../../components/range";
+import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { useStale } from "../../live/stale";
+import { Axis, LaneView } from "./LaneView";
+import { GRADES, type Lane, lanesOf, type Promise_, type Row, requestsOf, rowsOf } from "./model";
+import classes from "./Page.module.css";
+import { useAttainment } from "./queries";
+
+const PROMISES = [
+  { value: "ttft_attainment", label: "First token" },
+  { value: "tpot_attainment", label: "Between tokens" },
+] as const;
+const isPromise = (text: string | null): text is Promise_ =>
+  PROMISES.some(({ value }) => value === text);
+
+export default function Page() {
+  const range = useRange("1h");
+  const [params, setParams] = useSearchParams();
+  const wanted = params.get("of");
+  const metric = isPromise(wanted) ? wanted : "ttft_attainment";
+  const isTable = params.get("as") === "table";
+  const [search, setSearch] = useState("");
+  const all = useAttainment(metric, range.startS, range.endS, false);
+  const each = useAttainment(metric, range.startS, range.endS, true);
+  const stale = useStale(each.dataUpdatedAt);
+  const classLanes = lanesOf(all.data, metric, false);
+  const lanes = lanesOf(each.data, metric, true).filter(({ name, serviceClass }) =>
+    `${name} ${serviceClass}`.toLowerCase().includes(search.trim().toLowerCase()),
+  );
+  const set = (name: string, value: string | null) =>
+    setParams(
+      (before) => {
+        if (value === null) before.delete(name);
+        else before.set(name, value);
+        return before;
+      },
+      { replace: true },
+    );
+  const error = all.error ?? each.error;
+  const cut = (each.data?.total ?? 0) - (each.data?.series.length ?? 0);
+  return (
+    <>
+      <PageHeader
+        title="Service"
+        description="What plans promise, and how much of it was kept: by class, and by tenant, who missed most first."
+        action={<RangePicker range={range} />}
+      />
+      <Stack gap="md">
+        <Group gap="sm">
+          <SegmentedControl
+            size="xs"
+            aria-label="Which promise"
+            data={[...PROMISES]}
+            value={metric}
+            onChange={(value) => set("of", value)}
+          />
+          <SegmentedControl
+            size="xs"
+            aria-label="Shown as"
+            data={[
+              { value: "lanes", label: "Lanes" },
+              { value: "table", label: "Table" },
+            ]}
+            value={isTable ? "table" : "lanes"}
+            onChange={(value) => set("as", value === "table" ? "table" : null)}
+          />
+          <TextInput
+            size="xs"
+            aria-label="Tenant or class"
+            placeholder="Tenant or class"
+            leftSection={<IconSearch size={14} />}
+            value={search}
+            onChange={({ currentTarget }) => setSearch(currentTarget.value)}
+          />
+        </Group>
+        {error && each.data === undefined && (
+          <ErrorState error={error} onRetry={() => each.refetch()} />
+        )}
+        {each.isPending && !error && <TableSkeleton rows={6} />}
+        {each.data && classLanes.length === 0 && (
+          <EmptyState icon={<IconClockCheck size={24} />} title="Nothing was promised in this time">
+            Attainment is shown of plans with targets for the first token (ttft_ms) or between
+            tokens (tpot_ms), once their requests are served.
+          </EmptyState>
+        )}
+        {classLanes.length > 0 && (
+          <Panel
+            title="By class"
+            note={noteOf(each.data?.step_s)}
+            stale={stale}
+            action={<Legend />}
+          >
+            {classLanes.map((lane) => (
+              <LaneView key={lane.key} lane={lane} targetLabel="target" />
+            ))}
+            <Axis startS={range.startS} endS={range.endS} />
+          </Panel>
+        )}
+        {classLanes.length > 0 && (
+          <Panel
+            title="By tenant"
+            note={cut > 0 ? `${formatCount(cut)} more, that missed less, are not shown` : undefined}
+            stale={stale}
+          >
+            {lanes.length === 0 && (
+              <Text size="sm" c="dimmed">
+                No tenant or class is called so.
+              </Text>
+            )}
+            {isTable ? (
+              <Cells lanes={lanes} />
+            ) : (
+              <>
+                {lanes.map((lane) => (
+                  <LaneView key={lane.key} lane={lane} targetLabel="target" />
+                ))}
+                <Axis startS={range.startS} endS={range.endS} />
+              </>
+            )}
+          </Panel>
+        )}
+      </Stack>
+    </>
+  );
+}
+
+function noteOf(stepS: number | undefined): string {
+  if (stepS === undefined) return "";
+  const length = stepS >= 3_600 ? `${stepS / 3_600} h` : `${stepS / 60} min`;
+  return `A cell is ${length}; click one, or draw over several, for the requests behind them.`;
+}
+
+function Legend() {
+  return (
+    <Group gap="sm" component="ul" className={classes.legend} aria-label="Colours">
+      {GRADES.map(({ grade, label, color }) => (
+        <li key={grade}>
+          <span className={classes.swatch} style={{ background: color }} aria-hidden />
+          {label}
+        </li>
+      ))}
+    </Group>
+  );
+}
+
+const COLUMNS: Column<Row>[] = [
+  {
+    key: "time",
+    header: "From",
+    cell: ({ lane, cell }) => (
+      <Link to={requestsOf(lane, cell.startS, cell.endS)}>{formatDate(cell.startS)}</Link>
+    ),
+  },
+  { key: "tenant", header: "Tenant", cell: ({ lane }) => lane.name },
+  { key: "class", header: "Class", cell: ({ lane }) => lane.serviceClass },
+  {
+    key: "target",
+    header: "Target",
+    align: "right",
+    cell: ({ lane }) => (lane.targetMs === null ? "–" : formatMs(lane.targetMs)),
+  },
+  { key: "met", header: "Met", align: "right", cell: ({ cell }) => formatCount(cell.met) },
+  {
+    key: "promised",
+    header: "Promised",
+    align: "right",
+    cell: ({ cell }) => formatCount(cell.promised),
+  },
+  {
+    key: "part",
+    header: "Part",
+    align: "right",
+    cell: ({ cell }) => formatPart(cell.met / cell.promised),
+  },
+];
+
+function Cells({ lanes }: { lanes: readonly Lane[] }) {
+  const rows = rowsOf(lanes);
+  return (
+    <DataTable
+      label="Attainment by tenant"
+      columns={COLUMNS}
+      rows={rows}
+      rowKey={({ key }) => key}
+      total={rows.length}
+    />
+  );
+}
