@@ -92,6 +92,8 @@ class Settings(BaseSettings):
     """Where the canary asks; host and port of this installation's API when absent."""
     probe_adapters: bool = True
     """Whether every active version is asked a few prompts beside the base model, for its report."""
+    evaluation_retention_days: int | None = Field(default=None, ge=1)
+    """Days after its end for which an evaluation is kept, with its items; for ever where absent."""
     auth_cache_s: int = Field(default=10, ge=0)
     """Seconds for which a key may be believed without asking the database; 0 is never."""
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from sqlalchemy import text
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
 from fake_engine import default_answer
+from platform_fixtures import MakeApi
 from tenora_engine.request import GenerationRequest
 from tenora_platform.evaluations import asking, worker
 from tenora_platform.evaluations.worker import EvaluationWorker
+from tenora_platform.locks import try_lock
 from tenora_platform.registry.worker import IntakeWorker
 
 
@@ -110,6 +113,56 @@ async def test_versions_side_by_side(api: Api, tenant: TestTenant) -> None:
             await asyncio.sleep(0.05)
     events = (await api.call(tenant.key, "GET", "/v1/events")).json()["data"]
     assert "evaluation.completed" in [each["type"] for each in events]
+
+
+async def test_one_that_has_ended_can_be_deleted(api: Api, tenant: TestTenant) -> None:
+    made, kept = await create(api, tenant), await create(api, tenant)
+    path = f"/v1/evaluations/{made['id']}"
+    refused = await api.call(tenant.key, "DELETE", path)
+    assert (refused.status_code, "cancel it first" in refused.text) == (409, True)
+    await turns(api)
+    other = await api.new_tenant("other")
+    assert (await api.call(other.key, "DELETE", path)).status_code == 404
+    async with api.state.db.admin_session() as session:  # a worker's turn, not over yet
+        assert await try_lock(session, f"evaluation:{made['id']}")
+        assert (await api.call(tenant.key, "DELETE", path)).status_code == 409
+    gone = await api.call(tenant.key, "DELETE", path)
+    assert gone.json() == {"id": made["id"], "object": "evaluation", "deleted": True}
+    for more in ("", "/items"):
+        assert (await api.call(tenant.key, "GET", f"{path}{more}")).status_code == 404
+    assert len((await get(api, tenant, kept, "/items"))["data"]) == 3
+    assert await rows_of(api, made["id"]) == 0
+    assert await rows_of(api, kept["id"]) == 1 + 3 + 6
+    log = (await api.call(tenant.key, "GET", "/v1/audit_logs")).json()["data"]
+    assert "evaluation.delete" in [each["action"] for each in log]
+
+
+async def test_old_ones_go_where_the_operator_says_so(
+    make_api: MakeApi, api: Api, tenant: TestTenant
+) -> None:
+    made, runs = await create(api, tenant), await create(api, tenant)
+    await api.call(tenant.key, "POST", f"/v1/evaluations/{made['id']}/cancel")
+    in_days = datetime.now(UTC) + timedelta(days=31)
+    assert await EvaluationWorker(api.state).sweep(in_days) == 0, "kept for ever"
+    async with make_api(evaluation_retention_days=30) as other:
+        assert await EvaluationWorker(other.state).sweep() == 0
+        assert await EvaluationWorker(other.state).sweep(in_days) >= 1
+    assert await rows_of(api, made["id"]) == 0
+    assert await rows_of(api, runs["id"]) == 1 + 3
+
+
+async def rows_of(api: Api, evaluation_id: str) -> int:
+    """In all three tables."""
+    query = " + ".join(
+        f"(select count(*) from {table} where {column} = :id)"
+        for table, column in (
+            ("evaluations", "id"),
+            ("evaluation_items", "evaluation_id"),
+            ("evaluation_answers", "evaluation_id"),
+        )
+    )
+    async with api.state.db.admin_session() as session:
+        return int(await session.scalar(text(f"select {query}"), {"id": evaluation_id}) or 0)
 
 
 async def test_a_turn_is_not_for_ever(

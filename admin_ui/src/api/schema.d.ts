@@ -2305,7 +2305,11 @@ export interface paths {
         get: operations["evaluations_get_evaluation"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Delete Evaluation
+         * @description With its items and answers. One that has not ended is cancelled first.
+         */
+        delete: operations["evaluations_delete_evaluation"];
         options?: never;
         head?: never;
         patch?: never;
@@ -14749,6 +14753,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Evaluation"];
+                };
+            };
+        };
+    };
+    evaluations_delete_evaluation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                evaluation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Deleted"];
                 };
             };
         };

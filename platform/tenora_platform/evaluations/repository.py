@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, and_, func, or_, select, true, update, values
+from sqlalchemy import Integer, and_, delete, func, or_, select, true, update, values
 from sqlalchemy import Text as SqlText
 from sqlalchemy import column as sql_column
 from sqlalchemy.dialects.postgresql import insert
@@ -81,6 +81,24 @@ async def move(
         .returning(EvaluationRow.id)
     )
     return await session.scalar(statement) is not None
+
+
+async def remove(session: AsyncSession, evaluation_ids: Sequence[str]) -> None:
+    """With all that was asked and answered."""
+    for table in (EvaluationAnswerRow, EvaluationItemRow):
+        await session.execute(delete(table).where(table.evaluation_id.in_(evaluation_ids)))
+    await session.execute(delete(EvaluationRow).where(EvaluationRow.id.in_(evaluation_ids)))
+
+
+async def ended_before(session: AsyncSession, moment: datetime, limit: int) -> Sequence[str]:
+    """The ids; oldest first."""
+    query = (
+        select(EvaluationRow.id)
+        .where(EvaluationRow.state.not_in(OPEN), EvaluationRow.ended_at < moment)
+        .order_by(EvaluationRow.ended_at)
+        .limit(limit)
+    )
+    return (await session.scalars(query)).all()
 
 
 async def unanswered(session: AsyncSession, row: EvaluationRow, limit: int) -> list[Ask]:

@@ -12,7 +12,7 @@ from tenora_platform.edge import BeforeBody, EdgeRoute
 from tenora_platform.evaluations import schemas
 from tenora_platform.evaluations.service import Evaluations
 from tenora_platform.inference.session import require_engine
-from tenora_platform.schemas import After, Limit
+from tenora_platform.schemas import After, Deleted, Limit
 from tenora_platform.state import State, get_state
 
 BODY_BYTES_MAX = 8 * 1024**2
@@ -65,6 +65,13 @@ async def list_evaluations(
 async def get_evaluation(evaluation_id: str, evaluations: Own) -> schemas.Evaluation:
     """How far it is, and the scores side by side."""
     return await evaluations.get(evaluation_id)
+
+
+@router.delete("/v1/evaluations/{evaluation_id}")
+async def delete_evaluation(evaluation_id: str, evaluations: Own) -> Deleted:
+    """With its items and answers. One that has not ended is cancelled first."""
+    await evaluations.delete(evaluation_id)
+    return Deleted(id=evaluation_id, object="evaluation")
 
 
 @router.get("/v1/evaluations/{evaluation_id}/items")

@@ -1,4 +1,4 @@
-"""What a tenant may do with evaluations: ask for one, look, cancel."""
+"""What a tenant may do with evaluations: ask for one, look, cancel, delete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tenora_platform.evaluations.tables import (
     EvaluationRow,
 )
 from tenora_platform.ids import new_id
-from tenora_platform.locks import lock
+from tenora_platform.locks import lock, try_lock
 from tenora_platform.registry import repository as registry
 from tenora_platform.registry.repository import SERVABLE
 from tenora_platform.state import AppState
@@ -147,6 +147,20 @@ class Evaluations:
             await self._audit(session, "evaluation.cancel", row, {"state": "cancelled"})
             return _view(row, await repository.sums(session, [row.id]))
 
+    async def delete(self, evaluation_id: str) -> None:
+        """With its items and answers; what they cost stays on the books. Raises NotFoundError,
+        ConflictError where it has not ended."""
+        async with self._session() as session:
+            row = await self._require(session, evaluation_id)
+            if row.state in OPEN:
+                raise ConflictError(f"The evaluation is {row.state}; cancel it first.")
+            if not await try_lock(session, f"evaluation:{row.id}"):
+                raise ConflictError(
+                    "Answers that were asked for before it was cancelled still come; try again."
+                )
+            await repository.remove(session, [row.id])
+            await self._audit(session, "evaluation.delete", row, None)
+
     async def _require(self, session: AsyncSession, evaluation_id: str) -> EvaluationRow:
         row = await session.get(EvaluationRow, evaluation_id)
         if row is None:
@@ -154,7 +168,7 @@ class Evaluations:
         return row
 
     async def _audit(
-        self, session: AsyncSession, action: str, row: EvaluationRow, after: dict[str, Any]
+        self, session: AsyncSession, action: str, row: EvaluationRow, after: dict[str, Any] | None
     ) -> None:
         await self._state.audit.append(
             session,

@@ -5,6 +5,7 @@ off is asked again at the platform's expense."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,6 +40,7 @@ from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState
 
 POLL_S = 2.0
+SWEEP_EVERY_S = 3600.0
 RETRY_S = 5.0
 AT_ONCE = 4  # requests of one evaluation
 TURN = 32  # requests of an evaluation before the next one's
@@ -58,8 +60,12 @@ class EvaluationWorker:
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
+        sweep_s = 0.0
         while True:
             try:
+                if time.monotonic() >= sweep_s:
+                    sweep_s = time.monotonic() + SWEEP_EVERY_S
+                    await self.sweep()
                 worked = self._state.engine.ready and await self.run_once()
             except Exception as error:
                 log_failure(_log, "evaluations paused", error, retry_s=RETRY_S)
@@ -67,6 +73,22 @@ class EvaluationWorker:
                 continue
             if not worked:
                 await asyncio.sleep(POLL_S)
+
+    async def sweep(self, now: datetime | None = None) -> int:
+        """Delete what ended too long ago; how many."""
+        days = self._state.settings.evaluation_retention_days
+        if days is None:
+            return 0
+        moment = (now or datetime.now(UTC)) - timedelta(days=days)
+        deleted = 0
+        while True:
+            async with self._state.db.admin_session() as session:
+                found = await repository.ended_before(session, moment, LOOKED_AT)
+                free = [each for each in found if await try_lock(session, f"evaluation:{each}")]
+                await repository.remove(session, free)
+            deleted += len(free)
+            if not free:
+                return deleted
 
     async def run_once(self) -> bool:
         """A turn of the evaluation whose turn it is; whether there was one."""
