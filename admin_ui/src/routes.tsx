@@ -7,6 +7,7 @@ import {
   IconCpu,
   IconFileInvoice,
   IconKey,
+  IconLayoutDashboard,
   IconListSearch,
   IconMessages,
   IconStack2,
@@ -53,6 +54,10 @@ const MONEY = "Money";
 
 export const ROUTES: Record<Role, readonly PageRoute[]> = {
   tenant: [
+    page("/overview", "Overview", ["usage"], () => import("./tenant/overview/Page"), {
+      group: SERVE,
+      Icon: IconLayoutDashboard,
+    }),
     page("/adapters", "Adapters", ["adapters"], () => import("./tenant/adapters/Page"), {
       group: SERVE,
       Icon: IconStack2,

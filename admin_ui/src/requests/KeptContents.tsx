@@ -1,6 +1,7 @@
 /** Prompt and answers of a request, where its tenant has them kept. */
 
-import { Stack, Text } from "@mantine/core";
+import { Button, Stack, Text } from "@mantine/core";
+import { useState } from "react";
 import { Code } from "../components/Code";
 import { formatDate } from "../components/format";
 import { Panel } from "../components/Panel";
@@ -8,13 +9,21 @@ import { ErrorState } from "../components/states";
 import { useContents } from "./queries";
 
 export function KeptContents({ request }: { request: string }) {
-  const found = useContents(request, true);
+  // Asked for by a click: most requests have none, and what was written is not everybody's to see
+  // over a shoulder.
+  const [isAsked, ask] = useState(false);
+  const found = useContents(request, isAsked);
   const { data } = found;
   return (
     <Panel
       title="Prompt and answer"
       note={data && `Kept until ${formatDate(data.expires_at)}, sealed; read by who may make keys.`}
     >
+      {!isAsked && (
+        <Button size="xs" variant="default" onClick={() => ask(true)}>
+          Show what was kept
+        </Button>
+      )}
       {found.error && <ErrorState error={found.error} />}
       {data === null && (
         <Text size="sm" c="dimmed">

@@ -1,0 +1,51 @@
+import { Anchor, Group, Stack, Text } from "@mantine/core";
+import { Link } from "react-router";
+import { formatAgo, formatDate } from "../../components/format";
+import { Panel } from "../../components/Panel";
+import { ErrorState } from "../../components/states";
+import { changes } from "./model";
+import { useDone, useEvents } from "./queries";
+
+const SHOWN = 10;
+
+/** What happened, and what somebody did, newest first. */
+export function Lately({ mayAudit }: { mayAudit: boolean }) {
+  const events = useEvents();
+  const done = useDone(mayAudit);
+  const nowS = Date.now() / 1000;
+  const found = changes(events.data ?? [], done.data ?? [], SHOWN);
+  return (
+    <Panel title="What changed lately">
+      {events.error && !events.data && <ErrorState error={events.error} />}
+      {events.data && found.length === 0 && (
+        <Text size="sm" c="dimmed">
+          Nothing yet: new versions, keys, invoices and budgets are told here.
+        </Text>
+      )}
+      <Stack gap={8} component="ul" m={0} p={0} style={{ listStyle: "none" }}>
+        {found.map(({ id, atS, what, by, to }) => (
+          <Group key={id} component="li" justify="space-between" gap="sm" wrap="nowrap">
+            <Text size="sm" miw={0}>
+              {to ? (
+                <Anchor component={Link} to={to} inherit>
+                  {what}
+                </Anchor>
+              ) : (
+                what
+              )}
+              {by && (
+                <Text span size="xs" c="dimmed">
+                  {" "}
+                  by {by}
+                </Text>
+              )}
+            </Text>
+            <Text size="xs" c="dimmed" className="numbers" title={formatDate(atS)} flex="none">
+              {formatAgo(atS, nowS)}
+            </Text>
+          </Group>
+        ))}
+      </Stack>
+    </Panel>
+  );
+}

@@ -1,0 +1,132 @@
+/** What this month has cost, and what it comes to if days go on so, beside the budget. */
+
+import { Box, Group, SimpleGrid, Stack, Text, Tooltip } from "@mantine/core";
+import { formatMoney } from "../../components/format";
+import { Panel } from "../../components/Panel";
+import { TimeSeries } from "../../components/TimeSeries";
+import { COLORS, type CurrencyForecast, type Forecast, partOf } from "./model";
+import classes from "./Spend.module.css";
+
+export function Spend({ forecast, stale }: { forecast: Forecast; stale: string | null }) {
+  const { currencies, budget } = forecast;
+  return (
+    <Panel
+      title="Spend this month"
+      note={`${forecast.period}, UTC · without tax, minimum and what the plan includes`}
+      stale={stale}
+    >
+      {currencies.length === 0 && (
+        <Text size="sm" c="dimmed">
+          Nothing was used yet, this month or in the last one.
+        </Text>
+      )}
+      <SimpleGrid cols={{ base: 1, md: Math.min(Math.max(currencies.length, 1), 2) }} spacing="xl">
+        {currencies.map((each) => (
+          <InCurrency key={each.currency} of={each} forecast={forecast} />
+        ))}
+      </SimpleGrid>
+      {budget && <Budget forecast={forecast} />}
+    </Panel>
+  );
+}
+
+function InCurrency({ of, forecast }: { of: CurrencyForecast; forecast: Forecast }) {
+  const money = (amount: string) => formatMoney(amount, of.currency);
+  const times = of.days.map(({ day }) => Date.parse(`${day}T00:00:00Z`) / 1000);
+  const series = [
+    {
+      name: "Cost",
+      color: COLORS[0],
+      values: of.days.map(({ amount }) => Number(amount)),
+    },
+  ];
+  return (
+    <Stack gap="xs">
+      <Group gap="xl" align="flex-end">
+        <Box>
+          <Text className={classes.spent} data-testid={`spent-${of.currency}`}>
+            {money(of.spent)}
+          </Text>
+          <Text size="xs" c="dimmed">
+            last month {money(of.spent_last_month)}
+          </Text>
+        </Box>
+        <Tooltip label={forecast.method} multiline w={360}>
+          <Box tabIndex={0}>
+            <Text fw={600} className="numbers" data-testid={`projected-${of.currency}`}>
+              {of.projected === null ? "not known yet" : money(cents(of.projected))}
+            </Text>
+            <Text size="xs" c="dimmed">
+              {of.projected === null
+                ? "at the month's end: there is no full day to go by"
+                : `at the month's end${
+                    of.low !== null && of.high !== null
+                      ? `, ${money(cents(of.low))} to ${money(cents(of.high))}`
+                      : ""
+                  }`}
+            </Text>
+          </Box>
+        </Tooltip>
+      </Group>
+      {of.days.length > 0 && (
+        <TimeSeries
+          label={`Cost by day, ${of.currency}`}
+          kind="bars"
+          times={times}
+          series={series}
+          height={120}
+          format={(value) => money(cents(String(value)))}
+        />
+      )}
+    </Stack>
+  );
+}
+
+/** A forecast is no bill: two digits behind the point, or the first two that there are. */
+function cents(amount: string): string {
+  const value = Number(amount);
+  if (!Number.isFinite(value) || value === 0) return "0";
+  const places = value >= 1 ? 2 : Math.min(12, 1 - Math.floor(Math.log10(value)));
+  return value.toFixed(Math.max(places, 2));
+}
+
+function Budget({ forecast }: { forecast: Forecast }) {
+  const { budget, currencies } = forecast;
+  const [only] = currencies;
+  if (budget === null) return null;
+  // A budget counts all currencies together, as numbers.
+  const sum = (amounts: (string | null)[]) =>
+    String(amounts.reduce((total, amount) => total + Number(amount ?? 0), 0));
+  const spent = sum(currencies.map((each) => each.spent));
+  const projected = sum(currencies.map((each) => each.projected ?? each.spent));
+  const money = (amount: string) =>
+    currencies.length === 1 && only
+      ? formatMoney(amount, only.currency)
+      : Number(amount).toFixed(2);
+  const percent = (part: number) => `${part * 100}%`;
+  return (
+    <Box mt="md">
+      <Box className={classes.bar} aria-hidden>
+        <div
+          className={classes.projected}
+          style={{ width: percent(partOf(projected, budget.amount)) }}
+        />
+        <div className={classes.used} style={{ width: percent(partOf(spent, budget.amount)) }} />
+        {budget.soft && (
+          <div
+            className={classes.soft}
+            style={{ left: percent(partOf(budget.soft, budget.amount)) }}
+          />
+        )}
+      </Box>
+      <Text size="xs" c="dimmed" mt={6}>
+        Budget {money(budget.amount)} a month
+        {budget.soft && `, told from ${money(budget.soft)} on`}
+        {budget.action === "degrade" ? "; beyond that served as flex" : ""}.{" "}
+        {budget.reached_on
+          ? `At this rate it is used up on ${budget.reached_on}.`
+          : "At this rate it lasts the month."}
+      </Text>
+    </Box>
+  );
+}

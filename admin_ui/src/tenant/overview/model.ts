@@ -1,0 +1,178 @@
+/** What the overview makes of a forecast, of how one was served, and of what changed lately. */
+
+import type { Schemas } from "../../api/client";
+import type { Series } from "../../components/series";
+
+export type Forecast = Schemas["Forecast"];
+export type CurrencyForecast = Schemas["CurrencyForecast"];
+export type Answer = Schemas["TimeSeriesAnswer"];
+export type Event = Schemas["Event"];
+export type AuditEntry = Schemas["AuditEntry"];
+
+/** Metrics of one question, and those of the other, which is by class. */
+export const SERVICE = "ttft,tpot,ttft_attainment,tpot_attainment,answers,errors";
+export const TOKENS = "prompt_tokens,output_tokens";
+
+export const COLORS = [
+  "light-dark(#1f8176, #4cb5a7)",
+  "light-dark(#3b6fd4, #6f9cf0)",
+  "light-dark(#d9822b, #f0a458)",
+  "light-dark(#8b55c4, #b48be6)",
+  "light-dark(#c94a6a, #ec7f99)",
+  "light-dark(#2b9bb8, #5cc6e0)",
+] as const;
+/** Of errors: what went wrong is red, however many ways there are. */
+export const ERROR_COLORS = [
+  "light-dark(#c92a2a, #ff8787)",
+  "light-dark(#d9822b, #f0a458)",
+  "light-dark(#8b55c4, #b48be6)",
+  "light-dark(#868e96, #adb5bd)",
+] as const;
+const colorOf = (index: number) => COLORS[index % COLORS.length] ?? COLORS[0];
+
+/** A chart's step, so that it has some ten to two hundred points. */
+export function stepOf(seconds: number): string {
+  if (seconds <= 3 * 3600) return "1m";
+  if (seconds <= 12 * 3600) return "5m";
+  if (seconds <= 36 * 3600) return "15m";
+  return seconds <= 8 * 86_400 ? "1h" : "6h";
+}
+
+/** The series of a metric, named by their kind: p50, p99, 429, ... */
+export function kindsOf(
+  answer: Answer,
+  metric: string,
+  colors: readonly string[] = COLORS,
+): Series[] {
+  return answer.series
+    .filter((each) => each.metric === metric)
+    .map(({ kind, values }, index) => ({
+      name: kind ?? metric,
+      color: colors[index % colors.length] ?? COLORS[0],
+      values,
+    }));
+}
+
+/** Prompt and output tokens together, by the class that served. */
+export function tokensByClass(answer: Answer): Series[] {
+  const classes = [
+    ...new Set(answer.series.map(({ service_class }) => service_class ?? "no class")),
+  ].sort();
+  return classes.map((name, index) => {
+    const own = answer.series.filter(({ service_class }) => (service_class ?? "no class") === name);
+    const values = answer.times.map((_, at) => {
+      const known = own.map(({ values: each }) => each[at] ?? null).filter((it) => it !== null);
+      return known.length === 0 ? null : known.reduce((sum, value) => sum + value, 0);
+    });
+    return { name, color: colorOf(index), values };
+  });
+}
+
+export interface Kept {
+  met: number;
+  promised: number;
+  /** The promise, in ms; null: there is none, or several. */
+  targetMs: number | null;
+}
+
+/** How much of what was promised was met, over all the times of an answer. */
+export function kept(answer: Answer, metric: "ttft_attainment" | "tpot_attainment"): Kept {
+  const own = answer.series.filter((each) => each.metric === metric);
+  const sum = (counts: readonly number[]) => counts.reduce((total, count) => total + count, 0);
+  const targets = new Set(own.map(({ target_ms }) => target_ms));
+  return {
+    met: sum(own.flatMap(({ met }) => met ?? [])),
+    promised: sum(own.flatMap(({ promised }) => promised ?? [])),
+    targetMs: targets.size === 1 ? ([...targets][0] ?? null) : null,
+  };
+}
+
+/** The sum over all series and times of a metric; null: nothing is known. */
+export function totalOf(answer: Answer, metric: string): number | null {
+  const known = answer.series
+    .filter((each) => each.metric === metric)
+    .flatMap(({ values }) => values)
+    .filter((value) => value !== null);
+  return known.length === 0 ? null : known.reduce((sum, value) => sum + value, 0);
+}
+
+export interface Change {
+  id: string;
+  atS: number;
+  what: string;
+  by: string | null;
+  /** Where it is shown. */
+  to: string | null;
+}
+
+const TOLD: Record<string, (of: (name: string) => string) => string> = {
+  "adapter.active": (of) => `${of("adapter")}@${of("version")} is ready`,
+  "adapter.rejected": (of) => `${of("adapter")}@${of("version")} was rejected`,
+  "budget.soft": () => "The soft line of a budget was crossed",
+  "budget.hard": () => "A budget is used up",
+  "invoice.final": (of) => `The invoice ${of("number")} is final`,
+  "invoice.void": (of) => `The invoice ${of("number")} was taken back`,
+  "invoice.credited": (of) => `A credit note was made: ${of("number")}`,
+  "key.created": (of) => `A key was made: ${of("name")}`,
+  "rollout.rolled_back": (of) => `${of("adapter")}@${of("alias")} was rolled back`,
+};
+
+/** Entries of the log that say what an event says in better words. */
+const TOLD_TWICE = [
+  "adapter_version.reject",
+  "adapter_version.activate",
+  "api_key.create",
+  "invoice.finalise",
+  "invoice.void",
+];
+
+/** What happened and what was done, newest first. */
+export function changes(
+  events: readonly Event[],
+  entries: readonly AuditEntry[],
+  count: number,
+): Change[] {
+  const told = events.map((event): Change => {
+    const of = (name: string) => String(event.data[name] ?? "").trim();
+    return {
+      id: event.id,
+      atS: Date.parse(event.created_at) / 1000,
+      what: TOLD[event.type]?.(of).trim() ?? inWords(event.type),
+      by: null,
+      to: addressOf(event.type, of),
+    };
+  });
+  const done = entries
+    .filter(({ action }) => !TOLD_TWICE.includes(action))
+    .map(
+      (entry): Change => ({
+        id: entry.id,
+        atS: Date.parse(entry.at) / 1000,
+        what: inWords(entry.action),
+        by: entry.actor_name ?? entry.actor,
+        to: addressOf(entry.action, () => ""),
+      }),
+    );
+  return [...told, ...done].sort((a, b) => b.atS - a.atS).slice(0, count);
+}
+
+/** "api_key.revoke" as "Api key revoke": what has no better words. */
+function inWords(type: string): string {
+  const words = type.replaceAll(/[._]/g, " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+function addressOf(type: string, of: (name: string) => string): string | null {
+  if (type.startsWith("invoice")) return of("id") ? `/invoices/${of("id")}` : "/invoices";
+  if (type.startsWith("budget")) return "/usage";
+  if (type.startsWith("key") || type.startsWith("api_key")) return "/keys";
+  const adapter = of("adapter");
+  if (adapter) return `/adapters/${encodeURIComponent(adapter)}`;
+  return /^(adapter|alias|rollout)/.test(type) ? "/adapters" : null;
+}
+
+/** 0 to 1 of a budget, for a bar; what is beyond it fills it. */
+export function partOf(amount: string, budget: string): number {
+  const whole = Number(budget);
+  return whole > 0 ? Math.min(Number(amount) / whole, 1) : 0;
+}
