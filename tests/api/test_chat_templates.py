@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import marshal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ from tenora_platform.intake.report import Problem
 from tenora_platform.probing.prompts import BUILT_IN
 from tenora_platform.probing.worker import Prober
 from tenora_platform.templates.check import TEMPLATE_BYTES_MAX, template_problem
-from tenora_platform.templates.renderer import AdapterTemplate, Renderer
+from tenora_platform.templates.process import Answer, Question
+from tenora_platform.templates.renderer import COMPILED_KEPT, AdapterTemplate, Renderer
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[{{ m['role'] | upper }}] {{ m['content'] | trim }}\n"
@@ -144,6 +146,32 @@ async def test_evaluations_and_probes_ask_as_chats_do(alone: Api) -> None:
         for request in api.engine.requests
     }
     assert by_transformers(TEMPLATE, said) in probed
+
+
+@pytest.mark.parametrize(
+    ("served", "shadowed"), [(None, TEMPLATE), (TEMPLATE, None), (TEMPLATE, SHORT)]
+)
+async def test_a_shadow_asks_through_its_own(
+    alone: Api, served: str | None, shadowed: str | None
+) -> None:
+    api, tenant = alone, await alone.new_tenant(plan="premium")
+    for seed, template in enumerate((served, shadowed)):
+        await checked(api, tenant, await push(api, tenant, "tone", template, seed))
+    body = {
+        "targets": [{"version": 1, "weight": 100}],
+        "shadow": {"version": 2, "percent": 100},
+    }
+    path = "/v1/adapters/tone/aliases/prod"
+    assert (await api.call(tenant.key, "PUT", path, json=body)).status_code == 200
+    api.engine.requests.clear()
+    base = api.engine.text.chat_template_source or ""
+    assert await prompt_of(api, tenant, "tone") == by_transformers(served or base)
+    async with asyncio.timeout(10):
+        while not (await api.call(tenant.key, "GET", f"{path}/shadow")).json()["data"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    _, copy = api.engine.requests
+    made = api.engine.text.decode(copy.prompt_token_ids, skip_special=False)
+    assert made == by_transformers(shadowed or base)
 
 
 async def test_open_answers_and_arguments(alone: Api) -> None:
@@ -271,3 +299,37 @@ async def test_an_import_brings_its_template(make_api: MakeApi, tmp_path: Path) 
         made = await api.call(tenant.key, "POST", "/v1/adapters/import", json=body)
         assert (await checked(api, tenant, made))["has_chat_template"] is True
         assert await prompt_of(api, tenant, "a") == by_transformers(TEMPLATE)
+
+
+def test_a_template_is_compiled_once_for_its_version_alone() -> None:
+    made = Renderer()
+    asked: list[bool] = []
+    real = made._answer
+
+    def noting(question: Question) -> Answer:
+        asked.append(question.compiled is not None)
+        return real(question)
+
+    made._answer = noting  # type: ignore[method-assign]
+    with contextlib.closing(made):
+        own = AdapterTemplate(made, TEMPLATE, {"bos_token": "<|im_start|>"}, "adv_1")
+        for _ in range(3):
+            assert own.render(MESSAGES, add_generation_prompt=True) == by_transformers(TEMPLATE)
+        assert own.render_open(MESSAGES, add_generation_prompt=False).endswith("Thanks.")
+        assert asked == [False, True, True, True]
+        # The code could be anything, so that nobody else is given it, not even for the same text.
+        other = AdapterTemplate(made, TEMPLATE, {}, "adv_2")
+        other.render(MESSAGES)
+        assert asked[4:] == [False]
+        for number in range(COMPILED_KEPT):
+            made._keep(f"adv_x{number}", b"")
+        own.render(MESSAGES)
+        assert asked[5:] == [False], "what was used longest ago is forgotten"
+
+
+@pytest.mark.parametrize("code", [b"", b"\xff" * 100, marshal.dumps(7), marshal.dumps("x")])
+def test_code_that_is_none_harms_its_owner_alone(renderer: Renderer, code: bytes) -> None:
+    renderer._keep("adv_bad", code)
+    with pytest.raises(InvalidRequestError, match="could not be rendered"):
+        AdapterTemplate(renderer, SHORT, {}, "adv_bad").render(MESSAGES)
+    assert AdapterTemplate(renderer, SHORT, {}, "adv_good").render(MESSAGES)

@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any, Protocol
 
 import jinja2
@@ -30,9 +31,12 @@ class Renders(Protocol):
 
 
 class ChatTemplate:
-    """One compiled template and the special tokens it may write."""
+    """One compiled template and the special tokens it may write. `code` is what compiling the same
+    source gave before, where that is known: it is run as it is."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], code: CodeType | None = None
+    ) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
         )
@@ -40,9 +44,11 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         try:
-            self._template = environment.from_string(source)
+            self.code = code or environment.compile(source)
         except jinja2.TemplateSyntaxError as error:
             raise ModelLoadError(f"the model's chat template is broken: {error}") from error
+        no_globals = environment.make_globals(None)
+        self._template = jinja2.Template.from_code(environment, self.code, no_globals)
         self._special_tokens = dict(special_tokens)
         self.source = source
 

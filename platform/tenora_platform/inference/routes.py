@@ -48,7 +48,7 @@ from tenora_platform.inference.tokenising import (
 )
 from tenora_platform.inference.transcripts import transcript_of
 from tenora_platform.registry import repository
-from tenora_platform.registry.resolver import ResolvedModel, model_not_found
+from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel, model_not_found
 from tenora_platform.registry.tables import AdapterVersionRow
 from tenora_platform.state import AppState, State, state_of
 from tenora_platform.tenants.key_terms import covers, require_model
@@ -136,12 +136,8 @@ async def create_chat_completion(
     length = count_characters([body.messages, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     resolved = await _resolved(state, tenant, body)
-    template = await state.templates.of(tenant.tenant_id, resolved.adapter, state.engine.text)
-    work = partial(chat_prompt, state, body, template)
-    if template is None:
-        prompt = await tokenised(state.long_texts, tenant.tenant_id, length, work)
-    else:
-        prompt = await state.templates.run(tenant.tenant_id, work)
+    prompt_for = partial(_chat_prompt, state, tenant, body, length)
+    prompt = await prompt_for(resolved.adapter)
     session = _session(
         request,
         tenant,
@@ -152,9 +148,25 @@ async def create_chat_completion(
         open_ended=open_ended,
         length=length,
     )
+    session.prompt_for = prompt_for if session.shadow is not None else None
     if body.stream:
         return _streamed(session, chat_stream(session, body))
     return await _whole(session, request, chat_whole(session, body))
+
+
+async def _chat_prompt(
+    state: AppState,
+    tenant: TenantContext,
+    body: ChatCompletionRequest,
+    length: int,
+    adapter: ResolvedAdapter | None,
+) -> Prompt:
+    """By the adapter's own template, or the base model's. Raises InvalidRequestError."""
+    template = await state.templates.of(tenant.tenant_id, adapter, state.engine.text)
+    work = partial(chat_prompt, state, body, template)
+    if template is None:
+        return await tokenised(state.long_texts, tenant.tenant_id, length, work)
+    return await state.templates.run(tenant.tenant_id, work)
 
 
 @router.post("/v1/completions", response_model=Completion, responses=_STREAMS)

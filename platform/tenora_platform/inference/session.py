@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,10 @@ class Prompt:
     generation: Generation
 
 
+PromptFor = Callable[[ResolvedAdapter], Awaitable[Prompt]]
+"""The same chat as a version's own template asks it. Raises InvalidRequestError."""
+
+
 @dataclass
 class InferenceSession:
     """Made for one request that the limits have admitted; `pieces` is iterated once. `headers` are
@@ -87,6 +91,7 @@ class InferenceSession:
     asked_tier: str | None = None  # by the client
     shadow: ShadowTarget | None = None  # on which it is run once more, when it has been answered
     answer: Answer | None = None  # if it is compared
+    prompt_for: PromptFor | None = None  # of a chat, which another version may ask otherwise
     limited: bool = True  # by what plan and key allow in a minute, and at once
     headers: dict[str, str] = field(default_factory=dict)
     id: str = ""

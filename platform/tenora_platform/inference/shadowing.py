@@ -51,6 +51,9 @@ async def _run(session: InferenceSession, target: ShadowTarget, answer: Answer) 
     found, error = Answer(), None
     copy = _copy_of(session, target, found)
     try:
+        if session.prompt_for is not None and _asks_otherwise(session, target):
+            own = await session.prompt_for(target.adapter)
+            copy = dataclasses.replace(copy, prompts=[own])
         async with contextlib.aclosing(copy.pieces()) as pieces:
             async for _ in pieces:
                 continue
@@ -63,6 +66,12 @@ async def _run(session: InferenceSession, target: ShadowTarget, answer: Answer) 
     async with state.db.tenant_session(tenant.tenant_id) as database:
         database.add(row)
     return "answered" if error is None else "failed"
+
+
+def _asks_otherwise(session: InferenceSession, target: ShadowTarget) -> bool:
+    """Whether one of the two has a chat template of its own."""
+    adapter = session.resolved.adapter
+    return target.adapter.has_chat_template or (adapter is not None and adapter.has_chat_template)
 
 
 def _copy_of(session: InferenceSession, target: ShadowTarget, answer: Answer) -> InferenceSession:

@@ -5,6 +5,7 @@ rendering, so that what a tenant's template does, it does to itself alone. Run a
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import signal
 import socket
@@ -26,28 +27,33 @@ FDS = 2
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is rendered. `is_open`: up to the end of the last message, which is left open."""
+    """What is rendered. `is_open`: up to the end of the last message, which is left open.
+    `compiled` is what an Answer said of the same source."""
 
     source: str
     special_tokens: dict[str, str]
     messages: list[dict[str, Any]]
     arguments: dict[str, Any]
     is_open: bool
+    compiled: bytes | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The text, or why there is none."""
+    """The text, or why there is none; and the compiled source, unless the Question had it."""
 
     text: str | None = None
     error: str | None = None
+    compiled: bytes | None = None
 
 
 def answer(question: Question) -> Answer:
     """Renders in this process."""
     try:
-        template = ChatTemplate(question.source, question.special_tokens)
+        known = None if question.compiled is None else marshal.loads(question.compiled)
+        template = ChatTemplate(question.source, question.special_tokens, known)
+        compiled = marshal.dumps(template.code) if known is None else None
         render = template.render_open if question.is_open else template.render
-        return Answer(text=render(question.messages, **question.arguments))
+        return Answer(text=render(question.messages, **question.arguments), compiled=compiled)
     except EngineError as error:
         return Answer(error=str(error))
     except (MemoryError, RecursionError) as error:

@@ -1,5 +1,5 @@
-"""Renderer: has chat templates that came with adapters rendered in processes apart. Knows no tenant
-and no adapter."""
+"""Renderer: has chat templates that came with adapters rendered in processes apart, and keeps what
+compiling them gave, unread, for the next process. Knows no tenant and no adapter."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ TIME_S = 5.0
 _START_S = 60.0
 _ANSWER_BYTES_MAX = 16 * 1024**2
 _PARAM = "messages"
+COMPILED_KEPT, COMPILED_BYTES_MAX = 64, 512 * 1024
+"""Templates whose compiled code is kept; larger code is compiled anew each time."""
 
 
 class Renderer:
@@ -37,10 +40,38 @@ class Renderer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._compiled: OrderedDict[str, bytes] = OrderedDict()
 
-    def render(self, question: Question) -> str:
-        """Blocks. Raises InvalidRequestError in the template's words, and where it takes more than
-        it may."""
+    def render(self, question: Question, owner: str | None = None) -> str:
+        """Blocks. `owner` is whose template it is: what it compiled to is given to processes for
+        the same owner alone, because it could be anything. Raises InvalidRequestError in the
+        template's words, and where it takes more than it may."""
+        known = self._known(owner)
+        answer = self._answer(msgspec.structs.replace(question, compiled=known))
+        if answer.text is None:
+            raise InvalidRequestError(
+                f"the adapter's own chat template could not be rendered: {answer.error}", _PARAM
+            )
+        if known is None and owner is not None and answer.compiled is not None:
+            self._keep(owner, answer.compiled)
+        return answer.text
+
+    def _known(self, owner: str | None) -> bytes | None:
+        with self._lock:
+            if owner is None or owner not in self._compiled:
+                return None
+            self._compiled.move_to_end(owner)
+            return self._compiled[owner]
+
+    def _keep(self, owner: str, compiled: bytes) -> None:
+        if len(compiled) > COMPILED_BYTES_MAX:
+            return
+        with self._lock:
+            self._compiled[owner] = compiled
+            if len(self._compiled) > COMPILED_KEPT:
+                self._compiled.popitem(last=False)
+
+    def _answer(self, question: Question) -> Answer:
         reader, writer = os.pipe()
         with os.fdopen(reader, "rb", buffering=0) as answers:
             with os.fdopen(writer, "wb"), tempfile.TemporaryFile() as asked:
@@ -49,14 +80,9 @@ class Renderer:
                 self._ask([asked.fileno(), writer])
             raw = _read(answers.fileno())
         try:
-            answer = msgspec.msgpack.decode(raw, type=Answer)
+            return msgspec.msgpack.decode(raw, type=Answer)
         except msgspec.DecodeError:
-            answer = Answer(error="it takes more time or memory than a template may")
-        if answer.text is None:
-            raise InvalidRequestError(
-                f"the adapter's own chat template could not be rendered: {answer.error}", _PARAM
-            )
-        return answer.text
+            return Answer(error="it takes more time or memory than a template may")
 
     def _ask(self, fds: Sequence[int]) -> None:
         with self._lock:
@@ -122,11 +148,13 @@ def _read(fd: int) -> bytes:
 
 @dataclass(frozen=True)
 class AdapterTemplate:
-    """A template that came with an adapter, in the place of the base model's own."""
+    """A template that came with an adapter, in the place of the base model's own. `version_id`: of
+    which, where it is a version's by now."""
 
     renderer: Renderer
     source: str
     special_tokens: Mapping[str, str]
+    version_id: str | None = None
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str:
         """As ChatTemplate's."""
@@ -144,6 +172,6 @@ class AdapterTemplate:
         is_open: bool,
     ) -> str:
         plain = [dict(message) for message in messages]
-        return self.renderer.render(
-            Question(self.source, dict(self.special_tokens), plain, dict(arguments), is_open)
-        )
+        tokens = dict(self.special_tokens)
+        question = Question(self.source, tokens, plain, dict(arguments), is_open)
+        return self.renderer.render(question, self.version_id)

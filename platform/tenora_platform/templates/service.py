@@ -59,7 +59,7 @@ class ChatTemplates:
             if source is None:
                 return None
             self._keep(version_id, source)
-        return AdapterTemplate(self._renderer, source, text.special_tokens)
+        return AdapterTemplate(self._renderer, source, text.special_tokens, version_id)
 
     def _keep(self, version_id: str, source: str) -> None:
         self._kept[version_id] = source
