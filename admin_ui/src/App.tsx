@@ -12,6 +12,7 @@ import { LiveProvider } from "./live/context";
 import { routesOf } from "./routes";
 import { NoPlacePage } from "./signin/NoPlacePage";
 import { SignInPage } from "./signin/SignInPage";
+import { UploadsProvider } from "./tenant/upload/context";
 
 export function App() {
   const { session } = useSession();
@@ -25,18 +26,20 @@ export function App() {
   const opened = routesOf(session.place);
   return (
     <LiveProvider>
-      <Shell>
-        <PageBoundary>
-          <Suspense fallback={<TableSkeleton />}>
-            <Routes>
-              {opened.map(({ path, page: Page }) => (
-                <Route key={path} path={path} element={<Page />} />
-              ))}
-              {opened[0] && <Route path="*" element={<Navigate to={opened[0].path} replace />} />}
-            </Routes>
-          </Suspense>
-        </PageBoundary>
-      </Shell>
+      <UploadsProvider>
+        <Shell>
+          <PageBoundary>
+            <Suspense fallback={<TableSkeleton />}>
+              <Routes>
+                {opened.map(({ path, page: Page }) => (
+                  <Route key={path} path={path} element={<Page />} />
+                ))}
+                {opened[0] && <Route path="*" element={<Navigate to={opened[0].path} replace />} />}
+              </Routes>
+            </Suspense>
+          </PageBoundary>
+        </Shell>
+      </UploadsProvider>
     </LiveProvider>
   );
 }

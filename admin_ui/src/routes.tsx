@@ -62,6 +62,8 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: SERVE,
       Icon: IconStack2,
     }),
+    page("/adapters/:name", "Adapter", ["adapters"], () => import("./tenant/adapter/Page")),
+    page("/adapters/:name/report", "Report", ["adapters"], () => import("./tenant/adapter/Page")),
     page(
       "/adapters/:name/rollout",
       "Roll-out",

@@ -309,6 +309,7 @@ async def test_preflight_says_what_it_takes(api: Api, tenant: TestTenant) -> Non
     path = "/v1/adapters/later/versions/1/report"
     report = (await api.call(tenant.key, "GET", path)).json()
     assert found["storage"] == report["storage"]
+    assert len(found["storage"]["amount"].partition(".")[2]) == 12  # no 0E-12
     parts["weights_bytes"] = (None, str(api.state.settings.max_upload + 1))
     refused = await api.call(tenant.key, "POST", "/v1/adapters/preflight", files=parts)
     assert (refused.status_code, refused.json()["error"]["param"]) == (413, "weights")

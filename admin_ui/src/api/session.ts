@@ -22,6 +22,8 @@ export interface Place {
   name: string | null;
   /** Scopes, on the operator's side roles. */
   may: string[];
+  /** Of these what may be changed, too. */
+  changes: string[];
 }
 
 export interface Session {
@@ -44,7 +46,13 @@ export function credentialsOf(session: Session | null): Credentials {
 export function sessionOf(view: Schemas["SessionView"], wanted: string | null): Session {
   const places = view.tenants.map(placeOf);
   if (view.operator_role !== null)
-    places.push({ role: "admin", tenant: null, name: null, may: [view.operator_role] });
+    places.push({
+      role: "admin",
+      tenant: null,
+      name: null,
+      may: [view.operator_role],
+      changes: [view.operator_role],
+    });
   if (view.type === "admin_key" && view.operator_role === "metrics")
     throw new Error("This key reads metrics only; there is nothing here for it.");
   const key = view.type === "api_key" ? "tn_" : "tna_";
@@ -65,7 +73,7 @@ function placeOf(tenant: Schemas["SessionTenant"]): Place {
     (scope) => scope !== "inference" || tenant.scopes.includes(scope),
   );
   if (tenant.role === "owner") may.push("people");
-  return { role: "tenant", tenant: tenant.id, name: tenant.name, may };
+  return { role: "tenant", tenant: tenant.id, name: tenant.name, may, changes: tenant.scopes };
 }
 
 export function placeId(place: Place): string {

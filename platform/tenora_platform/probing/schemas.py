@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, PlainSerializer, StringConstraints
 
 from tenora_platform.intake.report import LayerPicture, Problem
 from tenora_platform.probing.prompts import PROMPT_CHARACTERS_MAX, PROMPTS_MAX
@@ -46,6 +46,11 @@ class Sample(BaseModel):
     @property
     def same(self) -> bool:
         return self.base_answer == self.answer
+
+
+def plain(amount: Decimal) -> str:
+    """As amounts are written everywhere: all twelve decimals, no exponent."""
+    return f"{amount:.12f}"
 
 
 class Load(BaseModel):
@@ -88,7 +93,7 @@ class StorageCost(BaseModel):
 
     bytes: int
     kb_hours: int
-    amount: Decimal
+    amount: Annotated[Decimal, PlainSerializer(plain, return_type=str)]
     currency: str
     price_version: str
 

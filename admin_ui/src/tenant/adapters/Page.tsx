@@ -1,215 +1,239 @@
-/** A tenant's adapters: what there is, in which state, and the ways in and out. */
+/** A tenant's adapters: what each name serves now, its traffic and cost, where its bytes are. */
 
-import {
-  ActionIcon,
-  Badge,
-  Button,
-  Card,
-  Group,
-  Menu,
-  Table,
-  Text,
-  UnstyledButton,
-} from "@mantine/core";
-import { useDisclosure } from "@mantine/hooks";
-import { notifications } from "@mantine/notifications";
-import { IconDots, IconMessages, IconStack2, IconTrash, IconUpload } from "@tabler/icons-react";
-import { useState } from "react";
-import { Link } from "react-router";
-import { ConfirmModal } from "../../components/ConfirmModal";
-import { Copyable } from "../../components/Copyable";
-import { formatBytes, shortDigest } from "../../components/format";
+import { Anchor, Badge, Box, Button, Group, Text, TextInput } from "@mantine/core";
+import { useDebouncedValue } from "@mantine/hooks";
+import { IconSearch, IconStack2, IconUpload } from "@tabler/icons-react";
+import { useCallback, useEffect, useMemo, useState } from "react";
+import { Link, useNavigate } from "react-router";
+import { type Column, DataTable } from "../../components/DataTable";
+import { formatBytes, formatCompact, formatCount } from "../../components/format";
+import { Money } from "../../components/Money";
 import { PageHeader } from "../../components/PageHeader";
+import { useParam } from "../../components/SidePanel";
+import { Sparkline } from "../../components/Sparkline";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
-import { AdapterDrawer } from "./AdapterDrawer";
-import { type Adapter, type DeleteTarget, useAdapters, useDelete } from "./queries";
-import { StateBadge } from "./StateBadge";
-import { UploadModal } from "./UploadModal";
+import { useMayUpload, useUploads } from "../upload/context";
+import { type Adapter, notServing, servesText, standing, tierOf } from "./model";
+import { useAdapterPages } from "./queries";
+import { TierBadge } from "./StateBadge";
 
-export default function Page() {
-  const adapters = useAdapters();
-  const [uploading, upload] = useDisclosure();
-  const [opened, setOpened] = useState<string | null>(null);
-  const [doomed, setDoomed] = useState<DeleteTarget | null>(null);
-  const shown = adapters.data?.find((adapter) => adapter.name === opened) ?? null;
+const DEFAULT_SORT = "-created";
+
+export default function AdaptersPage() {
+  const uploads = useUploads();
+  const mayUpload = useMayUpload();
+  const navigate = useNavigate();
+  const [q, setQ] = useSearchText();
+  const [sort, setSort] = useParam("sort");
+  const pages = useAdapterPages(q.settled, sort ?? DEFAULT_SORT);
+  const { fetchNextPage } = pages;
+  const more = useCallback(() => void fetchNextPage(), [fetchNextPage]);
+  const rows = useMemo(() => pages.data?.pages.flatMap(({ data }) => data) ?? [], [pages.data]);
+  const total = pages.data?.pages[0]?.total;
+  const isEmpty = total === 0 && q.settled === "";
+  const columns = useMemo(() => COLUMNS.filter((column) => isShown(column, rows)), [rows]);
+  const upload = mayUpload && (
+    <Button leftSection={<IconUpload size={16} />} onClick={() => uploads.choose()}>
+      Upload
+    </Button>
+  );
 
   return (
     <>
       <PageHeader
         title="Adapters"
-        description="LoRA adapters served from one base model. Call one by its name in the field model of a request."
-        action={
-          <Button leftSection={<IconUpload size={16} />} onClick={upload.open}>
-            Upload
-          </Button>
-        }
+        description="LoRA adapters served from one base model. A request calls one by its name, in the field model."
+        action={upload}
       />
-      {adapters.isPending && <TableSkeleton />}
-      {adapters.error && !adapters.data && (
-        <ErrorState error={adapters.error} onRetry={() => adapters.refetch()} />
+      {pages.isPending && <TableSkeleton />}
+      {pages.error && !pages.data && (
+        <ErrorState error={pages.error} onRetry={() => pages.refetch()} />
       )}
-      {adapters.data?.length === 0 && (
-        <EmptyState
-          icon={<IconStack2 size={24} />}
-          title="No adapters yet"
-          action={
-            <Button variant="light" onClick={upload.open}>
-              Upload the first one
-            </Button>
-          }
-        >
+      {isEmpty && (
+        <EmptyState icon={<IconStack2 size={24} />} title="No adapters yet" action={upload}>
           Train one with PEFT on the base model, then upload the folder it saves. Until then the
           base model answers in the playground.
         </EmptyState>
       )}
-      {adapters.data && adapters.data.length > 0 && (
-        <AdapterTable adapters={adapters.data} onOpen={setOpened} onDelete={setDoomed} />
+      {pages.data && !isEmpty && (
+        <>
+          <Group mb="sm" gap="md">
+            <TextInput
+              aria-label="Find adapters"
+              placeholder="Name or digest"
+              leftSection={<IconSearch size={16} />}
+              value={q.text}
+              onChange={(event) => setQ(event.currentTarget.value)}
+              w={{ base: "100%", xs: 280 }}
+            />
+            <Text size="sm" c="dimmed" role="status" className="numbers">
+              {total === undefined
+                ? ""
+                : `${formatCount(total)} ${total === 1 ? "adapter" : "adapters"}`}
+            </Text>
+          </Group>
+          <DataTable
+            label="Adapters"
+            columns={columns}
+            rows={rows}
+            rowKey={({ id }) => id}
+            total={total}
+            sort={sort ?? DEFAULT_SORT}
+            onSort={setSort}
+            hasMore={pages.hasNextPage}
+            isLoadingMore={pages.isFetchingNextPage}
+            onMore={more}
+            onRow={({ name }) => navigate(pathOf(name))}
+            rowHeight={56}
+            minWidth={900}
+          />
+          {total === 0 && (
+            <Text c="dimmed" ta="center" mt="lg">
+              No adapter has “{q.settled}” in its name or digest.
+            </Text>
+          )}
+        </>
       )}
-      <UploadModal opened={uploading} onClose={upload.close} />
-      <AdapterDrawer adapter={shown} onClose={() => setOpened(null)} onDelete={setDoomed} />
-      <DeleteModal target={doomed} onClose={() => setDoomed(null)} />
     </>
   );
 }
 
-interface AdapterTableProps {
-  adapters: Adapter[];
-  onOpen: (name: string) => void;
-  onDelete: (target: DeleteTarget) => void;
+export function pathOf(name: string): string {
+  return `/adapters/${encodeURIComponent(name)}`;
 }
 
-function AdapterTable({ adapters, onOpen, onDelete }: AdapterTableProps) {
-  return (
-    <Card p={0}>
-      <Table.ScrollContainer minWidth={780} type="native">
-        <Table highlightOnHover aria-label="Adapters">
-          <Table.Thead>
-            <Table.Tr>
-              <Table.Th>Name</Table.Th>
-              <Table.Th>State</Table.Th>
-              <Table.Th ta="right">Rank</Table.Th>
-              <Table.Th>Modules</Table.Th>
-              <Table.Th ta="right">Size</Table.Th>
-              <Table.Th>Digest</Table.Th>
-              <Table.Th w={56} aria-label="Actions" />
-            </Table.Tr>
-          </Table.Thead>
-          <Table.Tbody>
-            {adapters.map((adapter) => (
-              <AdapterRow
-                key={adapter.id}
-                adapter={adapter}
-                onOpen={() => onOpen(adapter.name)}
-                onDelete={() => onDelete({ name: adapter.name, version: null })}
+/** What is typed, and what is looked for once the typing has settled; the address keeps it. */
+function useSearchText(): [{ text: string; settled: string }, (text: string) => void] {
+  const [kept, keep] = useParam("q");
+  const [text, setText] = useState(kept ?? "");
+  const [settled] = useDebouncedValue(text.trim(), 200);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: when the typing has settled, no sooner
+  useEffect(() => {
+    if (settled !== (kept ?? "")) keep(settled || null);
+  }, [settled]);
+  return [{ text, settled }, setText];
+}
+
+const USAGE_COLUMNS = ["requests", "tokens", "cost"];
+
+/** Without the scope nothing is told of usage, so there is nothing to show. */
+function isShown({ key }: Column<Adapter>, rows: readonly Adapter[]): boolean {
+  return !USAGE_COLUMNS.includes(key) || rows.length === 0 || rows.some(({ traffic }) => traffic);
+}
+
+const COLUMNS: readonly Column<Adapter>[] = [
+  { key: "name", header: "Name", sort: "name", cell: (adapter) => <Name adapter={adapter} /> },
+  { key: "serves", header: "Serves now", cell: (adapter) => <Serves adapter={adapter} /> },
+  {
+    key: "requests",
+    header: "Requests, 24 h",
+    sort: "-requests",
+    align: "right",
+    width: 170,
+    cell: ({ name, traffic }) =>
+      traffic && (
+        <Group gap="xs" wrap="nowrap" justify="flex-end">
+          {traffic.requests > 0 && (
+            <Box w={72} c="teal" visibleFrom="sm">
+              <Sparkline
+                values={traffic.requests_by_hour}
+                label={`Requests of ${name} by hour`}
+                height={22}
               />
-            ))}
-          </Table.Tbody>
-        </Table>
-      </Table.ScrollContainer>
-    </Card>
+            </Box>
+          )}
+          <Text size="sm" className="numbers">
+            {formatCount(traffic.requests)}
+          </Text>
+        </Group>
+      ),
+  },
+  {
+    key: "tokens",
+    header: "Tokens, 24 h",
+    align: "right",
+    cell: ({ traffic }) =>
+      traffic && (
+        <Text
+          size="sm"
+          className="numbers"
+          title={`${formatCount(traffic.prompt_tokens)} in, ${formatCount(traffic.output_tokens)} out`}
+        >
+          {formatCompact(traffic.prompt_tokens + traffic.output_tokens)}
+        </Text>
+      ),
+  },
+  {
+    key: "cost",
+    header: "Cost this month",
+    sort: "-cost",
+    align: "right",
+    cell: ({ month_costs }) => month_costs && <Money of={month_costs} />,
+  },
+  { key: "tier", header: "Where", cell: (adapter) => <TierBadge tier={tierOf(adapter)} /> },
+  {
+    key: "rank",
+    header: "Rank",
+    align: "right",
+    cell: ({ serving, rank }) => serving.versions[0]?.rank ?? rank ?? "–",
+  },
+  {
+    key: "size",
+    header: "Size",
+    align: "right",
+    cell: ({ serving, bytes }) => (
+      <Text size="sm" className="numbers" style={{ whiteSpace: "nowrap" }}>
+        {formatBytes(serving.versions[0]?.bytes ?? bytes)}
+      </Text>
+    ),
+  },
+];
+
+function Name({ adapter }: { adapter: Adapter }) {
+  const { name, versions } = adapter;
+  return (
+    <>
+      <Anchor component={Link} to={pathOf(name)} fw={550} size="sm">
+        {name}
+      </Anchor>
+      <Text size="xs" c="dimmed">
+        {versions.length === 1 ? "1 version" : `${formatCount(versions.length)} versions`}
+      </Text>
+    </>
   );
 }
 
-interface AdapterRowProps {
-  adapter: Adapter;
-  onOpen: () => void;
-  onDelete: () => void;
-}
-
-function AdapterRow({ adapter, onOpen, onDelete }: AdapterRowProps) {
-  const { name, version, state, rank, digest } = adapter;
+/** What answers; what was uploaded after it and does not is a footnote. */
+function Serves({ adapter }: { adapter: Adapter }) {
+  const { word, color } = standing(adapter);
+  const waits = notServing(adapter);
   return (
-    <Table.Tr>
-      <Table.Td>
-        <UnstyledButton onClick={onOpen}>
-          <Text fw={550} size="sm" c="var(--mantine-color-anchor)">
-            {name}
-          </Text>
-          <Text size="xs" c="dimmed">
-            version {version}
-          </Text>
-        </UnstyledButton>
-      </Table.Td>
-      <Table.Td>
-        <StateBadge state={state} />
-      </Table.Td>
-      <Table.Td ta="right">{rank ?? "–"}</Table.Td>
-      <Table.Td>
-        <Modules names={adapter.target_modules} />
-      </Table.Td>
-      <Table.Td ta="right" style={{ whiteSpace: "nowrap" }}>
-        {formatBytes(adapter.bytes)}
-      </Table.Td>
-      <Table.Td>
-        {digest ? <Copyable value={digest} shown={shortDigest(digest)} label="digest" /> : "–"}
-      </Table.Td>
-      <Table.Td>
-        <Menu position="bottom-end">
-          <Menu.Target>
-            <ActionIcon variant="subtle" color="gray" aria-label={`Actions for ${name}`}>
-              <IconDots size={18} />
-            </ActionIcon>
-          </Menu.Target>
-          <Menu.Dropdown>
-            <Menu.Item
-              component={Link}
-              to={`/playground?left=${encodeURIComponent(name)}`}
-              leftSection={<IconMessages size={16} />}
-              disabled={state !== "active"}
-            >
-              Try in the playground
-            </Menu.Item>
-            <Menu.Item color="red" leftSection={<IconTrash size={16} />} onClick={onDelete}>
-              Delete
-            </Menu.Item>
-          </Menu.Dropdown>
-        </Menu>
-      </Table.Td>
-    </Table.Tr>
-  );
-}
-
-const MODULES_SHOWN = 3;
-
-function Modules({ names }: { names: string[] | null }) {
-  if (!names || names.length === 0) return <>–</>;
-  const rest = names.slice(MODULES_SHOWN);
-  return (
-    <Group gap={4} title={names.join(", ")}>
-      {names.slice(0, MODULES_SHOWN).map((name) => (
-        <Badge key={name} color="gray">
-          {name}
+    <>
+      <Group gap={6} wrap="nowrap">
+        <Badge color={color} miw="max-content">
+          {word}
         </Badge>
-      ))}
-      {rest.length > 0 && (
+        {adapter.serving.versions.length > 0 && (
+          <Text size="sm" className="numbers" truncate>
+            {servesText(adapter)}
+            {adapter.serving.alias && (
+              <Text span size="xs" c="dimmed">
+                {" "}
+                by @{adapter.serving.alias}
+              </Text>
+            )}
+          </Text>
+        )}
+      </Group>
+      {waits.length > 0 && adapter.serving.versions.length > 0 && (
         <Text size="xs" c="dimmed">
-          +{rest.length}
+          {waits
+            .slice(0, 2)
+            .map(({ version, state }) => `v${version} ${state}`)
+            .join(", ")}
+          {waits.length > 2 && `, ${waits.length - 2} more`}
         </Text>
       )}
-    </Group>
-  );
-}
-
-function DeleteModal({ target, onClose }: { target: DeleteTarget | null; onClose: () => void }) {
-  const remove = useDelete(() => {
-    onClose();
-    notifications.show({ color: "teal", message: "Deleted. Its memory is given back." });
-  });
-  const what = target?.version == null ? target?.name : `${target.name}@${target.version}`;
-  return (
-    <ConfirmModal
-      opened={target !== null}
-      title={`Delete ${what ?? ""}?`}
-      confirm="Delete"
-      busy={remove.isPending}
-      error={remove.error}
-      onConfirm={() => target && remove.mutate(target)}
-      onClose={() => {
-        remove.reset();
-        onClose();
-      }}
-    >
-      Requests in flight finish; new ones get 404. This cannot be undone.
-    </ConfirmModal>
+    </>
   );
 }

@@ -1,11 +1,11 @@
 import { Badge, Loader, Tooltip } from "@mantine/core";
-import { isPending, type VersionState } from "./queries";
+import { isPending, type Tier, type VersionState } from "./model";
 
 const STATES: Record<VersionState, { color: string; meaning: string }> = {
   quarantined: { color: "gray", meaning: "Stored, waiting to be checked" },
   validating: { color: "blue", meaning: "Being checked against the base model" },
   active: { color: "teal", meaning: "Ready: requests may use it" },
-  rejected: { color: "red", meaning: "Not usable; open it to see the reasons" },
+  rejected: { color: "red", meaning: "Not usable; its report says why" },
   deprecated: { color: "yellow", meaning: "Still served, no longer recommended" },
   revoked: { color: "gray", meaning: "Deleted: requests get 404" },
 };
@@ -16,9 +16,33 @@ export function StateBadge({ state }: { state: VersionState }) {
     <Tooltip label={meaning}>
       <Badge
         color={color}
+        miw="max-content"
         leftSection={isPending(state) ? <Loader size={10} color={color} /> : undefined}
       >
         {state}
+      </Badge>
+    </Tooltip>
+  );
+}
+
+const TIERS: Record<Tier, { color: string; name: string; meaning: string }> = {
+  device: { color: "teal", name: "device", meaning: "On the device: requests start at once" },
+  host: { color: "blue", name: "host", meaning: "In host memory: copied to the device first" },
+  shared: { color: "grape", name: "shared", meaning: "In the shared cache: loaded from there" },
+  store: { color: "gray", name: "store", meaning: "In the object store: a cold load comes first" },
+};
+
+export function tierMeaning(tier: Tier): string {
+  return TIERS[tier].meaning;
+}
+
+export function TierBadge({ tier }: { tier: Tier | null }) {
+  if (tier === null) return <span>–</span>;
+  const { color, name, meaning } = TIERS[tier];
+  return (
+    <Tooltip label={meaning}>
+      <Badge color={color} variant="dot" miw="max-content">
+        {name}
       </Badge>
     </Tooltip>
   );

@@ -1,81 +1,30 @@
-/** What the adapters page asks the API for. */
+/** What the list of adapters asks the server for: a page after the other, searched and sorted there. */
 
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import type { FetchClient, Schemas } from "../../api/client";
+import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
+import { required } from "../../api/client";
 import { useApi } from "../../api/context";
+import { isPending } from "./model";
 
-export type Adapter = Schemas["Adapter"];
-export type AdapterVersion = Schemas["AdapterVersion"];
-export type VersionState = AdapterVersion["state"];
+const PAGE = 50;
+const POLL_MS = 2_000;
 
-const PAGE = 100;
-const POLL_MS = 1000;
-
-export function isPending(state: VersionState): boolean {
-  return state === "quarantined" || state === "validating";
-}
-
-async function listAll(client: FetchClient): Promise<Adapter[]> {
-  const all: Adapter[] = [];
-  let after: string | undefined;
-  for (;;) {
-    const { data } = await client.GET("/v1/adapters", {
-      params: { query: { limit: PAGE, after } },
-    });
-    if (data === undefined) return all;
-    all.push(...data.data);
-    if (!data.has_more || data.last_id === null) return all;
-    after = data.last_id;
-  }
-}
-
-/** All adapters, asked for again each second while one of them is still being checked. */
-export function useAdapters() {
+export function useAdapterPages(q: string, sort: string) {
   const { client } = useApi();
-  return useQuery({
-    queryKey: ["adapters"],
-    queryFn: () => listAll(client),
+  return useInfiniteQuery({
+    queryKey: ["get", "/v1/adapters", "pages", q, sort],
+    initialPageParam: undefined as string | undefined,
+    queryFn: async ({ pageParam, signal }) => {
+      const query = { q: q || undefined, sort, after: pageParam, limit: PAGE };
+      const { data } = await client.GET("/v1/adapters", { params: { query }, signal });
+      return required(data);
+    },
+    getNextPageParam: ({ has_more, last_id }) => (has_more ? (last_id ?? undefined) : undefined),
+    placeholderData: keepPreviousData,
     refetchInterval: ({ state }) =>
-      state.data?.some((adapter) => isPending(adapter.state)) ? POLL_MS : false,
-  });
-}
-
-/** One version, asked for again until the server has decided about it. */
-export function useVersion(name: string, version: number | null) {
-  const { client } = useApi();
-  return useQuery({
-    queryKey: ["adapters", name, version],
-    enabled: version !== null,
-    queryFn: async () => {
-      const { data } = await client.GET("/v1/adapters/{name}/versions/{version}", {
-        params: { path: { name, version: version ?? 0 } },
-      });
-      return data;
-    },
-    refetchInterval: ({ state }) => (state.data && !isPending(state.data.state) ? false : POLL_MS),
-  });
-}
-
-export interface DeleteTarget {
-  name: string;
-  version: number | null; // null: the adapter with all its versions
-}
-
-export function useDelete(onDone: () => void) {
-  const { client } = useApi();
-  const queries = useQueryClient();
-  return useMutation({
-    mutationFn: async ({ name, version }: DeleteTarget) => {
-      if (version === null)
-        await client.DELETE("/v1/adapters/{name}", { params: { path: { name } } });
-      else
-        await client.DELETE("/v1/adapters/{name}/versions/{version}", {
-          params: { path: { name, version } },
-        });
-    },
-    onSuccess: async () => {
-      onDone();
-      await queries.invalidateQueries({ queryKey: ["adapters"] });
-    },
+      state.data?.pages.some(({ data }) =>
+        data.some(({ versions }) => versions.some((version) => isPending(version.state))),
+      )
+        ? POLL_MS
+        : false,
   });
 }
