@@ -8,6 +8,7 @@ import {
   IconFileInvoice,
   IconKey,
   IconLayoutDashboard,
+  IconLayoutGrid,
   IconListSearch,
   IconMessages,
   IconStack2,
@@ -16,6 +17,7 @@ import {
   IconUsersGroup,
   type TablerIcon,
 } from "@tabler/icons-react";
+
 import { type ComponentType, type LazyExoticComponent, lazy } from "react";
 import type { Place, Role } from "./api/session";
 
@@ -115,6 +117,10 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     page("/operator/service", "Service", READERS, () => import("./operator/service/Page"), {
       group: RUN,
       Icon: IconClockCheck,
+    }),
+    page("/operator/memory", "Memory", READERS, () => import("./operator/memory/Page"), {
+      group: RUN,
+      Icon: IconLayoutGrid,
     }),
     page("/operator/engine", "Engine", READERS, () => import("./operator/engine/Page"), {
       group: RUN,

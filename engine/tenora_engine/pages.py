@@ -10,8 +10,11 @@ import msgspec
 from tenora_engine.events import AdapterResidency
 from tenora_engine.request import AdapterRef, Tenant
 
-TakenBy = Literal["anyone", "own", "own_limit", "own_partition", "above_guarantee", "above_limit"]
-"""Why the one who needs a page may take this one: nobody has a share of the arena; it is its own;
+TakenBy = Literal[
+    "anyone", "common", "own", "own_limit", "own_partition", "above_guarantee", "above_limit"
+]
+"""Why the one who needs a page may take this one: nobody has a share of the arena; neither of
+the two has one, and they live on the rest together; it is its own;
 it holds its maximum and takes from itself; strict isolation; the holder has more than is guaranteed
 to it; the holder has more than its maximum."""
 

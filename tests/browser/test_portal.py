@@ -112,7 +112,9 @@ def test_operator_sees_tenants_and_the_page_pool(page: Page, portal: PortalUnder
     assert [model["parent"] for model in models] == [None]
 
     page.get_by_role("link", name="Engine").click()
-    expect(page.get_by_role("img", name=re.compile("^Page pool: "))).to_be_visible()
+    expect(page.get_by_role("heading", name="Engine")).to_be_visible()
+    page.get_by_role("link", name="Memory").click()
+    expect(page.get_by_role("application", name=re.compile("^Page arena: "))).to_be_visible()
     pool = portal.admin("GET", "/admin/v1/engine")["replicas"][0]["pool"]
     kinds = ("live", "cached", "adapter", "free")
     shown = [page.get_by_test_id(f"pages-{kind}").inner_text() for kind in kinds]

@@ -4929,7 +4929,7 @@ export interface components {
              * Taken By
              * @enum {string}
              */
-            taken_by: "anyone" | "own" | "own_limit" | "own_partition" | "above_guarantee" | "above_limit";
+            taken_by: "anyone" | "common" | "own" | "own_limit" | "own_partition" | "above_guarantee" | "above_limit";
             /** Tenant */
             tenant: string | null;
             /** Tenant Id */

@@ -14,6 +14,7 @@ const PATHS: Record<string, readonly string[]> = {
   invoices: ["/invoices", "/ledger", "/balances"],
   keys: ["api_keys"],
   admin_keys: ["/admin_keys"],
+  memory: ["/engine/pages", "/engine/adapters"],
   ledger: ["/ledger", "/balances"],
   events: ["/v1/events", "/events"],
   settings: ["/settings", "/billing_profile", "/v1/me"],

@@ -151,7 +151,9 @@ class _Course:
         if not self._partitions.has_tenants:
             return "anyone"
         if sources is None:
-            return "own" if source is self._own else "above_guarantee"
+            if source is not self._own:
+                return "above_guarantee"
+            return "common" if self._partitions.is_common(source) else "own"
         if self._beyond(source, source.max_pages):
             return "above_limit"
         return "own_limit"

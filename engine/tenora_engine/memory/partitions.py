@@ -205,6 +205,10 @@ class Partitions(Generic[ItemT]):
         self._recount_promises()
         self._pool.note_change(partition)
 
+    def is_common(self, partition: Partition[ItemT]) -> bool:
+        """Whether it is that of all tenants without shares."""
+        return partition is self._common
+
     def most_pages(self, partition: Partition[ItemT]) -> int:
         """What one sequence can have of it at most, when nothing else runs."""
         own = partition.pinned_pages

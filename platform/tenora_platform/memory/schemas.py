@@ -68,7 +68,7 @@ class Departure(BaseModel):
     visits: int
     wanted: bool
     taken_by: Literal[
-        "anyone", "own", "own_limit", "own_partition", "above_guarantee", "above_limit"
+        "anyone", "common", "own", "own_limit", "own_partition", "above_guarantee", "above_limit"
     ]
     reason: str
 

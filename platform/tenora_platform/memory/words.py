@@ -7,6 +7,7 @@ from tenora_engine.pages import Departure
 
 _TAKEN_BY = {
     "anyone": "No tenant has a share of the arena, so anybody may take it.",
+    "common": "Whoever has no share lives on what is left, together with its holder.",
     "own": "It is the asking tenant's own.",
     "own_limit": "The asking tenant holds its maximum, so it takes from itself.",
     "own_partition": "Tenants are strictly apart, so it takes from itself.",

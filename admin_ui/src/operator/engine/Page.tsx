@@ -1,23 +1,13 @@
-/** The engine now: its page pool, what runs and waits, and where the adapters are. */
+/** The engine now: what runs and waits, and what it has counted. Its memory has a page of its own. */
 
-import { Alert, Badge, Card, Group, SimpleGrid, Stack, Table, Text, Title } from "@mantine/core";
+import { Alert, Badge, Card, SimpleGrid, Stack, Text, Title } from "@mantine/core";
 import { IconPlugConnectedX } from "@tabler/icons-react";
 import { type Schemas, withErrors } from "../../api/client";
 import { useApi } from "../../api/context";
-import { Copyable } from "../../components/Copyable";
-import {
-  formatAgo,
-  formatBytes,
-  formatCount,
-  formatMs,
-  shortDigest,
-} from "../../components/format";
+import { formatBytes, formatCount, formatMs } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { Stat } from "../../components/Stat";
 import { ErrorState, TableSkeleton } from "../../components/states";
-import classes from "./Page.module.css";
-import { PoolMap } from "./PoolMap";
-import { KINDS, pagesOf } from "./pages";
 
 const POLL_MS = 1000;
 
@@ -34,7 +24,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Engine"
-        description="One pool of equal pages holds KV cache and adapters. This view is read anew each second."
+        description="What runs and waits, read anew each second, and what the engine has counted since it started."
         action={
           <Badge color={error ? "red" : "teal"} variant="dot" size="lg">
             {error ? "not answering" : "live"}
@@ -83,81 +73,8 @@ function Replica({ replica, single }: { replica: Schemas["ReplicaView"]; single:
           hint={`${formatBytes(pool.total_pages * pool.page_bytes)} of it the page pool`}
         />
       </SimpleGrid>
-      <Pool pool={pool} />
-      <Residency adapters={replica.adapters} pageBytes={pool.page_bytes} />
-      <TenantPages tenants={pool.tenants} queues={replica.queues} />
       <Counters counters={replica.counters} />
     </Stack>
-  );
-}
-
-function Pool({ pool }: { pool: Schemas["PoolView"] }) {
-  const counts = KINDS.map(({ kind, label }) => `${pagesOf(pool, kind)} ${label.toLowerCase()}`);
-  return (
-    <Card>
-      <Group justify="space-between" mb="md">
-        <Title order={2}>Page pool</Title>
-        <Text size="sm" c="dimmed" className="numbers">
-          {formatCount(pool.total_pages)} pages of {formatBytes(pool.page_bytes)}
-        </Text>
-      </Group>
-      <Group gap="xl" mb="md" className={classes.legend}>
-        {KINDS.map(({ kind, label, color }) => (
-          <Group key={kind} gap={8} wrap="nowrap">
-            <span className={classes.swatch} style={{ background: `var(${color})` }} aria-hidden />
-            <Text size="sm">{label}</Text>
-            <Text size="sm" fw={600} className="numbers" data-testid={`pages-${kind}`}>
-              {formatCount(pagesOf(pool, kind))}
-            </Text>
-          </Group>
-        ))}
-      </Group>
-      <PoolMap map={pool.page_map} label={`Page pool: ${counts.join(", ")}`} />
-    </Card>
-  );
-}
-
-interface TenantPagesProps {
-  tenants: Schemas["TenantPages"][];
-  queues: Schemas["QueueView"][];
-}
-
-function TenantPages({ tenants, queues }: TenantPagesProps) {
-  const waiting = new Map(queues.map((queue) => [queue.tenant_id, queue.waiting]));
-  return (
-    <Card>
-      <Title order={2} mb="sm">
-        KV pages by tenant
-      </Title>
-      {tenants.length === 0 ? (
-        <Text size="sm" c="dimmed">
-          No tenant holds a page. Requests fill them; finished prompts stay as cached KV.
-        </Text>
-      ) : (
-        <Table aria-label="KV pages by tenant" horizontalSpacing="xs" verticalSpacing={6}>
-          <Table.Thead>
-            <Table.Tr>
-              <Table.Th>Tenant</Table.Th>
-              <Table.Th ta="right">Live</Table.Th>
-              <Table.Th ta="right">Cached</Table.Th>
-              <Table.Th ta="right">Waiting</Table.Th>
-            </Table.Tr>
-          </Table.Thead>
-          <Table.Tbody>
-            {tenants.map((tenant) => (
-              <Table.Tr key={tenant.namespace}>
-                <Table.Td>{tenant.name ?? shortDigest(tenant.namespace)}</Table.Td>
-                <Table.Td ta="right">{formatCount(tenant.live_kv)}</Table.Td>
-                <Table.Td ta="right">{formatCount(tenant.cached_kv)}</Table.Td>
-                <Table.Td ta="right">
-                  {formatCount(waiting.get(tenant.tenant_id ?? "") ?? 0)}
-                </Table.Td>
-              </Table.Tr>
-            ))}
-          </Table.Tbody>
-        </Table>
-      )}
-    </Card>
   );
 }
 
@@ -179,66 +96,6 @@ function Counters({ counters }: { counters: Record<string, number> }) {
           </div>
         ))}
       </SimpleGrid>
-    </Card>
-  );
-}
-
-interface ResidencyProps {
-  adapters: Schemas["ResidentAdapter"][];
-  pageBytes: number;
-}
-
-function Residency({ adapters, pageBytes }: ResidencyProps) {
-  const nowS = Date.now() / 1000;
-  return (
-    <Card p={0}>
-      <Title order={2} p="lg" pb="xs">
-        Adapters on the device
-      </Title>
-      {adapters.length === 0 ? (
-        <Text size="sm" c="dimmed" px="lg" pb="lg">
-          None is loaded. The first request for an adapter brings it in.
-        </Text>
-      ) : (
-        <Table.ScrollContainer minWidth={640} type="native">
-          <Table aria-label="Adapters on the device">
-            <Table.Thead>
-              <Table.Tr>
-                <Table.Th>Digest</Table.Th>
-                <Table.Th>State</Table.Th>
-                <Table.Th ta="right">Rank</Table.Th>
-                <Table.Th ta="right">Pages</Table.Th>
-                <Table.Th ta="right">Size</Table.Th>
-                <Table.Th ta="right">In use by</Table.Th>
-                <Table.Th ta="right">Last used</Table.Th>
-              </Table.Tr>
-            </Table.Thead>
-            <Table.Tbody>
-              {adapters.map((adapter) => (
-                <Table.Tr key={adapter.digest}>
-                  <Table.Td>
-                    <Copyable
-                      value={adapter.digest}
-                      shown={shortDigest(adapter.digest)}
-                      label="digest"
-                    />
-                  </Table.Td>
-                  <Table.Td>
-                    <Badge color={adapter.state === "resident" ? "teal" : "blue"}>
-                      {adapter.state}
-                    </Badge>
-                  </Table.Td>
-                  <Table.Td ta="right">{adapter.rank}</Table.Td>
-                  <Table.Td ta="right">{formatCount(adapter.pages)}</Table.Td>
-                  <Table.Td ta="right">{formatBytes(adapter.pages * pageBytes)}</Table.Td>
-                  <Table.Td ta="right">{adapter.references}</Table.Td>
-                  <Table.Td ta="right">{formatAgo(adapter.last_used_s, nowS)}</Table.Td>
-                </Table.Tr>
-              ))}
-            </Table.Tbody>
-          </Table>
-        </Table.ScrollContainer>
-      )}
     </Card>
   );
 }

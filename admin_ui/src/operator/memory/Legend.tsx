@@ -1,0 +1,105 @@
+/** What hues and textures mean, for somebody who sees the map for the first time. */
+
+import { Group, Text } from "@mantine/core";
+import type { ReactNode } from "react";
+import { formatCount } from "../../components/format";
+import {
+  AGES,
+  GREY,
+  KINDS,
+  keyOf,
+  type Mode,
+  type Snapshot,
+  sortedShares,
+  tenantLabel,
+} from "./model";
+import classes from "./Page.module.css";
+import { variable } from "./variable";
+
+interface LegendProps {
+  snapshot: Snapshot;
+  mode: Mode;
+  hues: ReadonlyMap<string, number>;
+}
+
+const WORDS: Record<Mode, string> = {
+  kind: "Live KV belongs to requests that run. Cached KV is kept because the same beginning may come again, and goes when room is needed. Adapters are the weights of fine-tunes.",
+  tenant:
+    "The hue says whose a page is: solid while a request uses it, light while it is cached, striped where it holds an adapter, hollow where it is free.",
+  age: "How long nobody has used a page. What is in use has the strongest colour.",
+  next: "What would be given up next if somebody needed room, from 1 on; all else is grey.",
+};
+
+const BY_KIND: Record<string, string> = {
+  live: "--memory-live",
+  cached: "--memory-hue-0",
+  adapter: "--memory-adapter",
+  free: "--memory-outline",
+};
+
+function Key({ hue, kind, children }: { hue: string; kind: string; children: ReactNode }) {
+  return (
+    <Group gap={6} wrap="nowrap">
+      <span
+        className={classes.swatch}
+        data-kind={kind}
+        style={variable("hue", `var(${hue})`)}
+        aria-hidden
+      />
+      <Text size="sm">{children}</Text>
+    </Group>
+  );
+}
+
+export function Legend({ snapshot, mode, hues }: LegendProps) {
+  const { counts } = snapshot.view;
+  const pages: Record<string, number> = {
+    live: counts.live_kv,
+    cached: counts.cached_kv,
+    adapter: counts.adapter,
+    free: counts.free,
+  };
+  return (
+    <div>
+      <Group gap="md" mb={6}>
+        {KINDS.map(({ name, label }) => (
+          <Key
+            key={name}
+            kind={name}
+            hue={mode === "kind" ? (BY_KIND[name] ?? "") : "--memory-hue-10"}
+          >
+            {label}{" "}
+            <Text span fw={600} className="numbers" data-testid={`pages-${name}`}>
+              {formatCount(pages[name] ?? 0)}
+            </Text>
+          </Key>
+        ))}
+      </Group>
+      {mode === "tenant" && (
+        <Group gap="md" mb={6}>
+          {sortedShares(snapshot.view.tenants, 12).map((tenant) => (
+            <Key
+              key={keyOf(tenant)}
+              kind="live"
+              hue={`--memory-hue-${hues.get(keyOf(tenant)) ?? GREY}`}
+            >
+              {tenantLabel(tenant)}
+            </Key>
+          ))}
+        </Group>
+      )}
+      {mode === "age" && (
+        <Group gap="md" mb={6}>
+          {AGES.map(({ label }, index) => (
+            <Key key={label} kind="live" hue={`--memory-age-${index}`}>
+              {label}
+            </Key>
+          ))}
+        </Group>
+      )}
+      <Text size="xs" c="dimmed" maw={760}>
+        {WORDS[mode]}
+      </Text>
+    </div>
+  );
+}
