@@ -11,6 +11,7 @@ import {
   IconLayoutGrid,
   IconListSearch,
   IconMessages,
+  IconScale,
   IconStack2,
   IconTestPipe,
   IconUsers,
@@ -125,6 +126,10 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
     page("/operator/engine", "Engine", READERS, () => import("./operator/engine/Page"), {
       group: RUN,
       Icon: IconCpu,
+    }),
+    page("/operator/fairness", "Fairness", READERS, () => import("./operator/fairness/Page"), {
+      group: RUN,
+      Icon: IconScale,
     }),
     page("/operator/requests", "Requests", EVERY_ROLE, () => import("./operator/requests/Page"), {
       group: RUN,
