@@ -149,6 +149,16 @@ class WaitTotal(msgspec.Struct, frozen=True, array_like=True):
     sequences: int  # that waited a millisecond of it; after preemption, times that one did
 
 
+class GapMinute(msgspec.Struct, frozen=True, array_like=True):
+    """Of a minute in which two tenants waited in a class, the moment at which the gap between their
+    service over weight was nearest to its bound."""
+
+    begins_s: int  # unix time
+    service_class: str
+    gap: float
+    bound: float
+
+
 class TelemetryStats(msgspec.Struct, frozen=True):
     """A snapshot. Tenants are at most those with a label, and OTHER. All that rises has begun at 0
     with the engine, whose start `started` names."""
@@ -164,6 +174,7 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     """By class: below which the gap is proven to stay while those tenants have something that can
     start."""
     waits: list[WaitTotal] = []
+    gap_minutes: list[GapMinute] = []  # of lately
     started: str = ""  # an id
 
     def without_tenants(self) -> TelemetryStats:
@@ -224,6 +235,7 @@ class Telemetry:
         service_gaps: dict[str, float],
         service_bounds: dict[str, float] | None = None,
         waits: list[WaitTotal] | None = None,
+        gap_minutes: list[GapMinute] | None = None,
     ) -> TelemetryStats:
         """`queues` by tenant key. Nothing in the result changes any more."""
         return TelemetryStats(
@@ -234,6 +246,7 @@ class Telemetry:
             since_s=self._since_s,
             service_bounds=service_bounds or {},
             waits=waits or [],
+            gap_minutes=gap_minutes or [],
             started=self._started,
         )
 

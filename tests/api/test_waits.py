@@ -15,7 +15,7 @@ from sqlalchemy import text
 from api_harness import Api, TestTenant
 from tenora_engine.telemetry import (
     OTHER,
-    QueueStats,
+    GapMinute,
     ServiceMeter,
     TelemetryStats,
     WaitPart,
@@ -35,7 +35,7 @@ def told(
     waits: list[tuple[str, str, str, float, int]],
     service: dict[str, float] | None = None,
     started: str = "start_1",
-    gap: tuple[float, float] | None = None,
+    gaps: dict[datetime, tuple[float, float]] | None = None,
 ) -> TelemetryStats:
     """(who waits, cause, other, seconds, sequences), all in the default class."""
     meters = [
@@ -44,9 +44,9 @@ def told(
     ]
     return TelemetryStats(
         meters=meters,
-        queues=[QueueStats("default", "x", 1, 0.0)] if gap else [],
-        service_gaps={"default": gap[0]} if gap else {},
-        service_bounds={"default": gap[1]} if gap else {},
+        gap_minutes=[
+            GapMinute(int(at.timestamp()), "default", *each) for at, each in (gaps or {}).items()
+        ],
         waits=[WaitTotal("default", *each) for each in waits],
         started=started,
     )
@@ -123,9 +123,14 @@ async def test_shares_stand_beside_weights_and_the_gap_beside_its_bound(
     start = NOON + timedelta(hours=2)
     waits = [(beta.id, "queue", acme.id, 6.0, 1), (beta.id, "own", "", 9.0, 1)]
     service = {acme.id: 700.0, beta.id: 200.0, OTHER: 100.0}
-    await sampled(api, told(waits, service, "s_d", gap=(10.0, 100.0)), start)
-    for gap in ((50.0, 120.0), (40.0, 80.0), (45.0, 100.0)):
-        await sampled(api, told(waits, service, "s_d", gap=gap), start + timedelta(minutes=3))
+    first, later = start, start + timedelta(minutes=3)
+    for gaps in (
+        {first: (10.0, 100.0)},
+        {first: (10.0, 100.0), later: (50.0, 120.0)},
+        {first: (9.0, 100.0), later: (40.0, 80.0)},  # of an engine that began anew
+        {later: (45.0, 100.0)},
+    ):
+        await sampled(api, told(waits, service, "s_d", gaps), later)
     (found,) = (await asked(api, "/admin/v1/fairness", start, 10))["classes"]
     assert found["class"] == "default"
     shares = {each["tenant_name"]: each for each in found["tenants"]}

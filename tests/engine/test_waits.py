@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, UsageRecord
+from tenora_engine.scheduling.gaps import MINUTES_KEPT
 from tenora_engine.scheduling.wait_names import PARTS_MAX
 from tenora_engine.scheduling.waits import TOLD_S
 from tenora_engine.telemetry import OTHER, WaitTotal
@@ -232,6 +233,31 @@ def test_many_causes_of_one_are_told_as_few() -> None:
     record = drain(rig)["late:0"]
     assert len(record.waits) <= PARTS_MAX + 1
     assert sum(part.ms for part in record.waits) == pytest.approx(record.queue_ms)
+
+
+def test_the_gap_of_two_that_wait_is_below_its_bound_and_noted_by_minute() -> None:
+    rig = rig_of(max_running=2)
+    for number in range(30):
+        for tenant in ("a", "b"):
+            submit(rig, f"{tenant}{number}", tenant, tokens=3 if tenant == "a" else 9)
+    while rig.engine.has_work:
+        for gap, bound in rig.engine._book.queue.contested().values():
+            assert gap < bound
+        step(rig, 7.0)
+    told = {
+        each.begins_s: each.gap / each.bound for each in rig.engine.stats().telemetry.gap_minutes
+    }
+    assert 0 < len(told) <= MINUTES_KEPT
+    assert all(0 <= part < 1 and minute % 60 == 0 for minute, part in told.items())
+    assert max(told.values()) > 0
+
+
+def test_one_alone_has_no_gap() -> None:
+    rig = rig_of(max_running=1)
+    for number in range(4):
+        submit(rig, f"r{number}", "a")
+    drain(rig)
+    assert rig.engine.stats().telemetry.gap_minutes == []
 
 
 class Day:

@@ -209,6 +209,14 @@ class FairQueue:
         """By class, see `ClassQueue.service_bound`."""
         return {name: queue.service_bound() for name, queue in self._classes.items()}
 
+    def contested(self) -> dict[str, tuple[float, float]]:
+        """Gap and bound, by class, of those in which several tenants wait."""
+        return {
+            name: (queue.service_gap(), queue.service_bound())
+            for name, queue in self._classes.items()
+            if len(queue.waiting) > 1
+        }
+
     def waiting_by_tenant(self) -> dict[str, int]:
         tenants = {key for queue in self._classes.values() for key in queue.waiting}
         return {key: self.waiting_of(key) for key in sorted(tenants)}

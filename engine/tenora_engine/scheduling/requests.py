@@ -83,10 +83,10 @@ class RequestBook:
         return dict(Counter(self.queue.waiting_by_tenant()) + self._held)
 
     def telemetry_stats(self) -> TelemetryStats:
-        queue = self.queue
+        queue, waits = self.queue, self.waits
         gaps, bounds = queue.service_gaps(), queue.service_bounds()
-        stats, waits = queue.stats(self._clock()), self.waits.totals()
-        return self.telemetry.snapshot(stats, gaps, bounds, waits)
+        stats, recent = queue.stats(self._clock()), waits.gaps.recent()
+        return self.telemetry.snapshot(stats, gaps, bounds, waits.totals(), recent)
 
     def residency(self, ref: AdapterRef) -> Residency:
         if self._memory.adapters.copies(ref.digest):

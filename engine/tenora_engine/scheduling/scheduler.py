@@ -146,6 +146,7 @@ class Scheduler:
         for sequence in passed:
             plan_running(sequence)
         self._book.waits.plan(chunks, self._running, self._places.are_full)
+        self._book.waits.gaps.look(self._queue, now_s)
         rows = self._running.rows(chunks)
         self._stalled = not (rows or self._book.events)
         is_pausable = self._express is not None and self._express.may_pass(chunks, now_s)

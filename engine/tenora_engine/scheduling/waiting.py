@@ -46,6 +46,7 @@ class WaitingQueue(Protocol):
     def stats(self, now_s: float) -> Iterator[QueueStats]: ...
     def service_gaps(self) -> dict[str, float]: ...
     def service_bounds(self) -> dict[str, float]: ...
+    def contested(self) -> dict[str, tuple[float, float]]: ...
 
 
 class ArrivalQueue:
@@ -152,6 +153,9 @@ class ArrivalQueue:
         return {}
 
     def service_bounds(self) -> dict[str, float]:
+        return {}
+
+    def contested(self) -> dict[str, tuple[float, float]]:
         return {}
 
     def _entered(self, sequence: Sequence) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.scheduling.gaps import GapWatch
 from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.running import Running
@@ -90,6 +91,7 @@ class Waits:
         self._loads = loads
         self._now = clock
         self.names = WaitNames(telemetry)
+        self.gaps = GapWatch()
         self._size = self.names.size
         self._waiting: dict[Sequence, Wait] = {}
         self._by_digest: dict[str, dict[Sequence, None]] = {}  # those that wait, by their adapters

@@ -95,7 +95,7 @@ async def keep(session: AsyncSession, telemetry: TelemetryStats, now: datetime) 
     minute = now.replace(second=0, microsecond=0)
     await _add(session, WaitMinuteRow, ("seconds", "sequences"), _wait_rows(minute, new))
     await _add(session, ShareMinuteRow, ("service",), _share_rows(minute, new))
-    await _note_gaps(session, minute, telemetry)
+    await _note_gaps(session, telemetry)
     if mark is None or new.waits or new.shares:
         kept = insert(WaitMarkRow).values(started=telemetry.started, totals=totals.as_json())
         changed = {"totals": kept.excluded.totals, "seen_at": func.now()}
@@ -139,13 +139,16 @@ async def _add(
         )
 
 
-async def _note_gaps(session: AsyncSession, minute: datetime, telemetry: TelemetryStats) -> None:
-    """Where nobody waits there is no gap, and nothing to note."""
-    waited_in = {queue.service_class for queue in telemetry.queues}
+async def _note_gaps(session: AsyncSession, telemetry: TelemetryStats) -> None:
+    """The engine tells of the last minutes each time: what is nearer to its bound stays."""
     rows = [
-        {"minute": minute, "class": name, "gap": gap, "bound": telemetry.service_bounds[name]}
-        for name, gap in telemetry.service_gaps.items()
-        if name in telemetry.service_bounds and name in waited_in
+        {
+            "minute": datetime.fromtimestamp(each.begins_s, UTC),
+            "class": each.service_class,
+            "gap": each.gap,
+            "bound": each.bound,
+        }
+        for each in telemetry.gap_minutes
     ]
     if not rows:
         return

@@ -43,7 +43,7 @@ class ShareMinuteRow(Base):
 
 
 class GapMinuteRow(Base):
-    """Of the moments at which it was looked in a minute, that at which the service gap of a class
+    """Of a minute in which several tenants waited in a class, the moment at which the service gap
     was nearest to its bound."""
 
     __tablename__ = "gap_minutes"
