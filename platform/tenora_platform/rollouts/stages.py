@@ -70,8 +70,9 @@ async def evidence_of(outcomes: Outcomes, row: RolloutRow, now_s: float) -> Evid
     if before.requests < least:
         _, before = _sides(row, more)
     if version.requests < least and began_s < now_s - LOOK_S:
-        since_s = max(began_s, now_s - LOOK_BACK_S)
-        version, _ = _sides(row, await outcomes.between(of, since_s, now_s))
+        if began_s > now_s - LOOK_BACK_S:
+            more = await outcomes.between(of, began_s, now_s)
+        version, _ = _sides(row, more)
     return Evidence(version, before)
 
 
