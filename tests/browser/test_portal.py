@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from page_checks import settle
 from portal_under_test import REPOSITORY, PortalUnderTest
 from tenora_platform.portal import PAGES
 
@@ -232,12 +233,12 @@ def test_no_page_asks_for_what_the_policy_refuses(
     expect(links.first).to_be_visible()
     for at in range(links.count()):
         links.nth(at).click()
-        page.wait_for_load_state("networkidle")
+        settle(page)
         expect(page.get_by_role("heading").first).to_be_visible()
     for path in sorted(PAGES):  # each as the page that is loaded
         page.goto(path)
         expect(page.get_by_role("button", name="Account")).to_be_visible()
-        page.wait_for_load_state("networkidle")
+        settle(page)
 
 
 def test_the_description_is_shown_from_our_own_files(page: Page, portal: PortalUnderTest) -> None:

@@ -79,10 +79,15 @@ function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Optio
   };
 }
 
+/** What a bar without others is as wide as. */
+const ALONE_S = 86_400;
+
 /** By half a step at both ends, so that the first bar and the last are whole. */
 function widened(plot: uPlot, low: number, high: number): [number, number] {
   const times = plot.data[0];
-  const step = times.length > 1 ? (high - low) / (times.length - 1) : 3600;
+  const [only] = times;
+  if (times.length === 1 && only !== undefined) return [only - ALONE_S / 2, only + ALONE_S / 2];
+  const step = (high - low) / Math.max(times.length - 1, 1);
   return [low - step / 2, high + step / 2];
 }
 

@@ -45,13 +45,13 @@ export function RequestFilters({ side }: { side: Side }) {
   const [params, change] = useFilter();
   const isFiltered = OF_SEARCH.some((name) => params.has(name));
   return (
-    <Group gap="sm" mb="sm" align="flex-end" role="search" aria-label="Requests">
+    <Group gap="xs" mb="sm" align="flex-end" role="search" aria-label="Requests">
       <Named value={params.get("q") ?? ""} onChange={(q) => change({ q: q || null })} />
       <When params={params} change={change} />
       <Select
         label="Status"
         size="xs"
-        w={120}
+        w={112}
         placeholder="Any"
         clearable
         data={STATUSES.map((value) => ({ value, label: value }))}
@@ -66,7 +66,7 @@ export function RequestFilters({ side }: { side: Side }) {
       <Select
         label="Class"
         size="xs"
-        w={110}
+        w={100}
         placeholder="Any"
         clearable
         data={CLASSES}
@@ -102,7 +102,7 @@ function Named({ value, onChange }: TextProps) {
     <TextInput
       label="Request id or x-request-id"
       size="xs"
-      w={230}
+      w={196}
       placeholder="chatcmpl_… or req_…"
       leftSection={<IconSearch size={14} />}
       value={text}
@@ -130,7 +130,7 @@ function When({ params, change }: PartProps) {
     <Select
       label="Ended"
       size="xs"
-      w={isFixed ? 290 : 140}
+      w={isFixed ? 290 : 130}
       placeholder="Any time"
       clearable
       data={isFixed ? [fixed, ...spans] : spans}
@@ -160,7 +160,7 @@ function Adapter({ side, value, onChange }: AdapterProps) {
     <Autocomplete
       label="Adapter"
       size="xs"
-      w={170}
+      w={150}
       placeholder="name or name@2"
       data={[BASE_MODEL, ...(names.data ?? [])]}
       value={text}
@@ -201,7 +201,7 @@ function Slow({ params, change }: PartProps) {
       <NumberInput
         aria-label="At least so many ms"
         size="xs"
-        w={104}
+        w={88}
         min={0}
         hideControls
         placeholder="≥ ms"

@@ -1,6 +1,6 @@
 /** How one was served: tokens by class, first tokens and the pace beside the promise, errors. */
 
-import { SimpleGrid, Text } from "@mantine/core";
+import { SimpleGrid, Skeleton, Text } from "@mantine/core";
 import { formatCompact, formatCount, formatMs, formatPart } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import type { Range } from "../../components/range";
@@ -38,6 +38,7 @@ export function Served({ range, onBrush }: ServedProps) {
   return (
     <SimpleGrid cols={{ base: 1, lg: 2 }} spacing="md">
       <Panel title="Tokens by class" note="Prompt and output together" stale={stale}>
+        {!tokens.data && <Loading />}
         {tokens.data && (
           <TimeSeries
             label="Tokens by class"
@@ -79,6 +80,7 @@ function PromiseKept({ answer, metric, title, stale, onBrush }: PromiseProps) {
   const target = met?.targetMs;
   return (
     <Panel title={title} note={met ? promiseOf(met) : "…"} stale={stale}>
+      {!answer && <Loading />}
       {answer && (
         <TimeSeries
           label={title}
@@ -109,6 +111,7 @@ function Errors({ answer, stale }: { answer: Answer | undefined; stale: string |
       : `${formatCount(errors)} of ${formatCount(answers)} answers (${formatPart(answers === 0 ? null : errors / answers)})`;
   return (
     <Panel title="Errors by status" note={answer ? note : "…"} stale={stale}>
+      {!answer && <Loading />}
       {answer && errors === 0 && answers !== null && (
         <Text size="sm" c="dimmed">
           None in this time.
@@ -127,4 +130,9 @@ function Errors({ answer, stale }: { answer: Answer | undefined; stale: string |
       )}
     </Panel>
   );
+}
+
+/** As high as a chart with its legend. */
+function Loading() {
+  return <Skeleton height={226} radius="sm" aria-label="Loading" />;
 }

@@ -4,7 +4,7 @@ import { Box, Group, SimpleGrid, Stack, Text, Tooltip } from "@mantine/core";
 import { formatMoney } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { TimeSeries } from "../../components/TimeSeries";
-import { COLORS, type CurrencyForecast, type Forecast, partOf } from "./model";
+import { COLORS, type CurrencyForecast, daysOf, type Forecast, partOf } from "./model";
 import classes from "./Spend.module.css";
 
 export function Spend({ forecast, stale }: { forecast: Forecast; stale: string | null }) {
@@ -32,14 +32,8 @@ export function Spend({ forecast, stale }: { forecast: Forecast; stale: string |
 
 function InCurrency({ of, forecast }: { of: CurrencyForecast; forecast: Forecast }) {
   const money = (amount: string) => formatMoney(amount, of.currency);
-  const times = of.days.map(({ day }) => Date.parse(`${day}T00:00:00Z`) / 1000);
-  const series = [
-    {
-      name: "Cost",
-      color: COLORS[0],
-      values: of.days.map(({ amount }) => Number(amount)),
-    },
-  ];
+  const { times, values } = daysOf(forecast, of);
+  const series = [{ name: "Cost", color: COLORS[0], values }];
   return (
     <Stack gap="xs">
       <Group gap="xl" align="flex-end">

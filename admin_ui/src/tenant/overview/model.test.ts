@@ -3,6 +3,8 @@ import {
   type Answer,
   type AuditEntry,
   changes,
+  daysOf,
+  type Forecast,
   kept,
   partOf,
   stepOf,
@@ -120,6 +122,31 @@ describe("what changed lately", () => {
       ["Api key revoke", "Ada", "/keys"],
       ["tone@2 is ready", null, "/adapters/tone"],
     ]);
+  });
+});
+
+describe("a month", () => {
+  it("has all its days, those to come without a cost", () => {
+    const of = {
+      currency: "USD",
+      spent: "3",
+      spent_last_month: "0",
+      days: [{ day: "2026-02-02", amount: "3.000000000000" }],
+      full_days: 0,
+      mean_day: null,
+      projected: null,
+      low: null,
+      high: null,
+    };
+    const forecast = {
+      start: "2026-02-01T00:00:00Z",
+      end: "2026-03-01T00:00:00Z",
+      as_of: "2026-02-03T10:00:00Z",
+    } as Forecast;
+    const { times, values } = daysOf(forecast, of);
+    expect([times.length, values.length]).toEqual([28, 28]);
+    expect(values.slice(0, 4)).toEqual([0, 3, 0, null]);
+    expect(times[1]).toBe(Date.UTC(2026, 1, 2) / 1000);
   });
 });
 

@@ -171,6 +171,22 @@ function addressOf(type: string, of: (name: string) => string): string | null {
   return /^(adapter|alias|rollout)/.test(type) ? "/adapters" : null;
 }
 
+const DAY_MS = 86_400_000;
+
+/** Every day of the month, in unix seconds, and what it cost; null: it has not begun. */
+export function daysOf(forecast: Forecast, of: CurrencyForecast) {
+  const amounts = new Map(of.days.map(({ day, amount }) => [day, Number(amount)]));
+  const now = Date.parse(forecast.as_of);
+  const times: number[] = [];
+  const values: (number | null)[] = [];
+  for (let at = Date.parse(forecast.start); at < Date.parse(forecast.end); at += DAY_MS) {
+    times.push(at / 1000);
+    const day = new Date(at).toISOString().slice(0, 10);
+    values.push(at > now ? null : (amounts.get(day) ?? 0));
+  }
+  return { times, values };
+}
+
 /** 0 to 1 of a budget, for a bar; what is beyond it fills it. */
 export function partOf(amount: string, budget: string): number {
   const whole = Number(budget);
