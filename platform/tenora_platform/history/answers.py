@@ -20,7 +20,8 @@ _KEY = "tenora:answers:"  # hash of one minute: tenant|class|status -> how many
 _KEPT_S = 86_400
 _EVERY_S = 2.0
 _WAITING_MAX = 20_000  # while Redis is away; what is more is not counted
-_PATHS = ("/v1/", "/admin/v1/")
+_WATCHING = ("/v1/timeseries", "/v1/events/stream")
+"""Who looks at the history must not be in it, or an open page would see itself for ever."""
 _log = structlog.get_logger(__name__)
 
 Answers = Mapping[tuple[str, str], Mapping[str, int]]
@@ -35,8 +36,9 @@ class AnswerCounts:
         self._waiting: Counter[tuple[int, str]] = Counter()
 
     def note(self, scope: Scope, status: int) -> None:
-        """An answer has ended: of the API, it is counted."""
-        if not scope["path"].startswith(_PATHS):
+        """An answer has ended: of the tenants' API, it is counted."""
+        path = scope["path"]
+        if not path.startswith("/v1/") or path in _WATCHING:
             return
         known = scope["state"].get("before_body", {}).values()
         tenant = next((each for each in known if isinstance(each, TenantContext)), None)

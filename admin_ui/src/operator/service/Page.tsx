@@ -1,6 +1,6 @@
 /** Service: what each tenant was promised in each class, and what of it was kept, minute by minute. */
 
-import { Group, SegmentedControl, Stack, Text, TextInput } from "@mantine/core";
+import { Anchor, Group, SegmentedControl, Stack, Text, TextInput } from "@mantine/core";
 import { IconClockCheck, IconSearch } from "@tabler/icons-react";
 import { useState } from "react";
 import { Link, useSearchParams } from "react-router";
@@ -158,7 +158,9 @@ const COLUMNS: Column<Row>[] = [
     key: "time",
     header: "From",
     cell: ({ lane, cell }) => (
-      <Link to={requestsOf(lane, cell.startS, cell.endS)}>{formatDate(cell.startS)}</Link>
+      <Anchor component={Link} to={requestsOf(lane, cell.startS, cell.endS)} size="sm">
+        {formatDate(cell.startS)}
+      </Anchor>
     ),
   },
   { key: "tenant", header: "Tenant", cell: ({ lane }) => lane.name },
