@@ -46,7 +46,9 @@ def signed_in(chromium: Browser, portal: PortalUnderTest, busy: Busy) -> Iterato
     def tab(side: str, theme: str) -> Page:
         if (side, theme) not in tabs:
             scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
-            context = chromium.new_context(base_url=portal.url, color_scheme=scheme)
+            context = chromium.new_context(
+                base_url=portal.url, color_scheme=scheme, reduced_motion="reduce"
+            )
             context.set_default_timeout(20_000)
             page = tabs[side, theme] = context.new_page()
             page.goto("/")
