@@ -24,6 +24,8 @@ export function App() {
   if (session === null) return <SignInPage />;
   if (session.place === null) return <NoPlacePage />;
   const opened = routesOf(session.place);
+  const first = opened[0];
+  if (first === undefined) return <NoPlacePage />;
   return (
     <LiveProvider>
       <UploadsProvider>
@@ -34,7 +36,7 @@ export function App() {
                 {opened.map(({ path, page: Page }) => (
                   <Route key={path} path={path} element={<Page />} />
                 ))}
-                {opened[0] && <Route path="*" element={<Navigate to={opened[0].path} replace />} />}
+                <Route path="*" element={<Navigate to={first.path} replace />} />
               </Routes>
             </Suspense>
           </PageBoundary>

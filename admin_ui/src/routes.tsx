@@ -6,19 +6,22 @@ import {
   IconClockCheck,
   IconCpu,
   IconFileInvoice,
+  IconGauge,
+  IconHistory,
   IconKey,
   IconLayoutDashboard,
   IconLayoutGrid,
   IconListSearch,
   IconMessages,
   IconScale,
+  IconShieldLock,
   IconStack2,
   IconTestPipe,
   IconUsers,
   IconUsersGroup,
+  IconWebhook,
   type TablerIcon,
 } from "@tabler/icons-react";
-
 import { type ComponentType, type LazyExoticComponent, lazy } from "react";
 import type { Place, Role } from "./api/session";
 
@@ -47,6 +50,7 @@ function page(
 }
 
 const READERS = ["owner", "operator", "read_only"] as const;
+const ANY_SCOPE = ["inference", "adapters", "usage", "keys", "people"] as const;
 const EVERY_ROLE = ["owner", "operator", "billing", "read_only"] as const;
 
 const SERVE = "Serve";
@@ -105,10 +109,29 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: SETTLE,
       Icon: IconKey,
     }),
+    page("/limits", "Limits", ANY_SCOPE, () => import("./tenant/limits/Page"), {
+      group: SETTLE,
+      Icon: IconGauge,
+    }),
     page("/people", "People", ["people"], () => import("./tenant/people/Page"), {
       group: SETTLE,
       Icon: IconUsersGroup,
     }),
+    page("/webhooks", "Webhooks", ["keys"], () => import("./tenant/webhooks/Page"), {
+      group: SETTLE,
+      Icon: IconWebhook,
+    }),
+    page(
+      "/webhooks/:endpoint",
+      "Endpoint",
+      ["keys"],
+      () => import("./tenant/webhooks/EndpointPage"),
+    ),
+    page("/audit", "Audit log", ["keys"], () => import("./tenant/audit/Page"), {
+      group: SETTLE,
+      Icon: IconHistory,
+    }),
+    page("/account", "My sessions", ANY_SCOPE, () => import("./account/Page")),
   ],
   admin: [
     page("/operator", "Now", READERS, () => import("./operator/now/Page"), {
@@ -145,6 +168,25 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: MONEY,
       Icon: IconUsers,
     }),
+    page("/operator/access", "Access", READERS, () => import("./operator/access/Page"), {
+      group: SETTLE,
+      Icon: IconShieldLock,
+    }),
+    page("/operator/webhooks", "Webhooks", READERS, () => import("./operator/webhooks/Page"), {
+      group: SETTLE,
+      Icon: IconWebhook,
+    }),
+    page(
+      "/operator/webhooks/:operator_endpoint",
+      "Endpoint",
+      READERS,
+      () => import("./operator/webhooks/EndpointPage"),
+    ),
+    page("/operator/audit", "Audit log", READERS, () => import("./operator/audit/Page"), {
+      group: SETTLE,
+      Icon: IconHistory,
+    }),
+    page("/account", "My sessions", EVERY_ROLE, () => import("./account/Page")),
   ],
 };
 

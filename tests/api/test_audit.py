@@ -322,7 +322,9 @@ async def test_the_log_is_searched_by_who_what_and_when(api: Api) -> None:
     }
     for part, expected in by_part.items():
         assert await found(api, tenant.key, q=part) == expected, part
-    assert await found(api, tenant.key, action="api_key.") == whole[:3]
+    assert await found(api, tenant.key, action="api_key.*") == whole[:3]
+    assert await found(api, tenant.key, action="*") == whole
+    assert await found(api, tenant.key, action="%*") == []
     assert await found(api, tenant.key, action="api_key.create") == whole[1:3]
     assert await found(api, tenant.key, action="api_key") == []
     assert await found(api, tenant.key, order="asc") == whole[::-1]

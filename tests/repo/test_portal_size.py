@@ -64,6 +64,8 @@ def test_the_first_screen_is_small(chunks: dict[str, Any], side: str) -> None:
     table = (PORTAL / "src" / "routes.tsx").read_text()
     first = re.search(rf'import\("\./({side}/\w+/Page)"\)', table)
     assert first is not None
+    if f"src/{first[1]}.tsx" not in chunks:
+        pytest.skip("the portal was built from older sources; run `make portal`")
     size = kilobytes(loaded(chunks, "index.html", f"src/{first[1]}.tsx"))
     assert size <= FIRST_SCREEN_KB, f"{size:.0f} kB, gzipped"
 

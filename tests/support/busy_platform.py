@@ -53,7 +53,13 @@ def make_busy(portal: PortalUnderTest) -> Busy:
         "POST", "/admin/v1/invoices/run", json={"tenant": tenant, "period": period, "draft": True}
     )
     invoice = portal.admin("GET", "/admin/v1/invoices")["data"][0]["id"]
+    hook = {"url": "https://hooks.invalid/tenora", "description": "Tells the team"}
+    endpoint = portal.call(key, "POST", "/v1/webhook_endpoints", json=hook)["id"]
+    operators = portal.admin("POST", "/admin/v1/webhook_endpoints", json=hook)["id"]
+    portal.call(key, "POST", "/v1/api_keys", json={"name": "told of", "scopes": ["usage"]})
     ids = {
+        "endpoint": endpoint,
+        "operator_endpoint": operators,
         "name": "support",
         "adapter": "support",
         "request": request,

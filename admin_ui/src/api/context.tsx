@@ -1,6 +1,6 @@
 /** Gives the pages their session and a client that speaks for it. */
 
-import { QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import {
   createContext,
   type ReactNode,
@@ -8,6 +8,7 @@ import {
   useContext,
   useEffect,
   useMemo,
+  useRef,
   useState,
 } from "react";
 import { createClient, createHooks, type FetchClient, type QueryHooks } from "./client";
@@ -20,6 +21,7 @@ import {
   type Place,
   type Session,
 } from "./session";
+import { onAnswers, onTabs, tellTabs } from "./signals";
 
 interface SessionState {
   /** undefined: not known yet. */
@@ -38,13 +40,11 @@ interface ApiState {
 const SessionContext = createContext<SessionState | null>(null);
 const ApiContext = createContext<ApiState | null>(null);
 
-function newQueryClient(onUnauthorized: () => void): QueryClient {
+const OVER = "You are no longer signed in: your session or its key has ended. Sign in again.";
+const OVER_ELSEWHERE = "You signed out in another tab.";
+
+function newQueryClient(): QueryClient {
   return new QueryClient({
-    queryCache: new QueryCache({
-      onError(error) {
-        if (error instanceof ApiError && error.status === 401) onUnauthorized();
-      },
-    }),
     defaultOptions: {
       queries: {
         staleTime: 5_000,
@@ -69,15 +69,29 @@ export function SessionProvider({ children }: { children: ReactNode }) {
   const signIn = useCallback((next: Session) => {
     setNotice(null);
     setSession(next);
+    tellTabs("changed");
   }, []);
-  const isOver = useCallback(() => {
-    setNotice("You are no longer signed in: your session or its key has ended. Sign in again.");
-    setSession(null);
+  const known = useRef(session);
+  known.current = session;
+  useEffect(() => {
+    const end = (why: string) => {
+      if (!known.current) return; // a key that opens nothing, at the door
+      setNotice(why);
+      setSession(null);
+    };
+    const again = () => void loadSession().then(setSession, () => undefined);
+    const stopAnswers = onAnswers((signal) => (signal === "over" ? end(OVER) : again()));
+    const stopTabs = onTabs((signal) => (signal === "over" ? end(OVER_ELSEWHERE) : again()));
+    return () => {
+      stopAnswers();
+      stopTabs();
+    };
   }, []);
   const signOut = useCallback(async () => {
     const elsewhere = session ? await endSession(session) : null;
     setNotice(null);
     setSession(null);
+    tellTabs("over");
     if (elsewhere !== null) window.location.assign(elsewhere);
   }, [session]);
   const goTo = useCallback((place: Place) => {
@@ -92,7 +106,7 @@ export function SessionProvider({ children }: { children: ReactNode }) {
   }, [csrf, tenant]);
   // A client of its own per session and tenant: nothing one tenant saw is left for the next.
   // biome-ignore lint/correctness/useExhaustiveDependencies: made anew whenever either changes
-  const queryClient = useMemo(() => newQueryClient(isOver), [csrf, tenant, isOver]);
+  const queryClient = useMemo(newQueryClient, [csrf, tenant]);
   const state = useMemo(
     () => ({ session, notice, signIn, signOut, goTo }),
     [session, notice, signIn, signOut, goTo],

@@ -1,5 +1,7 @@
 /** The platform's error body (OpenAI's shape) as an exception with words for people. */
 
+import { noticeAnswer } from "./signals";
+
 export class ApiError extends Error {
   readonly status: number;
   readonly type: string;
@@ -16,6 +18,8 @@ export class ApiError extends Error {
     this.param = text(error.param);
     this.code = text(error.code);
     this.requestId = requestId;
+    // Here, where every answer passes, however it was asked for: a key may end under any page.
+    noticeAnswer(status, this.code);
   }
 }
 

@@ -10083,7 +10083,7 @@ export interface operations {
     audit_list_entries: {
         parameters: {
             query?: {
-                /** @description Only this one, or those that begin so: api_key.create, api_key. */
+                /** @description Only this one, or those that begin so: api_key.create, api_key.* */
                 action?: string | null;
                 /** @description Only by this one, such as person:person_... */
                 actor?: string | null;
@@ -14442,7 +14442,7 @@ export interface operations {
     audit_list_own_entries: {
         parameters: {
             query?: {
-                /** @description Only this one, or those that begin so: api_key.create, api_key. */
+                /** @description Only this one, or those that begin so: api_key.create, api_key.* */
                 action?: string | null;
                 /** @description Only by this one, such as person:person_... */
                 actor?: string | null;

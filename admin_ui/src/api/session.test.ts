@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Schemas } from "./client";
-import { credentialsOf, sessionOf } from "./session";
+import { credentialsOf, keyProblem, sessionOf } from "./session";
 
 const TENANT: Schemas["SessionTenant"] = {
   id: "tenant_a",
@@ -50,5 +50,20 @@ describe("sessionOf", () => {
   it("has nothing for a key that reads metrics", () => {
     const view = { ...VIEW, type: "admin_key" as const, operator_role: "metrics" as const };
     expect(() => sessionOf({ ...view, person: null, tenants: [] }, null)).toThrow(/metrics only/);
+  });
+});
+
+describe("keyProblem", () => {
+  it("says where a key has a letter that no key has", () => {
+    expect(keyProblem("tn_abc_é")).toMatch(/“é” at place 8/);
+    expect(keyProblem("tn_a bc")).toMatch(/a space at place 5/);
+    expect(keyProblem("")).toMatch(/Enter a key/);
+    expect(keyProblem("tn_abcd1234_0123456789")).toBeNull();
+  });
+
+  it("shows of a key its prefix and no more", () => {
+    const key = { id: "key_1", name: "ci", prefix: "abcd1234" };
+    const session = sessionOf({ ...VIEW, type: "api_key", person: null, key }, null);
+    expect([session.who, session.keyName]).toEqual(["tn_abcd1234…", "ci"]);
   });
 });

@@ -30,6 +30,8 @@ export interface Session {
   csrf: string;
   /** Of a person, their email; of a key, the part of it that may be seen. */
   who: string;
+  /** What the key is called; null: a person. */
+  keyName: string | null;
   isPerson: boolean;
   places: Place[];
   place: Place | null;
@@ -61,6 +63,7 @@ export function sessionOf(view: Schemas["SessionView"], wanted: string | null): 
     who: view.person
       ? (view.person.email ?? view.person.name ?? view.person.id)
       : `${key}${view.key?.prefix ?? "configured"}…`,
+    keyName: view.key?.name ?? null,
     isPerson: view.type === "person",
     places,
     place: places.find((place) => placeId(place) === wanted) ?? places[0] ?? null,
@@ -100,6 +103,18 @@ export async function loadSession(): Promise<Session | null> {
     if (error instanceof ApiError && error.status === 401) return null;
     throw error;
   }
+}
+
+/** What is wrong with a key before it is sent, in a sentence; null: nothing that can be seen. */
+export function keyProblem(key: string): string | null {
+  if (key === "") return "Enter a key first.";
+  const at = [...key].findIndex((letter) => letter < "!" || letter > "~");
+  if (at >= 0) {
+    const letter = [...key][at] ?? "";
+    const shown = letter.trim() === "" ? "a space" : `“${letter}”`;
+    return `Keys have plain letters, digits and signs only; this one has ${shown} at place ${at + 1}. Copy it again.`;
+  }
+  return null;
 }
 
 /** Exchanges a key for a session. Throws an Error whose message says why it opens nothing. */

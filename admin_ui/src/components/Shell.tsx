@@ -19,6 +19,7 @@ import { useDisclosure } from "@mantine/hooks";
 import {
   IconBuilding,
   IconChevronDown,
+  IconDevices,
   IconLogout,
   IconSearch,
   IconUserCircle,
@@ -225,11 +226,19 @@ function Account() {
           <Text size="xs" ff={session.isPerson ? undefined : "monospace"} maw={220} truncate>
             {session.who}
           </Text>
+          {session.keyName && (
+            <Text size="xs" maw={220} truncate>
+              {session.keyName}
+            </Text>
+          )}
           <Badge mt={4} color={place.role === "admin" ? "grape" : "teal"}>
             {nameOf(place)}
           </Badge>
         </Menu.Label>
         <Menu.Divider />
+        <Menu.Item component={Link} to="/account" leftSection={<IconDevices size={16} />}>
+          My sessions
+        </Menu.Item>
         <Menu.Item leftSection={<IconLogout size={16} />} onClick={() => signOut()}>
           Sign out
         </Menu.Item>

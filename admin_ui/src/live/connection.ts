@@ -4,6 +4,7 @@
  */
 
 import { type Credentials, headersOf } from "../api/client";
+import { errorFrom } from "../api/errors";
 import { readSse } from "../api/sse";
 
 export interface LiveState {
@@ -85,7 +86,8 @@ export class LiveConnection {
         headers: { accept: "text/event-stream", ...headersOf(this.credentials) },
         signal: open.signal,
       });
-      if (!response.ok || response.body === null) return;
+      if (!response.ok) throw await errorFrom(response);
+      if (response.body === null) return;
       for await (const { event, data } of readSse(response.body)) {
         clearTimeout(silence);
         silence = setTimeout(() => open.abort(), SILENCE_MS);

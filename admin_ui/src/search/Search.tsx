@@ -1,12 +1,15 @@
-/** Finds pages by name, from anywhere by Ctrl-K. */
+/** Finds pages by name and things by what they are called, from anywhere by Ctrl-K. */
 
-import { Modal, NavLink, TextInput } from "@mantine/core";
-import { useHotkeys } from "@mantine/hooks";
+import { Combobox, Group, Loader, Modal, Text, TextInput, useCombobox } from "@mantine/core";
+import { useDebouncedValue, useHotkeys } from "@mantine/hooks";
 import { IconSearch } from "@tabler/icons-react";
-import { useState } from "react";
-import { Link } from "react-router";
+import { useEffect, useState } from "react";
+import { useNavigate } from "react-router";
 import { useSession } from "../api/context";
+import { Scrollable } from "../components/Scrollable";
 import { routesOf } from "../routes";
+import { fits, type Hit } from "./model";
+import { useSearch } from "./queries";
 
 interface SearchProps {
   isOpen: boolean;
@@ -14,38 +17,92 @@ interface SearchProps {
 }
 
 export default function Search({ isOpen, setOpen }: SearchProps) {
-  const { session } = useSession();
-  const [text, setText] = useState("");
   useHotkeys([["mod+K", () => setOpen(true)]], []);
-  const close = () => {
-    setOpen(false);
-    setText("");
-  };
-  const found = routesOf(session?.place ?? null).filter(
-    ({ path, label }) =>
-      !path.includes(":") && label.toLowerCase().includes(text.trim().toLowerCase()),
-  );
   return (
-    <Modal opened={isOpen} onClose={close} title="Search" size="md" yOffset="12vh">
-      <TextInput
-        data-autofocus
-        aria-label="Search for"
-        placeholder="A page"
-        leftSection={<IconSearch size={16} />}
-        value={text}
-        onChange={(event) => setText(event.currentTarget.value)}
-        mb="sm"
-      />
-      {found.map(({ path, label, menu }) => (
-        <NavLink
-          key={path}
-          component={Link}
-          to={path}
-          label={label}
-          leftSection={menu && <menu.Icon size={16} />}
-          onClick={close}
-        />
-      ))}
+    <Modal
+      opened={isOpen}
+      onClose={() => setOpen(false)}
+      title={<Text fw={600}>Search</Text>}
+      size="lg"
+      centered={false}
+      yOffset="10vh"
+      closeButtonProps={{ "aria-label": "Close" }}
+    >
+      <Finder onDone={() => setOpen(false)} />
     </Modal>
+  );
+}
+
+const PAUSE_MS = 150;
+
+function Finder({ onDone }: { onDone: () => void }) {
+  const { session } = useSession();
+  const navigate = useNavigate();
+  const [text, setText] = useState("");
+  const typed = text.trim();
+  const [asked] = useDebouncedValue(typed, PAUSE_MS);
+  const found = useSearch(asked);
+  const combobox = useCombobox({ opened: true });
+  const pages: Hit[] = routesOf(session?.place ?? null)
+    .filter(({ path, label }) => !path.includes(":") && fits(label, typed))
+    .map(({ path, label, menu }) => ({ id: path, label, note: menu?.group ?? "", to: path }));
+  const groups = [...(pages.length > 0 ? [{ name: "Pages", hits: pages }] : []), ...found.groups];
+  const count = groups.reduce((sum, { hits }) => sum + hits.length, 0);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the first of what is found is chosen anew
+  useEffect(() => {
+    combobox.selectFirstOption();
+  }, [typed, count]);
+  return (
+    <Combobox
+      store={combobox}
+      onOptionSubmit={(to) => {
+        onDone();
+        void navigate(to);
+      }}
+    >
+      <Combobox.EventsTarget>
+        <TextInput
+          data-autofocus
+          aria-label="Search for"
+          placeholder={
+            session?.place?.role === "admin"
+              ? "A page, tenant, adapter, request or invoice"
+              : "A page, adapter, request, key or invoice"
+          }
+          leftSection={<IconSearch size={16} />}
+          rightSection={found.isSearching ? <Loader size="xs" /> : null}
+          value={text}
+          onChange={(event) => setText(event.currentTarget.value)}
+        />
+      </Combobox.EventsTarget>
+      <Scrollable label="Found" style={{ maxHeight: "58dvh", marginTop: 12 }}>
+        <Combobox.Options aria-label="Found">
+          {groups.map(({ name, hits }) => (
+            <Combobox.Group label={name} key={name}>
+              {hits.map(({ id, label, note, to }) => (
+                <Combobox.Option value={to} key={`${name} ${id}`}>
+                  <Group justify="space-between" gap="sm" wrap="nowrap">
+                    <Text size="sm" truncate>
+                      {label}
+                    </Text>
+                    <Text size="xs" c="dimmed" truncate>
+                      {note}
+                    </Text>
+                  </Group>
+                </Combobox.Option>
+              ))}
+            </Combobox.Group>
+          ))}
+          {count === 0 && !found.isSearching && (
+            <Combobox.Empty>Nothing of that name.</Combobox.Empty>
+          )}
+        </Combobox.Options>
+      </Scrollable>
+      {found.failed.length > 0 && (
+        <Text size="xs" c="orange" mt="xs" role="status">
+          Not searched now: {found.failed.join(", ")}.
+        </Text>
+      )}
+    </Combobox>
   );
 }

@@ -16,8 +16,9 @@ export function NoPlacePage() {
             No access yet
           </Title>
           <Text size="sm">
-            You are signed in as {session?.who}, but belong to no tenant. Ask one of its owners, or
-            the operator of this server, for an invitation, and open its link in this browser.
+            {session?.place
+              ? `You are signed in as ${session.who}, whose role opens no page here. Ask an owner for another one.`
+              : `You are signed in as ${session?.who}, but belong to no tenant. Ask one of its owners, or the operator of this server, for an invitation, and open its link in this browser.`}
           </Text>
           <Button variant="default" onClick={() => signOut()}>
             Sign out

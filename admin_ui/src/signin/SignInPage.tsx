@@ -17,7 +17,7 @@ import { IconInfoCircle, IconKey, IconLogin2 } from "@tabler/icons-react";
 import { type FormEvent, useState } from "react";
 import { useSession } from "../api/context";
 import { describe } from "../api/errors";
-import { signInByKey } from "../api/session";
+import { keyProblem, signInByKey } from "../api/session";
 import { ColorSchemeToggle } from "../components/ColorSchemeToggle";
 import { Logo } from "../components/Logo";
 import { failure, loginUrl, useProvider } from "./methods";
@@ -34,8 +34,9 @@ export function SignInPage() {
   async function submit(event: FormEvent) {
     event.preventDefault();
     const trimmed = key.trim();
-    if (trimmed === "") {
-      setError("Enter a key first.");
+    const problem = keyProblem(trimmed);
+    if (problem !== null) {
+      setError(problem);
       return;
     }
     setBusy(true);

@@ -16,8 +16,16 @@ export function useProvider(): string | null {
 
 /** Where the provider's sign-in begins; afterwards the browser is back at this page. */
 export function loginUrl(): string {
-  return `/auth/login?next=${encodeURIComponent(window.location.pathname)}`;
+  const query = new URLSearchParams(window.location.search);
+  query.delete("sign_in");
+  const text = query.toString();
+  const page = `${window.location.pathname}${text && `?${text}`}`;
+  const next = page.length > NEXT_LENGTH_MAX ? window.location.pathname : page;
+  return `/auth/login?next=${encodeURIComponent(next)}`;
 }
+
+/** The longest that the server takes. */
+const NEXT_LENGTH_MAX = 500;
 
 const FAILURES: Record<string, string> = {
   sign_in_not_begun: "The sign-in took too long, or was begun in another window. Try again.",

@@ -38,7 +38,7 @@ async def walk(session: AsyncSession, batch: int = 500) -> AsyncIterator[AuditRo
 @dataclass(frozen=True, kw_only=True)
 class Filter:
     """What of the log is wanted; None: whatever it is. `asked` is a part of an actor, an action, a
-    target, a request's id or an entry's; `action` ending in a dot begins one (`api_key.`)."""
+    target, a request's id or an entry's; `action` ending in * begins one (`api_key.*`)."""
 
     tenant_id: str | None = None
     operator: bool = False  # only the operator's chain
@@ -74,9 +74,10 @@ def _filtered(query: Select[tuple[AuditRow]], wanted: Filter) -> Select[tuple[Au
     if wanted.operator:
         query = query.where(AuditRow.tenant_id.is_(None))
     if wanted.action is not None:
-        whole = not wanted.action.endswith(".")
-        begins = AuditRow.action.startswith(wanted.action, autoescape=True)
-        query = query.where(AuditRow.action == wanted.action if whole else begins)
+        begins = wanted.action.removesuffix("*")
+        exact = begins == wanted.action
+        is_one = AuditRow.action.startswith(begins, autoescape=True)
+        query = query.where(AuditRow.action == wanted.action if exact else is_one)
     # By the id as well, of which there is an index.
     if wanted.start is not None:
         first = first_id("audit", wanted.start - _CLOCKS)

@@ -29,7 +29,8 @@ router = APIRouter(tags=["audit"], route_class=EdgeRoute)
 
 
 Action = Annotated[
-    str | None, Query(description="Only this one, or those that begin so: api_key.create, api_key.")
+    str | None,
+    Query(description="Only this one, or those that begin so: api_key.create, api_key.*"),
 ]
 Actor = Annotated[str | None, Query(description="Only by this one, such as person:person_...")]
 Target = Annotated[str | None, Query(description="Only on this one, by its id")]

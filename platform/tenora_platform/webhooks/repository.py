@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tenora_platform import paging
 from tenora_platform.events.tables import EventRow
 from tenora_platform.ids import new_id
+from tenora_platform.live.noticing import note
 from tenora_platform.webhooks.tables import (
     WebhookDeliveryRow,
     WebhookEndpointRow,
@@ -162,8 +163,14 @@ async def fan_out(session: AsyncSession, limit: int) -> int:
     ]
     if rows:
         await session.execute(insert(WebhookDeliveryRow).on_conflict_do_nothing(), rows)
+        tell_owners(session, (row["tenant_id"] for row in rows))
     await session.execute(delete(WebhookQueueRow).where(WebhookQueueRow.event_id.in_(ids)))
     return len(ids)
+
+
+def tell_owners(session: AsyncSession, tenant_ids: Iterable[str | None]) -> None:
+    """Who looks at deliveries sees them move; None is the operator's, who is always told."""
+    note(session, ["webhooks"], {each for each in tenant_ids if each is not None})
 
 
 _CLAIM = text(
@@ -215,6 +222,7 @@ async def settle(session: AsyncSession, row: WebhookDeliveryRow, **values: objec
         )
         .values(**values)
     )
+    tell_owners(session, [row.tenant_id])
 
 
 async def disable(session: AsyncSession, endpoint_id: str, now: datetime, reason: str) -> None:

@@ -13,11 +13,13 @@ import {
 import { useDisclosure } from "@mantine/hooks";
 import { type FormEvent, useState } from "react";
 import { ErrorState } from "../../components/states";
-import type { KeyFields, Scope } from "./terms";
+import type { KeyFields, Scope } from "./model";
 
 interface KeyFormProps {
   start: KeyFields;
   scopes: readonly Scope[];
+  /** Suggestions of names. */
+  models: readonly string[];
   submitLabel: string;
   cancelLabel: string;
   busy: boolean;
@@ -26,7 +28,7 @@ interface KeyFormProps {
   onCancel: () => void;
 }
 
-type TextField = "expires" | "requests" | "tokens" | "parallel" | "budget" | "budgetDay";
+type TextField = "requests" | "tokens" | "parallel" | "budget" | "budgetDay" | "soft";
 
 const LIMITS: { field: TextField; label: string; pattern: string }[] = [
   { field: "requests", label: "Requests a minute", pattern: "[0-9]*" },
@@ -34,6 +36,7 @@ const LIMITS: { field: TextField; label: string; pattern: string }[] = [
   { field: "parallel", label: "Parallel sequences", pattern: "[0-9]*" },
   { field: "budget", label: "Budget a month", pattern: "[0-9]*([.][0-9]+)?" },
   { field: "budgetDay", label: "Budget a day", pattern: "[0-9]*([.][0-9]+)?" },
+  { field: "soft", label: "Soft budget, % of it", pattern: "[0-9]*([.][0-9]+)?" },
 ];
 
 function isBounded(fields: KeyFields): boolean {
@@ -79,7 +82,7 @@ export function KeyForm(props: KeyFormProps) {
           </Button>
         </Group>
         <Collapse expanded={bounds}>
-          <Bounds fields={fields} set={set} />
+          <Bounds fields={fields} set={set} models={props.models} />
         </Collapse>
         {props.error ? <ErrorState error={props.error} /> : null}
         <Group justify="flex-end">
@@ -100,17 +103,19 @@ export function KeyForm(props: KeyFormProps) {
 }
 
 interface BoundsProps {
+  models: readonly string[];
   fields: KeyFields;
   set: (changes: Partial<KeyFields>) => void;
 }
 
-function Bounds({ fields, set }: BoundsProps) {
+function Bounds({ fields, set, models }: BoundsProps) {
   return (
     <Stack>
       <TagsInput
         label="Models"
         description="name (with its versions and aliases), name@3, or the base model; empty: all"
         placeholder="support"
+        data={[...models]}
         value={fields.models}
         onChange={(models) => set({ models })}
       />
@@ -132,6 +137,11 @@ function Bounds({ fields, set }: BoundsProps) {
           onChange={(event) => set({ expires: event.currentTarget.value })}
         />
       </SimpleGrid>
+      <Checkbox
+        label="Beyond the soft budget requests go on in the class flex"
+        checked={fields.degrade}
+        onChange={(event) => set({ degrade: event.currentTarget.checked })}
+      />
     </Stack>
   );
 }

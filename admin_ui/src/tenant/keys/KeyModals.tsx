@@ -4,17 +4,9 @@ import { Button, Group, Modal, SegmentedControl, Stack, Text } from "@mantine/co
 import { useState } from "react";
 import { useSession } from "../../api/context";
 import { ConfirmModal } from "../../components/ConfirmModal";
+import { type Once, OnceModal } from "../../components/OnceModal";
 import { ErrorState } from "../../components/states";
 import { KeyForm } from "./KeyForm";
-import {
-  type NewApiKey,
-  type Owner,
-  useChangeKey,
-  useCreateKey,
-  useRevokeKey,
-  useRotateKey,
-} from "./queries";
-import { SecretOnce } from "./SecretOnce";
 import {
   type ApiKey,
   changeBody,
@@ -23,7 +15,16 @@ import {
   NEW_KEY,
   SCOPES,
   type Scope,
-} from "./terms";
+} from "./model";
+import {
+  type NewApiKey,
+  type Owner,
+  useChangeKey,
+  useCreateKey,
+  useModelNames,
+  useRevokeKey,
+  useRotateKey,
+} from "./queries";
 
 /** The scopes that whoever is signed in may give. */
 function useScopes(owner: Owner): readonly Scope[] {
@@ -38,37 +39,39 @@ interface CreateKeyModalProps {
   onClose: () => void;
 }
 
-export function CreateKeyModal({ owner, title, opened, onClose }: CreateKeyModalProps) {
+/** The dialog stays as it is until it is closed, so a form of the next key begins anew. */
+export function CreateKeyModal({ opened, ...props }: CreateKeyModalProps) {
+  return opened ? <Create {...props} /> : null;
+}
+
+function secretOf(made: NewApiKey | null): Once | null {
   return (
-    <Modal
-      opened={opened}
-      onClose={onClose}
-      closeOnClickOutside={false}
-      size="lg"
-      title={<Text fw={600}>{title}</Text>}
-      closeButtonProps={{ "aria-label": "Close" }}
-    >
-      <Create owner={owner} onClose={onClose} />
-    </Modal>
+    made && {
+      label: "Key",
+      value: made.key,
+      note: "This key is shown once. Only a fingerprint of it is stored.",
+    }
   );
 }
 
-function Create({ owner, onClose }: { owner: Owner; onClose: () => void }) {
+function Create({ owner, title, onClose }: Omit<CreateKeyModalProps, "opened">) {
   const [made, setMade] = useState<NewApiKey | null>(null);
   const create = useCreateKey(owner, setMade);
   const scopes = useScopes(owner);
-  if (made !== null) return <SecretOnce secret={made.key} onClose={onClose} />;
   return (
-    <KeyForm
-      start={{ ...NEW_KEY, scopes: [...scopes] }}
-      scopes={scopes}
-      submitLabel="Create key"
-      cancelLabel="Not now"
-      busy={create.isPending}
-      error={create.error}
-      onSubmit={(fields) => create.mutate(createBody(fields))}
-      onCancel={onClose}
-    />
+    <OnceModal opened title={title} once={secretOf(made)} onClose={onClose}>
+      <KeyForm
+        start={{ ...NEW_KEY, scopes: [...scopes] }}
+        scopes={scopes}
+        models={useModelNames(owner)}
+        submitLabel="Create key"
+        cancelLabel="Not now"
+        busy={create.isPending}
+        error={create.error}
+        onSubmit={(fields) => create.mutate(createBody(fields))}
+        onCancel={onClose}
+      />
+    </OnceModal>
   );
 }
 
@@ -93,6 +96,7 @@ export function ChangeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
       <KeyForm
         start={start}
         scopes={SCOPES.filter((scope) => scopes.includes(scope) || start.scopes.includes(scope))}
+        models={useModelNames(owner)}
         submitLabel="Save"
         cancelLabel="Cancel"
         busy={change.isPending}
@@ -116,43 +120,32 @@ export function RotateKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
   const [made, setMade] = useState<NewApiKey | null>(null);
   const rotate = useRotateKey(owner, setMade);
   return (
-    <Modal
-      opened
-      onClose={onClose}
-      closeOnClickOutside={false}
-      size="lg"
-      title={<Text fw={600}>Rotate {apiKey.name}</Text>}
-      closeButtonProps={{ "aria-label": "Close" }}
-    >
-      {made !== null ? (
-        <SecretOnce secret={made.key} onClose={onClose} />
-      ) : (
-        <Stack>
-          <Text size="sm">
-            It gets a new secret and stays the same key: its limits and its usage go on. When does
-            the secret so far end?
-          </Text>
-          <SegmentedControl
-            aria-label="When the old secret ends"
-            data={OVERLAPS}
-            value={overlap}
-            onChange={setOverlap}
-          />
-          {rotate.error ? <ErrorState error={rotate.error} /> : null}
-          <Group justify="flex-end">
-            <Button variant="default" onClick={onClose}>
-              Cancel
-            </Button>
-            <Button
-              loading={rotate.isPending}
-              onClick={() => rotate.mutate({ id: apiKey.id, overlap_s: Number(overlap) })}
-            >
-              Rotate
-            </Button>
-          </Group>
-        </Stack>
-      )}
-    </Modal>
+    <OnceModal opened title={`Rotate ${apiKey.name}`} once={secretOf(made)} onClose={onClose}>
+      <Stack>
+        <Text size="sm">
+          It gets a new secret and stays the same key: its limits and its usage go on. When does the
+          secret so far end?
+        </Text>
+        <SegmentedControl
+          aria-label="When the old secret ends"
+          data={OVERLAPS}
+          value={overlap}
+          onChange={setOverlap}
+        />
+        {rotate.error ? <ErrorState error={rotate.error} /> : null}
+        <Group justify="flex-end">
+          <Button variant="default" onClick={onClose}>
+            Cancel
+          </Button>
+          <Button
+            loading={rotate.isPending}
+            onClick={() => rotate.mutate({ id: apiKey.id, overlap_s: Number(overlap) })}
+          >
+            Rotate
+          </Button>
+        </Group>
+      </Stack>
+    </OnceModal>
   );
 }
 

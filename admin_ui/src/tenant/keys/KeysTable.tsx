@@ -1,13 +1,16 @@
 /** The keys of one tenant, what each may do, and what can be done to it. */
 
-import { ActionIcon, Badge, Card, Menu, Stack, Table, Text } from "@mantine/core";
+import { ActionIcon, Badge, Group, Menu, SegmentedControl, Text } from "@mantine/core";
 import { IconDots, IconKey, IconPencil, IconRefresh, IconTrash } from "@tabler/icons-react";
 import { type ReactNode, useState } from "react";
+import { type Column, DataTable } from "../../components/DataTable";
 import { formatDate } from "../../components/format";
+import { SearchField } from "../../components/SearchField";
+import { useParam } from "../../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { ChangeKeyModal, RevokeKeyModal, RotateKeyModal } from "./KeyModals";
-import { type Owner, useKeys } from "./queries";
-import { type ApiKey, type KeyState, limitWords, stateOf } from "./terms";
+import { type ApiKey, type KeyState, limitWords, stateOf } from "./model";
+import { type KeySort, type Owner, useKeys } from "./queries";
 
 const COLORS: Record<KeyState, string> = {
   active: "teal",
@@ -21,49 +24,64 @@ type Action = "change" | "rotate" | "revoke";
 interface KeysTableProps {
   owner: Owner;
   createAction?: ReactNode;
+  mayChange?: boolean;
 }
 
-export function KeysTable({ owner, createAction }: KeysTableProps) {
-  const keys = useKeys(owner);
+export function KeysTable({ owner, createAction, mayChange = true }: KeysTableProps) {
+  const [asked] = useParam("key");
+  const [state, setState] = useParam("keys");
+  const [sort, setSort] = useState<KeySort>("-created");
+  const filter = state === "active" || state === "ended" ? state : undefined;
+  const keys = useKeys(owner, { q: asked ?? undefined, state: filter, sort });
   const [chosen, setChosen] = useState<{ apiKey: ApiKey; action: Action } | null>(null);
-  const close = () => setChosen(null);
-  if (keys.isPending) return <TableSkeleton />;
-  if (keys.error && !keys.data)
-    return <ErrorState error={keys.error} onRetry={() => keys.refetch()} />;
-  if (keys.data.length === 0)
-    return (
-      <EmptyState icon={<IconKey size={24} />} title="No keys yet" action={createAction}>
-        A key opens the API for a program or a person, as far as its scopes and limits go.
-      </EmptyState>
-    );
-  const dialog = chosen && { owner, apiKey: chosen.apiKey, onClose: close };
+  const dialog = chosen && {
+    owner,
+    apiKey: chosen.apiKey,
+    onClose: () => setChosen(null),
+  };
+  const isFiltered = asked !== null || filter !== undefined;
   return (
     <>
-      <Card p={0}>
-        <Table.ScrollContainer minWidth={760} type="native">
-          <Table highlightOnHover aria-label="Keys">
-            <Table.Thead>
-              <Table.Tr>
-                <Table.Th>Name</Table.Th>
-                <Table.Th>State</Table.Th>
-                <Table.Th>May</Table.Th>
-                <Table.Th>Limits</Table.Th>
-                <Table.Th>Last used</Table.Th>
-                <Table.Th w={56} aria-label="Actions" />
-              </Table.Tr>
-            </Table.Thead>
-            <Table.Tbody>
-              {keys.data.map((apiKey) => (
-                <KeyRow
-                  key={apiKey.id}
-                  apiKey={apiKey}
-                  onAction={(action) => setChosen({ apiKey, action })}
-                />
-              ))}
-            </Table.Tbody>
-          </Table>
-        </Table.ScrollContainer>
-      </Card>
+      <Group mb="sm" gap="sm">
+        <SearchField label="Search keys" placeholder="Name, prefix or id" param="key" />
+        <SegmentedControl
+          size="xs"
+          aria-label="Which keys"
+          data={[
+            { value: "", label: "All" },
+            { value: "active", label: "Active" },
+            { value: "ended", label: "Ended" },
+          ]}
+          value={filter ?? ""}
+          onChange={(value) => setState(value || null)}
+        />
+      </Group>
+      {keys.isPending && <TableSkeleton />}
+      {keys.error && <ErrorState error={keys.error} onRetry={keys.refetch} />}
+      {keys.first && keys.rows.length === 0 && (
+        <EmptyState
+          icon={<IconKey size={24} />}
+          title={isFiltered ? "No such key" : "No keys yet"}
+          action={isFiltered ? undefined : createAction}
+        >
+          {isFiltered
+            ? "Search for less, or look at all of them."
+            : "A key opens the API for a program or a person, as far as its scopes and limits go."}
+        </EmptyState>
+      )}
+      {keys.rows.length > 0 && (
+        <DataTable
+          label="Keys"
+          columns={columnsOf(mayChange, (apiKey, action) => setChosen({ apiKey, action }))}
+          rows={keys.rows}
+          rowKey={({ id }) => id}
+          sort={sort}
+          onSort={(next) => setSort(next as KeySort)}
+          rowHeight={54}
+          minWidth={880}
+          {...keys.more}
+        />
+      )}
       {dialog && chosen?.action === "change" && <ChangeKeyModal {...dialog} />}
       {dialog && chosen?.action === "rotate" && <RotateKeyModal {...dialog} />}
       {dialog && chosen?.action === "revoke" && <RevokeKeyModal {...dialog} />}
@@ -71,59 +89,109 @@ export function KeysTable({ owner, createAction }: KeysTableProps) {
   );
 }
 
-interface KeyRowProps {
-  apiKey: ApiKey;
-  onAction: (action: Action) => void;
+function columnsOf(
+  mayChange: boolean,
+  onAction: (apiKey: ApiKey, action: Action) => void,
+): Column<ApiKey>[] {
+  const columns: Column<ApiKey>[] = [
+    {
+      key: "name",
+      header: "Name",
+      sort: "name",
+      cell: ({ name, prefix }) => (
+        <>
+          <Text size="sm" fw={550} truncate>
+            {name}
+          </Text>
+          <Text size="xs" ff="monospace" c="dimmed">
+            tn_{prefix}…
+          </Text>
+        </>
+      ),
+    },
+    { key: "state", header: "State", width: 190, cell: (apiKey) => <State apiKey={apiKey} /> },
+    {
+      key: "may",
+      header: "May",
+      cell: ({ scopes, models }) => (
+        <>
+          <Text size="sm" truncate>
+            {scopes.join(", ")}
+          </Text>
+          <Text size="xs" c="dimmed" truncate title={models?.join(", ")}>
+            {models === null ? "every model" : models.join(", ")}
+          </Text>
+        </>
+      ),
+    },
+    { key: "limits", header: "Limits", cell: (apiKey) => <Limits apiKey={apiKey} /> },
+    {
+      key: "last_used",
+      header: "Last used",
+      sort: "-last_used",
+      width: 150,
+      cell: ({ last_used_at }) => (last_used_at === null ? "never" : formatDate(last_used_at)),
+    },
+    {
+      key: "created",
+      header: "Created",
+      sort: "-created",
+      width: 150,
+      cell: ({ created_at }) => formatDate(created_at),
+    },
+  ];
+  if (mayChange)
+    columns.push({
+      key: "actions",
+      header: "Actions",
+      width: 72,
+      align: "right",
+      cell: (apiKey) => <KeyMenu apiKey={apiKey} onAction={(action) => onAction(apiKey, action)} />,
+    });
+  return columns;
 }
 
-function KeyRow({ apiKey, onAction }: KeyRowProps) {
+function State({ apiKey }: { apiKey: ApiKey }) {
   const state = stateOf(apiKey);
+  const note =
+    state === "rotating" && apiKey.previous
+      ? `old secret until ${formatDate(apiKey.previous.expires_at)}`
+      : state === "active" && apiKey.expires_at !== null
+        ? `until ${formatDate(apiKey.expires_at)}`
+        : null;
   return (
-    <Table.Tr>
-      <Table.Td>
-        <Text size="sm" fw={550}>
-          {apiKey.name}
+    <>
+      <Badge color={COLORS[state]}>{state}</Badge>
+      {note && (
+        <Text size="xs" c="dimmed" truncate title={note}>
+          {note}
         </Text>
-        <Text size="xs" ff="monospace">
-          tn_{apiKey.prefix}…
-        </Text>
-      </Table.Td>
-      <Table.Td>
-        <Badge color={COLORS[state]}>{state}</Badge>
-        <StateNote apiKey={apiKey} state={state} />
-      </Table.Td>
-      <Table.Td>
-        <Text size="sm">{apiKey.scopes.join(", ")}</Text>
-        <Text size="xs">{apiKey.models === null ? "every model" : apiKey.models.join(", ")}</Text>
-      </Table.Td>
-      <Table.Td>
-        <Stack gap={0}>
-          {limitWords(apiKey.limits).map((words) => (
-            <Text key={words} size="sm">
-              {words}
-            </Text>
-          ))}
-        </Stack>
-      </Table.Td>
-      <Table.Td style={{ whiteSpace: "nowrap" }}>
-        {apiKey.last_used_at === null ? "never" : formatDate(apiKey.last_used_at)}
-      </Table.Td>
-      <Table.Td>
-        {state !== "revoked" && <KeyMenu apiKey={apiKey} state={state} onAction={onAction} />}
-      </Table.Td>
-    </Table.Tr>
+      )}
+    </>
   );
 }
 
-function StateNote({ apiKey, state }: { apiKey: ApiKey; state: KeyState }) {
-  if (state === "rotating" && apiKey.previous)
-    return <Text size="xs">old secret until {formatDate(apiKey.previous.expires_at)}</Text>;
-  if (state === "active" && apiKey.expires_at !== null)
-    return <Text size="xs">until {formatDate(apiKey.expires_at)}</Text>;
-  return null;
+function Limits({ apiKey }: { apiKey: ApiKey }) {
+  const words = limitWords(apiKey.limits);
+  if (words.length === 0) return <Text size="sm">the plan's</Text>;
+  const [first, ...others] = words;
+  return (
+    <div title={words.join("\n")}>
+      <Text size="sm" truncate>
+        {first}
+      </Text>
+      {others.length > 0 && (
+        <Text size="xs" c="dimmed" truncate>
+          {others.join(", ")}
+        </Text>
+      )}
+    </div>
+  );
 }
 
-function KeyMenu({ apiKey, state, onAction }: KeyRowProps & { state: KeyState }) {
+function KeyMenu({ apiKey, onAction }: { apiKey: ApiKey; onAction: (action: Action) => void }) {
+  const state = stateOf(apiKey);
+  if (state === "revoked") return null;
   return (
     <Menu position="bottom-end">
       <Menu.Target>

@@ -1,108 +1,103 @@
 /** What the pages about keys ask the API for: a tenant's own, or a tenant's for the operator. */
 
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FetchClient, required, type Schemas } from "../../api/client";
+import { useQuery } from "@tanstack/react-query";
+import { required, type Schemas } from "../../api/client";
 import { useApi } from "../../api/context";
-import type { ApiKey } from "./terms";
+import { useChange, usePaged } from "../../api/paged";
+import type { ApiKey } from "./model";
 
 /** The tenant whose keys the operator looks at; null: one's own. */
 export type Owner = string | null;
 export type NewApiKey = Schemas["NewApiKey"];
+export type KeySort = "created" | "-created" | "name" | "-name" | "last_used" | "-last_used";
+export type KeyFilter = "active" | "ended";
 
-const PAGE = 100;
+const OWN = "/v1/api_keys";
+const THEIRS = "/admin/v1/tenants/{tenant_id}/api_keys";
+const TOUCHED = ["api_keys"];
+const LIMIT = 50;
 
-async function listAll(client: FetchClient, owner: Owner): Promise<ApiKey[]> {
-  const all: ApiKey[] = [];
-  let after: string | undefined;
-  for (;;) {
-    const query = { limit: PAGE, after };
-    const { data } =
-      owner === null
-        ? await client.GET("/v1/api_keys", { params: { query } })
-        : await client.GET("/admin/v1/tenants/{tenant_id}/api_keys", {
-            params: { path: { tenant_id: owner }, query },
-          });
-    if (data === undefined) return all;
-    all.push(...data.data);
-    if (!data.has_more || !data.last_id) return all;
-    after = data.last_id;
-  }
+export interface KeyFilters {
+  q?: string;
+  state?: KeyFilter;
+  sort: KeySort;
 }
 
-export function useKeys(owner: Owner) {
-  const { client } = useApi();
-  return useQuery({ queryKey: ["keys", owner], queryFn: () => listAll(client, owner) });
-}
-
-function useKeyMutation<Input, Output>(
-  mutationFn: (client: FetchClient, input: Input) => Promise<Output>,
-  onSuccess?: (output: Output) => void,
-) {
-  const queries = useQueryClient();
-  const { client } = useApi();
-  return useMutation({
-    mutationFn: (input: Input) => mutationFn(client, input),
-    onSuccess: async (output) => {
-      await queries.invalidateQueries({ queryKey: ["keys"] });
-      onSuccess?.(output);
+export function useKeys(owner: Owner, filters: KeyFilters) {
+  return usePaged<ApiKey, Schemas["ApiKeyPage"]>(
+    owner === null ? OWN : THEIRS,
+    { owner, ...filters },
+    (client, after) => {
+      const query = { ...filters, after, limit: LIMIT };
+      return owner === null
+        ? client.GET(OWN, { params: { query } })
+        : client.GET(THEIRS, { params: { path: { tenant_id: owner }, query } });
     },
+  );
+}
+
+/** Names that a key of one's own may be bound to, as suggestions. */
+export function useModelNames(owner: Owner): string[] {
+  const { client } = useApi();
+  const models = useQuery({
+    queryKey: ["/v1/models"],
+    enabled: owner === null,
+    queryFn: async () => required((await client.GET("/v1/models")).data).data.map(({ id }) => id),
   });
+  return models.data ?? [];
 }
 
 export function useCreateKey(owner: Owner, onDone: (key: NewApiKey) => void) {
-  return useKeyMutation(async (client, body: Schemas["ApiKeyCreate"]) => {
-    const { data } =
+  return useChange<Schemas["ApiKeyCreate"], NewApiKey>(
+    TOUCHED,
+    (client, body) =>
       owner === null
-        ? await client.POST("/v1/api_keys", { body })
-        : await client.POST("/admin/v1/tenants/{tenant_id}/api_keys", {
-            params: { path: { tenant_id: owner } },
-            body,
-          });
-    return required(data);
-  }, onDone);
+        ? client.POST(OWN, { body })
+        : client.POST(THEIRS, { params: { path: { tenant_id: owner } }, body }),
+    onDone,
+  );
 }
 
-export function useChangeKey(owner: Owner, onDone: (key: ApiKey) => void) {
-  return useKeyMutation(
-    async (client, { id, body }: { id: string; body: Schemas["ApiKeyChange"] }) => {
-      const { data } =
-        owner === null
-          ? await client.PATCH("/v1/api_keys/{key_id}", { params: { path: { key_id: id } }, body })
-          : await client.PATCH("/admin/v1/tenants/{tenant_id}/api_keys/{key_id}", {
-              params: { path: { tenant_id: owner, key_id: id } },
-              body,
-            });
-      return required(data);
-    },
+export function useChangeKey(owner: Owner, onDone: () => void) {
+  return useChange<{ id: string; body: Schemas["ApiKeyChange"] }, ApiKey>(
+    TOUCHED,
+    (client, { id, body }) =>
+      owner === null
+        ? client.PATCH("/v1/api_keys/{key_id}", { params: { path: { key_id: id } }, body })
+        : client.PATCH("/admin/v1/tenants/{tenant_id}/api_keys/{key_id}", {
+            params: { path: { tenant_id: owner, key_id: id } },
+            body,
+          }),
     onDone,
   );
 }
 
 export function useRotateKey(owner: Owner, onDone: (key: NewApiKey) => void) {
-  return useKeyMutation(async (client, { id, overlap_s }: { id: string; overlap_s: number }) => {
-    const body = { overlap_s };
-    const { data } =
+  return useChange<{ id: string; overlap_s: number }, NewApiKey>(
+    TOUCHED,
+    (client, { id, overlap_s }) =>
       owner === null
-        ? await client.POST("/v1/api_keys/{key_id}/rotate", {
+        ? client.POST("/v1/api_keys/{key_id}/rotate", {
             params: { path: { key_id: id } },
-            body,
+            body: { overlap_s },
           })
-        : await client.POST("/admin/v1/tenants/{tenant_id}/api_keys/{key_id}/rotate", {
+        : client.POST("/admin/v1/tenants/{tenant_id}/api_keys/{key_id}/rotate", {
             params: { path: { tenant_id: owner, key_id: id } },
-            body,
-          });
-    return required(data);
-  }, onDone);
+            body: { overlap_s },
+          }),
+    onDone,
+  );
 }
 
 export function useRevokeKey(owner: Owner, onDone: () => void) {
-  return useKeyMutation(async (client, id: string) => {
-    const { data } =
+  return useChange<string, Schemas["Deleted"]>(
+    TOUCHED,
+    (client, id) =>
       owner === null
-        ? await client.DELETE("/v1/api_keys/{key_id}", { params: { path: { key_id: id } } })
-        : await client.DELETE("/admin/v1/tenants/{tenant_id}/api_keys/{key_id}", {
+        ? client.DELETE("/v1/api_keys/{key_id}", { params: { path: { key_id: id } } })
+        : client.DELETE("/admin/v1/tenants/{tenant_id}/api_keys/{key_id}", {
             params: { path: { tenant_id: owner, key_id: id } },
-          });
-    return required(data);
-  }, onDone);
+          }),
+    onDone,
+  );
 }

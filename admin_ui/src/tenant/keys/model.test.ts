@@ -7,7 +7,7 @@ import {
   limitWords,
   NEW_KEY,
   stateOf,
-} from "./terms";
+} from "./model";
 
 const KEY: ApiKey = {
   object: "api_key",
@@ -38,7 +38,7 @@ describe("what the form sends", () => {
     expect(body.scopes).toEqual(["usage"]);
     expect(body.models).toBeNull();
     expect(body.expires_at).toBeNull();
-    expect(body.limits?.requests_per_min).toBeNull();
+    expect(body.limits).toEqual({});
   });
 
   test("bounds as the API takes them", () => {
@@ -53,7 +53,16 @@ describe("what the form sends", () => {
     expect(body.name).toBe("ci");
     expect(body.models).toEqual(["support", "json@2"]);
     expect(body.expires_at).toBe("2027-01-31T23:59:59Z");
-    expect(body.limits).toMatchObject({ requests_per_min: 10, budget: "12.50", budget_day: null });
+    expect(body.limits).toEqual({ requests_per_min: 10, budget: "12.50" });
+  });
+
+  test("a soft budget is a percentage here and a part there", () => {
+    const before = fieldsOf({ ...KEY, limits: { ...KEY.limits, budget_soft: 0.07 } });
+    expect(before.soft).toBe("7");
+    expect(changeBody(before, { ...before, soft: "80", degrade: true })).toEqual({
+      limits: { budget_soft: 0.8, budget_action: "degrade" },
+    });
+    expect(createBody({ ...NEW_KEY, soft: "29" }).limits).toEqual({ budget_soft: 0.29 });
   });
 
   test("a change holds nothing but what differs", () => {
@@ -80,4 +89,6 @@ test("limits in words", () => {
   expect(limitWords(KEY.limits)).toEqual(["10 requests/min", "5.5 a month"]);
   const limits = { ...KEY.limits, budget: "100.000000000000", budget_day: "0" };
   expect(limitWords(limits).slice(1)).toEqual(["100 a month", "0 a day"]);
+  const soft = { ...limits, budget_soft: 0.8, budget_action: "degrade" as const };
+  expect(limitWords(soft).at(-1)).toBe("flex from 80% of it");
 });

@@ -18,6 +18,8 @@ export interface KeyFields {
   parallel: string;
   budget: string;
   budgetDay: string;
+  soft: string; // percent of either budget
+  degrade: boolean; // beyond it requests are flex, not refused
 }
 
 export const NEW_KEY: KeyFields = {
@@ -30,16 +32,19 @@ export const NEW_KEY: KeyFields = {
   parallel: "",
   budget: "",
   budgetDay: "",
+  soft: "",
+  degrade: false,
 };
 
-type Limits = Pick<
-  Schemas["KeyLimits-Input"],
-  "requests_per_min" | "tokens_per_min" | "parallel_requests" | "budget" | "budget_day"
->;
+type Limits = Schemas["KeyLimits-Input"];
 
 /** `12.500000000000`, as the API writes money, with no more places than it needs. */
 function withoutZeros(amount: string | null | undefined): string | null {
   return amount == null ? null : amount.replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+}
+
+function percentOf(part: number | null | undefined): number | null {
+  return part == null ? null : Number((part * 100).toFixed(6));
 }
 
 export function fieldsOf(key: ApiKey): KeyFields {
@@ -54,6 +59,8 @@ export function fieldsOf(key: ApiKey): KeyFields {
     parallel: text(key.limits.parallel_requests),
     budget: text(withoutZeros(key.limits.budget)),
     budgetDay: text(withoutZeros(key.limits.budget_day)),
+    soft: text(percentOf(key.limits.budget_soft)),
+    degrade: key.limits.budget_action === "degrade",
   };
 }
 
@@ -72,6 +79,8 @@ function limitsOf(fields: KeyFields): Limits {
     parallel_requests: count(fields.parallel),
     budget: money(fields.budget),
     budget_day: money(fields.budgetDay),
+    budget_soft: fields.soft.trim() === "" ? null : Number((Number(fields.soft) / 100).toFixed(8)),
+    budget_action: fields.degrade ? "degrade" : "refuse",
   };
 }
 
@@ -85,22 +94,24 @@ function bodyOf(fields: KeyFields) {
 }
 
 export function createBody(fields: KeyFields): Schemas["ApiKeyCreate"] {
-  // Not one limit more is said than the form has: the rest is as the asking key has it.
-  return { ...bodyOf(fields), limits: limitsOf(fields) as Schemas["KeyLimits-Input"] };
+  // What is not asked for is not said: it is as the asking key has it.
+  return { ...bodyOf(fields), limits: differing(limitsOf(NEW_KEY), limitsOf(fields)) as Limits };
 }
 
 /** Only what differs from the key: a key that asks may not touch what it lacks itself. */
 export function changeBody(before: KeyFields, after: KeyFields): Schemas["ApiKeyChange"] {
-  const same = (one: unknown, other: unknown) => JSON.stringify(one) === JSON.stringify(other);
-  const differing = (one: object, other: object) =>
-    Object.fromEntries(
-      Object.entries(other).filter(([name, value]) => !same(Reflect.get(one, name), value)),
-    );
   const limits = differing(limitsOf(before), limitsOf(after));
   return {
     ...differing(bodyOf(before), bodyOf(after)),
-    ...(Object.keys(limits).length === 0 ? {} : { limits: limits as Schemas["KeyLimits-Input"] }),
+    ...(Object.keys(limits).length === 0 ? {} : { limits: limits as Limits }),
   };
+}
+
+/** What of `other` is not as in `one`. */
+function differing(one: object, other: object): Record<string, unknown> {
+  const same = (name: string, value: unknown) =>
+    JSON.stringify(Reflect.get(one, name)) === JSON.stringify(value);
+  return Object.fromEntries(Object.entries(other).filter(([name, value]) => !same(name, value)));
 }
 
 export type KeyState = "active" | "rotating" | "expired" | "revoked";
@@ -120,5 +131,8 @@ export function limitWords(limits: ApiKey["limits"]): string[] {
     [withoutZeros(limits.budget), "a month"],
     [withoutZeros(limits.budget_day), "a day"],
   ];
-  return words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
+  const said = words.filter(([value]) => value != null).map(([value, unit]) => `${value} ${unit}`);
+  const soft = percentOf(limits.budget_soft);
+  const then = limits.budget_action === "degrade" ? "flex" : "a warning";
+  return soft === null ? said : [...said, `${then} from ${soft}% of it`];
 }

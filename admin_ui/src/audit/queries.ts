@@ -1,0 +1,66 @@
+/** What the pages about the audit log ask the API for: a tenant's own entries, or all. */
+
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { required, type Schemas } from "../api/client";
+import { useApi } from "../api/context";
+import { usePaged } from "../api/paged";
+import type { Entry, Side, Times } from "./model";
+
+const OWN = "/v1/audit_logs";
+const OPERATOR = "/admin/v1/audit_logs";
+const LIMIT = 100;
+
+export interface AuditFilters extends Times {
+  q?: string;
+  action?: string;
+  actor?: string;
+  target?: string;
+  /** The operator's side only. */
+  tenant_id?: string;
+  operator?: boolean;
+  order: "asc" | "desc";
+}
+
+export function useEntries(side: Side, filters: AuditFilters) {
+  return usePaged<Entry, Schemas["AuditPage"]>(
+    side === "own" ? OWN : OPERATOR,
+    filters,
+    (client, after) => {
+      const params = { query: { ...filters, after, limit: LIMIT } };
+      return side === "own" ? client.GET(OWN, { params }) : client.GET(OPERATOR, { params });
+    },
+  );
+}
+
+/** One entry by its id; null: there is none. */
+export function useEntry(side: Side, id: string) {
+  const { client } = useApi();
+  const params = { query: { q: id, limit: 1 } };
+  return useQuery({
+    queryKey: [side === "own" ? OWN : OPERATOR, id],
+    staleTime: Number.POSITIVE_INFINITY, // what was written stays as it is
+    queryFn: async () => {
+      const page =
+        side === "own" ? await client.GET(OWN, { params }) : await client.GET(OPERATOR, { params });
+      return required(page.data).data.find((entry) => entry.id === id) ?? null;
+    },
+  });
+}
+
+export interface Verdict extends Pick<Schemas["AuditVerification"], "valid" | "problems"> {
+  at: Date;
+  tookMs: number;
+}
+
+/** Walks every chain on the server, which may take a while. */
+export function useVerification() {
+  const { client } = useApi();
+  return useMutation({
+    mutationFn: async (): Promise<Verdict> => {
+      const begun = performance.now();
+      const { data } = await client.GET("/admin/v1/audit_logs/verification");
+      const { valid, problems } = required(data);
+      return { valid, problems, at: new Date(), tookMs: performance.now() - begun };
+    },
+  });
+}

@@ -1,0 +1,65 @@
+/** Makes a link by which one person joins; it is shown once. */
+
+import { Button, Group, NativeSelect, Stack, TextInput } from "@mantine/core";
+import { useState } from "react";
+import { OnceModal } from "../components/OnceModal";
+import { ErrorState } from "../components/states";
+import { rolesOf, type Whose } from "./model";
+import { useInvite } from "./queries";
+
+interface InviteModalProps {
+  whose: Whose;
+  opened: boolean;
+  onClose: () => void;
+}
+
+export function InviteModal({ opened, ...props }: InviteModalProps) {
+  return opened ? <Invite {...props} /> : null;
+}
+
+function Invite({ whose, onClose }: Omit<InviteModalProps, "opened">) {
+  const roles = Object.entries(rolesOf(whose));
+  const [role, setRole] = useState(roles[1]?.[0] ?? "");
+  const [email, setEmail] = useState("");
+  const invite = useInvite(whose);
+  const link = invite.data && {
+    label: "Link",
+    value: invite.data.link,
+    note: "This link is shown once. It is good for a week and for one person.",
+  };
+  return (
+    <OnceModal opened title="Invite a person" size="md" once={link ?? null} onClose={onClose}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          invite.mutate({ role, email: email.trim() || null });
+        }}
+      >
+        <Stack>
+          <NativeSelect
+            label="Role"
+            value={role}
+            data={roles.map(([value, does]) => ({ value, label: `${value}: ${does}` }))}
+            onChange={(event) => setRole(event.currentTarget.value)}
+          />
+          <TextInput
+            label="Email"
+            description="Only who signs in with it may join; anybody with the link if left empty."
+            type="email"
+            value={email}
+            onChange={(event) => setEmail(event.currentTarget.value)}
+          />
+          {invite.error ? <ErrorState error={invite.error} /> : null}
+          <Group justify="flex-end">
+            <Button variant="default" onClick={onClose}>
+              Cancel
+            </Button>
+            <Button type="submit" loading={invite.isPending}>
+              Make the link
+            </Button>
+          </Group>
+        </Stack>
+      </form>
+    </OnceModal>
+  );
+}

@@ -1,0 +1,207 @@
+/** Who belongs somewhere, as what, and who is invited; the same for tenants and the operator. */
+
+import { Anchor, Badge, Button, NativeSelect, Stack, Text } from "@mantine/core";
+import { IconUsersGroup } from "@tabler/icons-react";
+import { useState } from "react";
+import { ConfirmModal } from "../components/ConfirmModal";
+import { type Column, DataTable } from "../components/DataTable";
+import { formatDate } from "../components/format";
+import { Panel } from "../components/Panel";
+import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
+import { type Invitation, nameOf, type Person, rolesOf, type Whose } from "./model";
+import { useChangeRole, useInvitations, usePeople, useRemove, useWithdraw } from "./queries";
+
+interface PeopleProps {
+  whose: Whose;
+  mayChange: boolean;
+}
+
+export function People({ whose, mayChange }: PeopleProps) {
+  return (
+    <Stack>
+      <Members whose={whose} mayChange={mayChange} />
+      <Invitations whose={whose} mayChange={mayChange} />
+    </Stack>
+  );
+}
+
+function Members({ whose, mayChange }: PeopleProps) {
+  const people = usePeople(whose);
+  const [leaving, setLeaving] = useState<Person | null>(null);
+  const change = useChangeRole(whose);
+  const remove = useRemove(whose);
+  if (people.isPending) return <TableSkeleton />;
+  if (people.error) return <ErrorState error={people.error} onRetry={people.refetch} />;
+  const columns: Column<Person>[] = [
+    {
+      key: "person",
+      header: "Person",
+      cell: (person) => (
+        <>
+          <Text size="sm" fw={550} truncate>
+            {nameOf(person)}
+          </Text>
+          {person.email && person.name && (
+            <Text size="xs" c="dimmed" truncate>
+              {person.name}
+            </Text>
+          )}
+        </>
+      ),
+    },
+    {
+      key: "role",
+      header: "Role",
+      width: 150,
+      cell: (person) =>
+        mayChange ? (
+          <NativeSelect
+            aria-label={`Role of ${nameOf(person)}`}
+            size="xs"
+            value={person.role}
+            data={Object.keys(rolesOf(whose))}
+            onChange={(event) => change.mutate({ id: person.id, role: event.currentTarget.value })}
+          />
+        ) : (
+          person.role
+        ),
+    },
+    {
+      key: "signed_in",
+      header: "Signed in",
+      width: 160,
+      cell: ({ signed_in_at }) => formatDate(signed_in_at),
+    },
+    {
+      key: "joined",
+      header: "Joined",
+      width: 160,
+      cell: ({ joined_at }) => formatDate(joined_at),
+    },
+  ];
+  if (mayChange)
+    columns.push({
+      key: "actions",
+      header: "Actions",
+      width: 110,
+      cell: (person) => (
+        <Button
+          size="compact-sm"
+          variant="default"
+          aria-label={`Remove ${nameOf(person)}`}
+          onClick={() => setLeaving(person)}
+        >
+          Remove
+        </Button>
+      ),
+    });
+  return (
+    <>
+      {change.error ? <ErrorState error={change.error} /> : null}
+      {people.rows.length === 0 ? (
+        <EmptyState icon={<IconUsersGroup size={24} />} title="Nobody yet">
+          People join by an invitation's link, once a sign-in provider is set up on this server.
+          Keys work without.
+        </EmptyState>
+      ) : (
+        <DataTable
+          label="People"
+          columns={columns}
+          rows={people.rows}
+          rowKey={({ id }) => id}
+          rowHeight={52}
+          {...people.more}
+        />
+      )}
+      <ConfirmModal
+        opened={leaving !== null}
+        title="Remove a person"
+        confirm="Remove"
+        busy={remove.isPending}
+        error={remove.error}
+        onConfirm={() =>
+          leaving && remove.mutate(leaving.id, { onSuccess: () => setLeaving(null) })
+        }
+        onClose={() => {
+          remove.reset();
+          setLeaving(null);
+        }}
+      >
+        {leaving && nameOf(leaving)} is out with the next request, and what they run ends. Keys that
+        they made stay.
+      </ConfirmModal>
+    </>
+  );
+}
+
+const STATES: Record<Invitation["state"], string> = {
+  open: "teal",
+  used: "gray",
+  expired: "yellow",
+};
+
+function Invitations({ whose, mayChange }: PeopleProps) {
+  const invitations = useInvitations(whose);
+  const withdraw = useWithdraw(whose);
+  const [isAll, setAll] = useState(false);
+  const open = invitations.rows.filter(({ state }) => state === "open");
+  const rows = isAll ? invitations.rows : open;
+  if (invitations.error)
+    return <ErrorState error={invitations.error} onRetry={invitations.refetch} />;
+  if (invitations.rows.length === 0) return null;
+  return (
+    <Panel
+      title="Invitations"
+      note={`${open.length} open. A link is good for one person.`}
+      padding="0"
+      action={
+        <Anchor component="button" type="button" size="sm" onClick={() => setAll(!isAll)}>
+          {isAll ? "Only open ones" : "Show used and expired ones"}
+        </Anchor>
+      }
+    >
+      {withdraw.error ? <ErrorState error={withdraw.error} /> : null}
+      {rows.length > 0 && (
+        <DataTable
+          label={isAll ? "All invitations" : "Open invitations"}
+          columns={[
+            { key: "who", header: "Invited", cell: ({ email }) => email ?? "whoever has the link" },
+            { key: "role", header: "Role", width: 120, cell: ({ role }) => role },
+            {
+              key: "state",
+              header: "State",
+              width: 110,
+              cell: ({ state }) => <Badge color={STATES[state]}>{state}</Badge>,
+            },
+            {
+              key: "until",
+              header: "Until",
+              width: 160,
+              cell: ({ expires_at }) => formatDate(expires_at),
+            },
+            {
+              key: "actions",
+              header: "Actions",
+              width: 120,
+              cell: (each) =>
+                mayChange && each.state === "open" ? (
+                  <Button
+                    size="compact-sm"
+                    variant="default"
+                    aria-label={`Withdraw the invitation of ${each.email ?? "whoever has the link"}`}
+                    loading={withdraw.isPending && withdraw.variables === each.id}
+                    onClick={() => withdraw.mutate(each.id)}
+                  >
+                    Withdraw
+                  </Button>
+                ) : null,
+            },
+          ]}
+          rows={rows}
+          rowKey={({ id }) => id}
+          {...invitations.more}
+        />
+      )}
+    </Panel>
+  );
+}

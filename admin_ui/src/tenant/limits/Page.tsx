@@ -1,0 +1,207 @@
+/** The tenant's plan: what it promises, what it allows, and what of that is used and held now. */
+
+import { Badge, Box, Group, Progress, SimpleGrid, Stack, Table, Text } from "@mantine/core";
+import { formatDate, formatMs } from "../../components/format";
+import { PageHeader } from "../../components/PageHeader";
+import { Panel } from "../../components/Panel";
+import { Scrollable } from "../../components/Scrollable";
+import { Stat } from "../../components/Stat";
+import { ErrorState, TableSkeleton } from "../../components/states";
+import { useStale } from "../../live/stale";
+import {
+  BUDGET_NAMES,
+  BUDGET_WORDS,
+  budgetParts,
+  keyRows,
+  type LimitRow,
+  money,
+  planRows,
+} from "./model";
+import { type Limits, useCurrency, useLimits } from "./queries";
+
+export default function Page() {
+  const limits = useLimits();
+  const currency = useCurrency();
+  const stale = useStale(limits.dataUpdatedAt);
+  return (
+    <>
+      <PageHeader
+        title="Limits"
+        description="What the plan promises and allows, and what of it is used and held now. Beyond a limit requests are refused until there is room again."
+      />
+      {limits.isPending && <TableSkeleton />}
+      {limits.error && !limits.data && (
+        <ErrorState error={limits.error} onRetry={() => limits.refetch()} />
+      )}
+      {limits.data && (
+        <Stack>
+          <Plan limits={limits.data} />
+          <Uses
+            title="The plan's limits"
+            note={
+              limits.data.local
+                ? "Each process of the server counts by itself while its Redis is away."
+                : "For all keys together."
+            }
+            rows={planRows(limits.data)}
+            stale={stale}
+          />
+          {limits.data.key && (
+            <Uses
+              title="This key's own limits"
+              note="They hold within the plan's."
+              rows={keyRows(limits.data.key)}
+              stale={stale}
+            />
+          )}
+          <Money limits={limits.data} currency={currency} stale={stale} />
+        </Stack>
+      )}
+    </>
+  );
+}
+
+function Plan({ limits }: { limits: Limits }) {
+  return (
+    <SimpleGrid cols={{ base: 2, md: 4 }}>
+      <Stat label="Plan" value={limits.plan} hint={`may ask for ${limits.tiers.join(", ")}`} />
+      <Stat label="Class" value={limits.sla_class} hint="of requests that ask for none" />
+      <Stat
+        label="First token within"
+        value={limits.ttft_ms === null ? "no promise" : formatMs(limits.ttft_ms)}
+      />
+      <Stat
+        label="Each further token within"
+        value={limits.tpot_ms === null ? "no promise" : formatMs(limits.tpot_ms)}
+      />
+    </SimpleGrid>
+  );
+}
+
+interface UsesProps {
+  title: string;
+  note: string;
+  rows: LimitRow[];
+  stale: string | null;
+}
+
+const FULL = 0.9;
+
+function Uses({ title, note, rows, stale }: UsesProps) {
+  return (
+    <Panel title={title} note={note} stale={stale} padding="0">
+      <Scrollable label={title}>
+        <Table aria-label={title} miw={560} className="numbers">
+          <Table.Thead>
+            <Table.Tr>
+              <Table.Th>Limit</Table.Th>
+              <Table.Th ta="right">Used</Table.Th>
+              <Table.Th ta="right">Of</Table.Th>
+              <Table.Th ta="right">Left</Table.Th>
+              <Table.Th w="30%">Part</Table.Th>
+            </Table.Tr>
+          </Table.Thead>
+          <Table.Tbody>
+            {rows.map((row) => (
+              <Table.Tr key={row.name}>
+                <Table.Td>
+                  <Text size="sm">{row.name}</Text>
+                  <Text size="xs" c="dimmed">
+                    {row.note}
+                  </Text>
+                </Table.Td>
+                <Table.Td ta="right">{row.used}</Table.Td>
+                <Table.Td ta="right">{row.limit ?? "not limited"}</Table.Td>
+                <Table.Td ta="right">{row.left ?? "–"}</Table.Td>
+                <Table.Td>
+                  {row.part !== null && (
+                    <Progress
+                      value={row.part * 100}
+                      color={row.part >= 1 ? "red" : row.part >= FULL ? "yellow" : "teal"}
+                      aria-label={`${row.name}: ${row.used} of ${row.limit}`}
+                    />
+                  )}
+                </Table.Td>
+              </Table.Tr>
+            ))}
+          </Table.Tbody>
+        </Table>
+      </Scrollable>
+    </Panel>
+  );
+}
+
+interface MoneyProps {
+  limits: Limits;
+  currency: string | null;
+  stale: string | null;
+}
+
+const STATE_COLORS = { ok: "teal", soft: "yellow", hard: "red" } as const;
+
+function Money({ limits, currency, stale }: MoneyProps) {
+  const { budgets, credit } = limits;
+  return (
+    <Panel
+      title="Budgets"
+      note="Held is what requests that run now may still cost. Periods are of UTC."
+      stale={stale}
+    >
+      {budgets.length === 0 && credit === null && (
+        <Text size="sm">
+          There is no budget: neither the plan nor the key that you are signed in with has one.
+        </Text>
+      )}
+      <Stack gap="lg">
+        {budgets.map((budget) => (
+          <Box key={budget.name}>
+            <Group justify="space-between" gap="xs" mb={6}>
+              <Group gap="xs">
+                <Text size="sm" fw={550}>
+                  {BUDGET_NAMES[budget.name]}
+                </Text>
+                <Badge color={STATE_COLORS[budget.state]}>{BUDGET_WORDS[budget.state]}</Badge>
+              </Group>
+              <Text size="sm" className="numbers">
+                {money(budget.spent, currency)} spent, {money(budget.held, currency)} held, of{" "}
+                {money(budget.cap, currency)}
+              </Text>
+            </Group>
+            <BudgetBar budget={budget} />
+            {budget.resets_at && (
+              <Text size="xs" c="dimmed" mt={4}>
+                begins anew {formatDate(budget.resets_at)}
+              </Text>
+            )}
+          </Box>
+        ))}
+        {credit && (
+          <Group justify="space-between" gap="xs">
+            <Text size="sm" fw={550}>
+              {BUDGET_NAMES.credit}
+            </Text>
+            <Text size="sm" className="numbers">
+              {money(credit.balance, currency)} left of {money(credit.granted, currency)};{" "}
+              {money(credit.spent, currency)} spent, {money(credit.held, currency)} held
+            </Text>
+          </Group>
+        )}
+      </Stack>
+    </Panel>
+  );
+}
+
+function BudgetBar({ budget }: { budget: Limits["budgets"][number] }) {
+  const { spent, held } = budgetParts(budget);
+  const name = BUDGET_NAMES[budget.name];
+  return (
+    <Progress.Root size="lg">
+      <Progress.Section
+        value={spent * 100}
+        color={STATE_COLORS[budget.state]}
+        aria-label={`${name}: spent`}
+      />
+      <Progress.Section value={held * 100} color="gray" aria-label={`${name}: held`} />
+    </Progress.Root>
+  );
+}
