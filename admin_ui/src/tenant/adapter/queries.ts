@@ -7,6 +7,8 @@ import { isPending } from "../adapters/model";
 
 const POLL_MS = 1_000;
 const PROBE_POLL_MS = 5_000;
+/** Traffic and cost move with every request; the live stream tells of versions alone. */
+const TRAFFIC_MS = 15_000;
 
 export function useAdapter(name: string) {
   const { hooks } = useApi();
@@ -17,7 +19,7 @@ export function useAdapter(name: string) {
       { params: { path: { name } } },
       {
         refetchInterval: ({ state }) =>
-          state.data?.versions.some((version) => isPending(version.state)) ? POLL_MS : false,
+          state.data?.versions.some((version) => isPending(version.state)) ? POLL_MS : TRAFFIC_MS,
       },
     ),
   );

@@ -7,6 +7,9 @@ import { isPending } from "./model";
 
 const PAGE = 50;
 const POLL_MS = 2_000;
+/** Traffic and cost move with every request; the live stream tells of versions alone. */
+const TRAFFIC_MS = 15_000;
+const PAGES_KEPT_NEW = 4;
 
 export function useAdapterPages(q: string, sort: string) {
   const { client } = useApi();
@@ -20,11 +23,13 @@ export function useAdapterPages(q: string, sort: string) {
     },
     getNextPageParam: ({ has_more, last_id }) => (has_more ? (last_id ?? undefined) : undefined),
     placeholderData: keepPreviousData,
-    refetchInterval: ({ state }) =>
-      state.data?.pages.some(({ data }) =>
+    refetchInterval: ({ state }) => {
+      const pages = state.data?.pages ?? [];
+      if (pages.length > PAGES_KEPT_NEW) return false; // each would be asked for again
+      const isWaiting = pages.some(({ data }) =>
         data.some(({ versions }) => versions.some((version) => isPending(version.state))),
-      )
-        ? POLL_MS
-        : false,
+      );
+      return isWaiting ? POLL_MS : TRAFFIC_MS;
+    },
   });
 }
