@@ -20,7 +20,10 @@ export function SearchField({ label, placeholder, param = "q" }: SearchFieldProp
   useEffect(() => {
     if (value === null) setText(""); // it was taken away elsewhere
   }, [value]);
-  const settle = useDebouncedCallback((next: string) => setValue(next || null), PAUSE_MS);
+  const settle = useDebouncedCallback((next: string, path: string) => {
+    // Whoever has gone on to another page in between is not fetched back.
+    if (window.location.pathname === path) setValue(next || null);
+  }, PAUSE_MS);
   return (
     <TextInput
       type="search"
@@ -30,7 +33,7 @@ export function SearchField({ label, placeholder, param = "q" }: SearchFieldProp
       value={text}
       onChange={(event) => {
         setText(event.currentTarget.value);
-        settle(event.currentTarget.value.trim());
+        settle(event.currentTarget.value.trim(), window.location.pathname);
       }}
       maw={320}
       flex={1}

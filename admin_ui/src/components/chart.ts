@@ -65,7 +65,9 @@ function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Optio
       { ...axis, space: 70 },
       {
         ...axis,
-        size: 54,
+        // Small amounts have long labels.
+        size: (_, labels) =>
+          Math.max(54, 14 + 6.4 * Math.max(0, ...(labels ?? []).map((each) => each.length))),
         space: 34,
         values: (_, ticks) => ticks.map((tick) => drawn.format(tick)),
       },

@@ -8,6 +8,11 @@ export function formatCount(value: number): string {
   return COUNT.format(value);
 }
 
+/** `1 tenant`, `1,200 tenants`. */
+export function counted(value: number, one: string, many = `${one}s`): string {
+  return `${COUNT.format(value)} ${value === 1 ? one : many}`;
+}
+
 export function formatCompact(value: number): string {
   return COMPACT.format(value);
 }

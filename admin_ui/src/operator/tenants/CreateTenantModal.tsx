@@ -1,7 +1,10 @@
-import { Button, Group, Modal, Select, Stack, Text, TextInput } from "@mantine/core";
+import { Alert, Anchor, Button, Group, Modal, Select, Stack, Text, TextInput } from "@mantine/core";
 import { type FormEvent, useState } from "react";
+import { Link } from "react-router";
 import { ErrorState } from "../../components/states";
-import { type Tenant, useCreateTenant, usePlans } from "./queries";
+import { usePlanNames } from "../plans/queries";
+import { namesakesIn } from "./model";
+import { type Tenant, useCreateTenant } from "./queries";
 
 interface CreateTenantModalProps {
   opened: boolean;
@@ -22,21 +25,25 @@ export function CreateTenantModal({ opened, onClose, onCreated }: CreateTenantMo
   );
 }
 
+/** A name that others have is refused first, and taken when that is what was meant. */
 function CreateTenantForm({ onClose, onCreated }: Omit<CreateTenantModalProps, "opened">) {
-  const plans = usePlans();
-  const names = plans.data?.data.map((plan) => plan.name) ?? [];
+  const names = usePlanNames();
   const [name, setName] = useState("");
   const [chosen, setChosen] = useState<string | null>(null);
-  const plan = chosen ?? names[0] ?? null;
+  const plan = chosen ?? (names.includes("standard") ? "standard" : (names[0] ?? null));
   const create = useCreateTenant((tenant) => {
     onClose();
     onCreated(tenant);
   });
-
-  function submit(event: FormEvent) {
+  const namesakes = namesakesIn(create.error);
+  const make = (if_name_exists: "allow" | "refuse") => {
+    if (plan !== null && name.trim() !== "")
+      create.mutate({ name: name.trim(), plan, if_name_exists });
+  };
+  const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (plan !== null && name.trim() !== "") create.mutate({ name: name.trim(), plan });
-  }
+    make("refuse");
+  };
 
   return (
     <form onSubmit={submit}>
@@ -44,8 +51,12 @@ function CreateTenantForm({ onClose, onCreated }: Omit<CreateTenantModalProps, "
         <TextInput
           label="Name"
           placeholder="Acme"
+          maxLength={120}
           value={name}
-          onChange={(event) => setName(event.currentTarget.value)}
+          onChange={(event) => {
+            setName(event.currentTarget.value);
+            create.reset();
+          }}
           data-autofocus
         />
         <Select
@@ -55,9 +66,12 @@ function CreateTenantForm({ onClose, onCreated }: Omit<CreateTenantModalProps, "
           value={plan}
           onChange={setChosen}
           allowDeselect={false}
-          disabled={plans.isPending}
         />
-        {(create.error ?? plans.error) ? <ErrorState error={create.error ?? plans.error} /> : null}
+        {namesakes.length > 0 ? (
+          <Namesakes ids={namesakes} busy={create.isPending} onAnyway={() => make("allow")} />
+        ) : (
+          create.error && <ErrorState error={create.error} />
+        )}
         <Group justify="flex-end">
           <Button variant="default" onClick={onClose}>
             Cancel
@@ -65,12 +79,42 @@ function CreateTenantForm({ onClose, onCreated }: Omit<CreateTenantModalProps, "
           <Button
             type="submit"
             loading={create.isPending}
-            disabled={name.trim() === "" || plan === null}
+            disabled={name.trim() === "" || plan === null || namesakes.length > 0}
           >
             Create
           </Button>
         </Group>
       </Stack>
     </form>
+  );
+}
+
+interface NamesakesProps {
+  ids: readonly string[];
+  busy: boolean;
+  onAnyway: () => void;
+}
+
+function Namesakes({ ids, busy, onAnyway }: NamesakesProps) {
+  return (
+    <Alert
+      color="yellow"
+      role="alert"
+      title={ids.length === 1 ? "A tenant has this name" : "Tenants have this name"}
+    >
+      <Stack gap={6} align="flex-start">
+        {ids.map((id) => (
+          <Anchor key={id} component={Link} to={`/operator/tenants/${id}`} size="sm" ff="monospace">
+            {id}
+          </Anchor>
+        ))}
+        <Text size="sm">
+          A second one of this name is told apart by its id only. Choose another name, or:
+        </Text>
+        <Button size="xs" variant="default" loading={busy} onClick={onAnyway}>
+          Create it anyway
+        </Button>
+      </Stack>
+    </Alert>
   );
 }

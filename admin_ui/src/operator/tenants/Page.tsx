@@ -1,89 +1,112 @@
-/** The operator's tenants: create, suspend, resume, and hand out keys. */
+/** The operator's tenants: found, made, suspended and resumed; each opens its own page. */
 
-import { ActionIcon, Badge, Button, Card, Menu, Table, Text } from "@mantine/core";
+import { Button, Group, NativeSelect, Stack } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
-import { notifications } from "@mantine/notifications";
-import {
-  IconDots,
-  IconKey,
-  IconList,
-  IconPlayerPause,
-  IconPlayerPlay,
-  IconUserPlus,
-  IconUsers,
-} from "@tabler/icons-react";
+import { IconUserPlus, IconUsers } from "@tabler/icons-react";
 import { useState } from "react";
-import { describe } from "../../api/errors";
+import { useNavigate, useSearchParams } from "react-router";
+import { useIsRole } from "../../api/roles";
 import { ConfirmModal } from "../../components/ConfirmModal";
-import { Copyable } from "../../components/Copyable";
-import { formatDate } from "../../components/format";
+import { currenciesOf } from "../../components/decimal";
+import { counted } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
+import { SearchField } from "../../components/SearchField";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { CreateKeyModal } from "../../tenant/keys/KeyModals";
+import { usePlanNames } from "../plans/queries";
 import { CreateTenantModal } from "./CreateTenantModal";
-import { type Tenant, useSetStatus, useTenants } from "./queries";
-import { TenantKeysModal } from "./TenantKeysModal";
+import { filtersOf, STATUSES } from "./model";
+import { type Tenant, useChangeTenant, useTenants } from "./queries";
+import { TenantTable } from "./TenantTable";
 
 export default function Page() {
-  const tenants = useTenants();
+  const [params, setParams] = useSearchParams();
+  const navigate = useNavigate();
+  const filters = filtersOf(params);
+  const tenants = useTenants(filters);
+  const mayChange = useIsRole("operator");
   const [creating, create] = useDisclosure();
   const [keyFor, setKeyFor] = useState<Tenant | null>(null);
-  const [keysOf, setKeysOf] = useState<Tenant | null>(null);
   const [suspending, setSuspending] = useState<Tenant | null>(null);
-  const status = useSetStatus();
-
-  function resume(tenant: Tenant) {
-    status.mutate(
-      { id: tenant.id, status: "active" },
-      { onError: (error) => notifications.show({ color: "red", message: describe(error) }) },
-    );
-  }
-
-  function suspend() {
-    if (suspending === null) return;
-    status.mutate(
-      { id: suspending.id, status: "suspended" },
-      { onSuccess: () => setSuspending(null) },
-    );
-  }
+  const change = useChangeTenant(() => setSuspending(null));
+  const set = (name: string, value: string | null) =>
+    setParams((before) => {
+      if (value) before.set(name, value);
+      else before.delete(name);
+      return before;
+    });
+  const isFiltered = Boolean(filters.q || filters.plan || filters.status);
+  const total = tenants.first?.total;
 
   return (
     <>
       <PageHeader
         title="Tenants"
-        description="Who may use this server, on which plan. A suspended tenant's keys answer 403 until it is resumed."
+        description="Who may use this server, on which plan, and what each of them has spent since the month began (UTC)."
         action={
-          <Button leftSection={<IconUserPlus size={16} />} onClick={create.open}>
-            New tenant
-          </Button>
+          mayChange && (
+            <Button leftSection={<IconUserPlus size={16} />} onClick={create.open}>
+              New tenant
+            </Button>
+          )
         }
       />
-      {tenants.isPending && <TableSkeleton />}
-      {tenants.error && !tenants.data && (
-        <ErrorState error={tenants.error} onRetry={() => tenants.refetch()} />
-      )}
-      {tenants.data?.length === 0 && (
-        <EmptyState
-          icon={<IconUsers size={24} />}
-          title="No tenants yet"
-          action={
-            <Button variant="light" onClick={create.open}>
-              Create the first one
-            </Button>
-          }
-        >
-          A tenant owns adapters, keys and a bill. Create one, then give its people a key.
-        </EmptyState>
-      )}
-      {tenants.data && tenants.data.length > 0 && (
-        <TenantTable
-          tenants={tenants.data}
-          onKey={setKeyFor}
-          onKeys={setKeysOf}
-          onSuspend={setSuspending}
-          onResume={resume}
-        />
-      )}
+      <Stack gap="sm">
+        <Group gap="sm">
+          <SearchField label="Search tenants" placeholder="Name or id" />
+          <Filters
+            plan={filters.plan}
+            status={filters.status}
+            currency={filters.currency}
+            currencies={currenciesOf(...tenants.rows.map((row) => row.spend_month))}
+            onSet={set}
+          />
+          {total !== undefined && (
+            <Group ml="auto" fz="sm" c="dimmed" role="status">
+              {counted(total, "tenant")}
+            </Group>
+          )}
+        </Group>
+        {tenants.isPending && <TableSkeleton rows={8} />}
+        {tenants.error && <ErrorState error={tenants.error} onRetry={tenants.refetch} />}
+        {change.error && suspending === null ? <ErrorState error={change.error} /> : null}
+        {tenants.first && tenants.rows.length === 0 && (
+          <EmptyState
+            icon={<IconUsers size={24} />}
+            title={isFiltered ? "No tenant is like that" : "No tenants yet"}
+            action={
+              isFiltered ? (
+                <Button variant="light" onClick={() => navigate("/operator/tenants")}>
+                  Show all
+                </Button>
+              ) : (
+                mayChange && (
+                  <Button variant="light" onClick={create.open}>
+                    Create the first one
+                  </Button>
+                )
+              )
+            }
+          >
+            {isFiltered
+              ? "Search by a part of the name or of the id."
+              : "A tenant owns adapters, keys and a bill. Create one, then give its people a key."}
+          </EmptyState>
+        )}
+        {tenants.rows.length > 0 && (
+          <TenantTable
+            tenants={tenants.rows}
+            total={total}
+            sort={filters.sort}
+            onSort={(sort) => set("sort", sort)}
+            more={tenants.more}
+            mayChange={mayChange}
+            onKey={setKeyFor}
+            onSuspend={setSuspending}
+            onResume={({ id }) => change.mutate({ id, status: "active" })}
+          />
+        )}
+      </Stack>
       <CreateTenantModal opened={creating} onClose={create.close} onCreated={setKeyFor} />
       <CreateKeyModal
         owner={keyFor?.id ?? null}
@@ -91,113 +114,60 @@ export default function Page() {
         opened={keyFor !== null}
         onClose={() => setKeyFor(null)}
       />
-      <TenantKeysModal tenant={keysOf} onClose={() => setKeysOf(null)} />
       <ConfirmModal
         opened={suspending !== null}
         title={`Suspend ${suspending?.name ?? ""}?`}
         confirm="Suspend"
-        busy={status.isPending}
-        error={status.error}
-        onConfirm={suspend}
+        busy={change.isPending}
+        error={change.error}
+        onConfirm={() => suspending && change.mutate({ id: suspending.id, status: "suspended" })}
         onClose={() => {
-          status.reset();
+          change.reset();
           setSuspending(null);
         }}
       >
-        All its keys answer 403 until you resume it. Its adapters and its usage stay.
+        All its keys answer 403 until you resume it, and requests that run end, billed to there. Its
+        adapters and its usage stay.
       </ConfirmModal>
     </>
   );
 }
 
-interface TenantTableProps {
-  tenants: Tenant[];
-  onKey: (tenant: Tenant) => void;
-  onKeys: (tenant: Tenant) => void;
-  onSuspend: (tenant: Tenant) => void;
-  onResume: (tenant: Tenant) => void;
+interface FiltersProps {
+  plan: string | undefined;
+  status: string | undefined;
+  currency: string | undefined;
+  /** Of what is listed. */
+  currencies: readonly string[];
+  onSet: (name: string, value: string | null) => void;
 }
 
-function TenantTable({ tenants, ...actions }: TenantTableProps) {
+function Filters({ plan, status, currency, currencies, onSet }: FiltersProps) {
+  const plans = usePlanNames();
+  const known = plan && !plans.includes(plan) ? [plan, ...plans] : plans;
+  const choices = [...new Set([currency ?? "USD", ...currencies])].sort();
   return (
-    <Card p={0}>
-      <Table.ScrollContainer minWidth={680} type="native">
-        <Table highlightOnHover aria-label="Tenants">
-          <Table.Thead>
-            <Table.Tr>
-              <Table.Th>Name</Table.Th>
-              <Table.Th>Status</Table.Th>
-              <Table.Th>Plan</Table.Th>
-              <Table.Th>Id</Table.Th>
-              <Table.Th>Created</Table.Th>
-              <Table.Th w={56} aria-label="Actions" />
-            </Table.Tr>
-          </Table.Thead>
-          <Table.Tbody>
-            {tenants.map((tenant) => (
-              <Table.Tr key={tenant.id}>
-                <Table.Td>
-                  <Text size="sm" fw={550}>
-                    {tenant.name}
-                  </Text>
-                </Table.Td>
-                <Table.Td>
-                  <Badge color={tenant.status === "active" ? "teal" : "yellow"}>
-                    {tenant.status}
-                  </Badge>
-                </Table.Td>
-                <Table.Td>{tenant.plan}</Table.Td>
-                <Table.Td>
-                  <Copyable value={tenant.id} label="tenant id" />
-                </Table.Td>
-                <Table.Td style={{ whiteSpace: "nowrap" }}>
-                  {formatDate(tenant.created_at)}
-                </Table.Td>
-                <Table.Td>
-                  <TenantMenu tenant={tenant} {...actions} />
-                </Table.Td>
-              </Table.Tr>
-            ))}
-          </Table.Tbody>
-        </Table>
-      </Table.ScrollContainer>
-    </Card>
-  );
-}
-
-interface TenantMenuProps extends Omit<TenantTableProps, "tenants"> {
-  tenant: Tenant;
-}
-
-function TenantMenu({ tenant, onKey, onKeys, onSuspend, onResume }: TenantMenuProps) {
-  return (
-    <Menu position="bottom-end">
-      <Menu.Target>
-        <ActionIcon variant="subtle" color="gray" aria-label={`Actions for ${tenant.name}`}>
-          <IconDots size={18} />
-        </ActionIcon>
-      </Menu.Target>
-      <Menu.Dropdown>
-        <Menu.Item leftSection={<IconList size={16} />} onClick={() => onKeys(tenant)}>
-          Keys
-        </Menu.Item>
-        <Menu.Item leftSection={<IconKey size={16} />} onClick={() => onKey(tenant)}>
-          Create a key
-        </Menu.Item>
-        {tenant.status === "active" ? (
-          <Menu.Item
-            color="red"
-            leftSection={<IconPlayerPause size={16} />}
-            onClick={() => onSuspend(tenant)}
-          >
-            Suspend
-          </Menu.Item>
-        ) : (
-          <Menu.Item leftSection={<IconPlayerPlay size={16} />} onClick={() => onResume(tenant)}>
-            Resume
-          </Menu.Item>
-        )}
-      </Menu.Dropdown>
-    </Menu>
+    <>
+      <NativeSelect
+        aria-label="Status"
+        value={status ?? ""}
+        data={[{ value: "", label: "Any status" }, ...STATUSES]}
+        onChange={(event) => onSet("status", event.currentTarget.value)}
+      />
+      <NativeSelect
+        aria-label="Plan"
+        value={plan ?? ""}
+        data={[{ value: "", label: "Any plan" }, ...known]}
+        onChange={(event) => onSet("plan", event.currentTarget.value)}
+      />
+      {choices.length > 1 && (
+        <NativeSelect
+          aria-label="Currency that spend is sorted by"
+          value={currency ?? "USD"}
+          data={choices}
+          onChange={(event) => onSet("currency", event.currentTarget.value)}
+        />
+      )}
+    </>
   );
 }

@@ -1,0 +1,142 @@
+/** A run of invoices: drafts first, a look at them, and only then the final ones. */
+
+import { Alert, Anchor, Button, Group, NativeSelect, SimpleGrid, Stack, Text } from "@mantine/core";
+import { useState } from "react";
+import { Link } from "react-router";
+import type { Schemas } from "../../api/client";
+import { Amounts } from "../../components/Amounts";
+import { ConfirmModal } from "../../components/ConfirmModal";
+import { counted } from "../../components/format";
+import { Panel } from "../../components/Panel";
+import { ErrorState } from "../../components/states";
+import { monthTitle } from "../../invoices/model";
+import { TenantPicker } from "../TenantPicker";
+import { months, totalsOf } from "./model";
+import { useRun } from "./queries";
+
+type Run = Schemas["InvoiceRun"];
+
+export function RunPanel() {
+  const [choices] = useState(() => months(new Date()));
+  const [period, setPeriod] = useState(choices[1] ?? "");
+  const [tenant, setTenant] = useState<string | null>(null);
+  const [isFinal, setFinal] = useState(false);
+  const drafts = useRun();
+  const finals = useRun();
+  const last = finals.data ?? drafts.data ?? null;
+  const isThisMonth = period === choices[0];
+  const asked = { period, ...(tenant ? { tenant } : {}) };
+  const isSeen = drafts.data?.period === period && !drafts.isPending;
+  const forget = () => {
+    drafts.reset();
+    finals.reset();
+  };
+  return (
+    <Panel
+      title="Run invoices"
+      note="Drafts change nothing and may be made anew; a final invoice has a number and stays"
+    >
+      <Stack gap="sm">
+        <SimpleGrid cols={{ base: 1, xs: 2, md: 4 }}>
+          <NativeSelect
+            label="Month to invoice"
+            value={period}
+            data={choices.map((value, index) => ({
+              value,
+              label: index === 0 ? `${monthTitle(value)}, so far` : monthTitle(value),
+            }))}
+            onChange={(event) => {
+              setPeriod(event.currentTarget.value);
+              forget();
+            }}
+          />
+          <TenantPicker
+            label="Only one tenant"
+            placeholder="All of them"
+            clearable
+            value={tenant}
+            onChange={(next) => {
+              setTenant(next);
+              forget();
+            }}
+          />
+        </SimpleGrid>
+        <Group gap="sm">
+          <Button
+            loading={drafts.isPending}
+            onClick={() => {
+              finals.reset();
+              drafts.mutate({ ...asked, draft: true });
+            }}
+          >
+            Make drafts
+          </Button>
+          <Button
+            variant="default"
+            disabled={!isSeen || isThisMonth}
+            onClick={() => setFinal(true)}
+          >
+            Make them final
+          </Button>
+          <Text size="sm" c="dimmed">
+            {isThisMonth
+              ? "A month that runs has drafts only."
+              : isSeen
+                ? "Look at the drafts below first."
+                : "Final ones come after a look at the drafts."}
+          </Text>
+        </Group>
+        {drafts.error && <ErrorState error={drafts.error} title="The run did not end" />}
+        {last && <Report run={last} />}
+      </Stack>
+      <ConfirmModal
+        opened={isFinal}
+        title={`Make the invoices of ${monthTitle(period)} final?`}
+        confirm="Make them final"
+        busy={finals.isPending}
+        error={finals.error}
+        onConfirm={() =>
+          finals.mutate({ ...asked, draft: false }, { onSuccess: () => setFinal(false) })
+        }
+        onClose={() => {
+          finals.reset();
+          setFinal(false);
+        }}
+      >
+        {tenant ? "One tenant's invoice" : "Every tenant's invoice"} gets a number without gaps, is
+        posted and told of. What is final stays: it can only be taken back whole, or credited.
+      </ConfirmModal>
+    </Panel>
+  );
+}
+
+function Report({ run }: { run: Run }) {
+  const of = run.made > run.invoices.length ? `the first ${run.invoices.length} of them` : "them";
+  return (
+    <Alert
+      color={run.failed.length > 0 ? "red" : "teal"}
+      role="status"
+      title={`${counted(run.made, run.status === "final" ? "final invoice" : "draft")} of ${monthTitle(run.period)}`}
+    >
+      <Stack gap={4}>
+        <Text size="sm">
+          {counted(run.unchanged, "tenant")} had a final one before, {counted(run.empty, "tenant")}{" "}
+          had nothing to invoice.
+        </Text>
+        {run.invoices.length > 0 && (
+          <Text size="sm">
+            Of {of}: <Amounts of={totalsOf(run.invoices)} />
+          </Text>
+        )}
+        {run.failed.map(({ tenant, reason }) => (
+          <Text key={tenant} size="sm">
+            <Anchor component={Link} to={`/operator/tenants/${tenant}`} inherit>
+              {tenant}
+            </Anchor>
+            : {reason}
+          </Text>
+        ))}
+      </Stack>
+    </Alert>
+  );
+}

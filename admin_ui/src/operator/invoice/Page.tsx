@@ -1,0 +1,60 @@
+/** One invoice, for the operator: down to its requests, and what can be done to it. */
+
+import { Anchor, Group, Stack } from "@mantine/core";
+import { Link, useParams } from "react-router";
+import { useIsRole } from "../../api/roles";
+import { PageHeader } from "../../components/PageHeader";
+import { ErrorState, TableSkeleton } from "../../components/states";
+import { InvoiceBadge } from "../../invoices/InvoiceBadge";
+import { InvoiceFiles, InvoiceView } from "../../invoices/InvoiceView";
+import { monthTitle } from "../../invoices/model";
+import { useInvoice } from "../../invoices/queries";
+import { InvoiceActions } from "./InvoiceActions";
+
+export default function Page() {
+  const { invoice = "" } = useParams();
+  const found = useInvoice("operator", invoice);
+  const { data } = found;
+  const mayChange = useIsRole("billing");
+  return (
+    <>
+      <PageHeader
+        title={data ? (data.number ? `Invoice ${data.number}` : "Draft invoice") : "Invoice"}
+        description={
+          data && (
+            <>
+              {monthTitle(data.period)}, for{" "}
+              <Anchor
+                component={Link}
+                to={`/operator/tenants/${data.tenant_id}`}
+                inherit
+                underline="always"
+              >
+                {data.tenant_name ?? data.tenant_id}
+              </Anchor>
+            </>
+          )
+        }
+        beside={data && <InvoiceBadge invoice={data} />}
+        back={{ to: "/operator/billing?tab=invoices", label: "Invoices" }}
+        action={data && <InvoiceFiles side="operator" invoice={data} />}
+      />
+      {found.isPending && <TableSkeleton rows={8} />}
+      {found.error && !data && <ErrorState error={found.error} onRetry={() => found.refetch()} />}
+      {data && (
+        <Stack>
+          {mayChange && (
+            <Group>
+              <InvoiceActions invoice={data} />
+            </Group>
+          )}
+          <InvoiceView
+            side="operator"
+            invoice={data}
+            requestAddress={(id) => `/operator/requests/${id}`}
+          />
+        </Stack>
+      )}
+    </>
+  );
+}

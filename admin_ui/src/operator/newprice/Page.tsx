@@ -1,0 +1,147 @@
+/** A new price list: written, seen on a month that was, and only then published. */
+
+import { Button, Grid, Group, Stack, Text } from "@mantine/core";
+import { notifications } from "@mantine/notifications";
+import { type FormEvent, useState } from "react";
+import { useNavigate, useSearchParams } from "react-router";
+import { ApiError } from "../../api/errors";
+import { formatDate } from "../../components/format";
+import { PageHeader } from "../../components/PageHeader";
+import { ErrorState, TableSkeleton } from "../../components/states";
+import { months } from "../billing/model";
+import { scopeWords } from "../prices/model";
+import { useAddPrice, usePrice } from "../prices/queries";
+import {
+  bodyOf,
+  EMPTY,
+  earliestIn,
+  type Fields,
+  faultsIn,
+  fieldsFrom,
+  fieldTime,
+  isRight,
+  previewBodyOf,
+} from "./model";
+import { PreviewView } from "./PreviewView";
+import { PriceForm } from "./PriceForm";
+import { usePreview } from "./queries";
+
+export default function Page() {
+  const [params] = useSearchParams();
+  const from = params.get("from");
+  const { price, isPending, error, refetch } = usePrice(from);
+  const header = (
+    <PageHeader
+      title="New price list"
+      description={
+        price
+          ? `A new version for: ${scopeWords(price)}. Version ${price.no} ends where it begins.`
+          : "It prices what is used from its beginning on. What has been rated stays as it is."
+      }
+      back={{ to: "/operator/prices", label: "Prices" }}
+    />
+  );
+  if (isPending || error)
+    return (
+      <>
+        {header}
+        {error ? <ErrorState error={error} onRetry={refetch} /> : <TableSkeleton rows={8} />}
+      </>
+    );
+  return (
+    <>
+      {header}
+      <Editor key={price?.id ?? ""} start={price ? fieldsFrom(price) : EMPTY} />
+    </>
+  );
+}
+
+function Editor({ start }: { start: Fields }) {
+  const navigate = useNavigate();
+  const choices = months(new Date());
+  const [fields, setFields] = useState(start);
+  const [month, setMonth] = useState(choices[1] ?? "");
+  const [isTried, setTried] = useState(false);
+  const preview = usePreview();
+  const publish = useAddPrice((made) => {
+    notifications.show({
+      color: "teal",
+      message: `Published: it holds from ${formatDate(made.effective_from)}.`,
+    });
+    navigate(`/operator/prices?price=${made.id}`);
+  });
+  const faults = faultsIn(fields);
+  const isGood = isRight(faults);
+  // A preview of anything else than what is written now is none.
+  const seen = preview.data;
+  const isSeen =
+    isGood &&
+    seen !== undefined &&
+    JSON.stringify(seen.body) === JSON.stringify(previewBodyOf(fields, seen.body.month ?? ""));
+  const earliest = publish.error instanceof ApiError ? earliestIn(publish.error.message) : null;
+
+  function look(event: FormEvent) {
+    event.preventDefault();
+    setTried(true);
+    if (isGood) preview.mutate(previewBodyOf(fields, month));
+  }
+
+  return (
+    <form onSubmit={look} noValidate>
+      <Grid gap="lg">
+        <Grid.Col span={{ base: 12, lg: 5 }}>
+          <PriceForm
+            fields={fields}
+            faults={isTried ? faults : null}
+            onChange={(changes) => {
+              setFields((before) => ({ ...before, ...changes }));
+              publish.reset();
+            }}
+          />
+        </Grid.Col>
+        <Grid.Col span={{ base: 12, lg: 7 }}>
+          <Stack>
+            <PreviewView
+              months={choices}
+              month={month}
+              onMonth={setMonth}
+              isBusy={preview.isPending}
+              isOld={seen !== undefined && !isSeen}
+              error={preview.error}
+              preview={seen?.preview ?? null}
+            />
+            {publish.error && <ErrorState error={publish.error} title="It was not published" />}
+            {earliest && (
+              <Group>
+                <Button
+                  variant="light"
+                  size="xs"
+                  onClick={() => {
+                    setFields((before) => ({ ...before, begins: fieldTime(earliest) }));
+                    publish.reset();
+                  }}
+                >
+                  Begin at the earliest moment, {formatDate(earliest)}
+                </Button>
+              </Group>
+            )}
+            <Group justify="flex-end" gap="sm">
+              {!isSeen && (
+                <Text size="sm" c="dimmed">
+                  Publish after a look at the preview.
+                </Text>
+              )}
+              <Button
+                disabled={!isSeen}
+                loading={publish.isPending}
+                onClick={() => publish.mutate(bodyOf(fields))}
+              >
+                Publish
+              </Button>
+            </Group>
+          </Stack>
+        </Grid.Col>
+      </Grid>
+    </form>
+  );
+}

@@ -1,0 +1,228 @@
+/** What a tenant spends and leads to, under which terms, and what changed lately. */
+
+import { Anchor, Group, SimpleGrid, Stack, Table, Text } from "@mantine/core";
+import { IconCoin } from "@tabler/icons-react";
+import { Link } from "react-router";
+import { useIsRole } from "../../api/roles";
+import { formatCount, formatDate, formatMoney } from "../../components/format";
+import { Money } from "../../components/Money";
+import { Panel } from "../../components/Panel";
+import { Stat } from "../../components/Stat";
+import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
+import { BUDGET_WORDS, budgetUse, type TenantCosts } from "../billing/model";
+import { useTenantCosts } from "../billing/queries";
+import { SpendChart } from "../billing/SpendChart";
+import { fieldsOf, NUMBERS, type NumberField, shown } from "../plans/model";
+import { usePlans } from "../plans/queries";
+import { scopeWords } from "../prices/model";
+import { PriceBadge } from "../prices/PriceBadge";
+import { usePrices } from "../prices/queries";
+import type { Tenant } from "../tenants/queries";
+import { useEvents } from "./queries";
+
+export function Overview({ tenant }: { tenant: Tenant }) {
+  const costs = useTenantCosts(tenant.id);
+  const row = costs.data?.data[0];
+  return (
+    <Stack>
+      {costs.isPending && <TableSkeleton />}
+      {costs.error && !costs.data && (
+        <ErrorState error={costs.error} onRetry={() => costs.refetch()} />
+      )}
+      {row && costs.data && <Spend row={row} start={costs.data.start} end={costs.data.end} />}
+      <SimpleGrid cols={{ base: 1, lg: 2 }}>
+        <Terms tenant={tenant} />
+        <Stack>
+          <OwnPrices tenant={tenant} />
+          <Lately tenant={tenant} />
+        </Stack>
+      </SimpleGrid>
+    </Stack>
+  );
+}
+
+function Spend({ row, start, end }: { row: TenantCosts; start: string; end: string }) {
+  const use = budgetUse(row);
+  const projected = row.costs.flatMap(({ currency, forecast }) =>
+    forecast ? [{ currency, amount: forecast.projected }] : [],
+  );
+  return (
+    <>
+      <SimpleGrid cols={{ base: 1, xs: 2, lg: 4 }} spacing="sm">
+        <Stat label="Spent this month" value={<Money of={row.costs} />} />
+        <Stat
+          label="It comes to"
+          value={<Money of={projected} />}
+          hint={
+            projected.length > 0
+              ? "if days go on as the last ones went"
+              : "no full day yet to go by"
+          }
+        />
+        <Stat
+          label="Budget of the plan"
+          value={row.budget ? formatMoney(row.budget.amount, row.budget.currency) : "none"}
+          hint={use ? BUDGET_WORDS[use.state] : undefined}
+        />
+        <Stat
+          label="Waits for a price"
+          value={formatCount(row.unrated_events)}
+          hint="events, in no amount"
+        />
+      </SimpleGrid>
+      {row.costs.length === 0 ? (
+        <EmptyState icon={<IconCoin size={24} />} title="Nothing spent this month">
+          A chart of its days is here as soon as there is.
+        </EmptyState>
+      ) : (
+        row.costs.map(({ currency, days, forecast }) => (
+          <Panel
+            key={currency}
+            title={row.costs.length > 1 ? `The month in ${currency}` : "The month"}
+            note="What it adds up to, by day (UTC)"
+          >
+            <SpendChart
+              label={`Spend in ${currency}, added up by day`}
+              currency={currency}
+              days={days}
+              start={start}
+              end={end}
+              projected={forecast?.projected ?? null}
+              budget={row.budget?.currency === currency ? row.budget.amount : null}
+            />
+          </Panel>
+        ))
+      )}
+    </>
+  );
+}
+
+const SHOWN: readonly NumberField[] = [
+  "ttft_ms",
+  "tpot_ms",
+  "weight",
+  "memory_share",
+  "requests_per_min",
+  "tokens_per_min",
+  "parallel_requests",
+  "adapters",
+  "adapter_bytes",
+  "budget",
+  "budget_day",
+];
+
+function Terms({ tenant }: { tenant: Tenant }) {
+  const plans = usePlans();
+  const plan = plans.rows.find(({ name }) => name === tenant.plan);
+  const fields = plan && fieldsOf(plan);
+  return (
+    <Panel
+      title={`Plan ${tenant.plan}`}
+      action={
+        <Anchor component={Link} to={`/operator/plans?plan=${tenant.plan}`} size="sm">
+          Open the plan
+        </Anchor>
+      }
+    >
+      {plans.isPending && <TableSkeleton />}
+      {plans.error && <ErrorState error={plans.error} onRetry={plans.refetch} />}
+      {fields && (
+        <Table aria-label="Terms of the plan" verticalSpacing={6} horizontalSpacing={0}>
+          <Table.Tbody>
+            <Term label="Class" value={fields.sla_class} />
+            {SHOWN.map((field) => (
+              <Term key={field} label={NUMBERS[field].label} value={shown(field, fields[field])} />
+            ))}
+            <Term label="Trust group" value={tenant.trust_group ?? "none"} />
+            <Term label="Spends its credit only" value={tenant.prepaid ? "yes" : "no"} />
+          </Table.Tbody>
+        </Table>
+      )}
+    </Panel>
+  );
+}
+
+function Term({ label, value }: { label: string; value: string }) {
+  return (
+    <Table.Tr>
+      <Table.Th scope="row" fw={400} c="dimmed">
+        {label}
+      </Table.Th>
+      <Table.Td ta="right">{value}</Table.Td>
+    </Table.Tr>
+  );
+}
+
+function OwnPrices({ tenant }: { tenant: Tenant }) {
+  const prices = usePrices({ tenant: tenant.id });
+  const holding = prices.rows.filter(({ status }) => status !== "ended");
+  return (
+    <Panel
+      title="Prices of its own"
+      note="They override the plan's, the most specific first"
+      action={
+        <Anchor component={Link} to={`/operator/prices?tenant=${tenant.id}`} size="sm">
+          All versions
+        </Anchor>
+      }
+    >
+      {prices.error && <ErrorState error={prices.error} onRetry={prices.refetch} />}
+      {prices.first && holding.length === 0 && (
+        <Text size="sm" c="dimmed">
+          None: it pays what its plan, or everybody, pays.
+        </Text>
+      )}
+      <Stack gap={6}>
+        {holding.map((price) => (
+          <Group key={price.id} justify="space-between" gap="xs">
+            <Anchor component={Link} to={`/operator/prices?price=${price.id}`} size="sm">
+              {scopeWords(price)}, version {price.no}
+            </Anchor>
+            <PriceBadge status={price.status} />
+          </Group>
+        ))}
+      </Stack>
+    </Panel>
+  );
+}
+
+function Lately({ tenant }: { tenant: Tenant }) {
+  const events = useEvents(tenant.id);
+  const isReader = useIsRole("operator", "read_only");
+  return (
+    <Panel
+      title="Lately"
+      action={
+        <Group gap="sm">
+          <Anchor component={Link} to={`/operator/requests?tenant=${tenant.id}`} size="sm">
+            Its requests
+          </Anchor>
+          {isReader && (
+            <Anchor component={Link} to={`/operator/audit?tenant=${tenant.id}`} size="sm">
+              Audit
+            </Anchor>
+          )}
+        </Group>
+      }
+    >
+      {events.error && !events.data && (
+        <ErrorState error={events.error} onRetry={() => events.refetch()} />
+      )}
+      {events.data?.data.length === 0 && (
+        <Text size="sm" c="dimmed">
+          No events.
+        </Text>
+      )}
+      <Stack gap={6}>
+        {events.data?.data.map((event) => (
+          <Group key={event.id} justify="space-between" gap="xs">
+            <Text size="sm">{event.type}</Text>
+            <Text size="sm" c="dimmed" className="numbers">
+              {formatDate(event.created_at)}
+            </Text>
+          </Group>
+        ))}
+      </Stack>
+    </Panel>
+  );
+}

@@ -1,0 +1,215 @@
+"""The operator's money in a real browser before a real platform: a price list that is seen on a
+month before it is published, drafts of invoices, credit, and a name that is taken. What the pages
+say is what the API says."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from portal_under_test import PortalUnderTest
+
+pytestmark = pytest.mark.browser
+
+SLOW_MS = 120_000
+MONTH = f"{datetime.now(UTC):%Y-%m}"
+SIGNS = {"$": "USD", "€": "EUR"}
+
+
+def sign_in(page: Page, portal: PortalUnderTest) -> None:
+    page.get_by_label("Key", exact=True).fill(portal.server.admin_key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("button", name="Account")).to_be_visible()
+
+
+def used(portal: PortalUnderTest, name: str) -> tuple[str, Decimal]:
+    """A tenant that has used something, and what that cost."""
+    tenant, key = portal.new_tenant(name)
+    model = portal.call(key, "GET", "/v1/models")["data"][0]["id"]
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 8}
+    portal.call(key, "POST", "/v1/chat/completions", json=body)
+    deadline = time.monotonic() + 60
+    while True:
+        cost = sum(amounts(portal, tenant).values(), Decimal(0))
+        if cost:
+            return tenant, cost
+        assert time.monotonic() < deadline, "what was used has no cost after a minute"
+        time.sleep(0.2)
+
+
+def amounts(portal: PortalUnderTest, tenant: str) -> dict[str, Decimal]:
+    costs = portal.admin("GET", "/admin/v1/costs", params={"tenant": tenant, "bucket": "1mo"})
+    found: dict[str, Decimal] = {}
+    for bucket in costs["data"]:
+        for result in bucket["results"]:
+            before = found.get(result["currency"], Decimal(0))
+            found[result["currency"]] = before + Decimal(result["amount"])
+    return found
+
+
+def shown(text: str) -> dict[str, Decimal]:
+    """What stands on a page, `$1,200.50 · €3.00`, by currency."""
+    found = {}
+    for part in text.split(" · "):
+        match = re.fullmatch(r"([+-]?)([$€])([\d,]+\.\d+)", part.strip())
+        assert match, f"{part!r} is no amount"
+        sign, currency, digits = match.groups()
+        found[SIGNS[currency]] = Decimal(f"{sign}{digits.replace(',', '')}")
+    return found
+
+
+def decimals(of: dict[str, str]) -> dict[str, Decimal]:
+    return {currency: Decimal(amount) for currency, amount in of.items()}
+
+
+def row(page: Page, table: str, name: str) -> Locator:
+    return (
+        page.get_by_role("table", name=table, exact=True).get_by_role("row").filter(has_text=name)
+    )
+
+
+def pick(page: Page, label: str, name: str) -> None:
+    page.get_by_label(label, exact=True).first.fill(name)
+    page.get_by_role("option", name=re.compile(f"^{name}")).click()
+
+
+def test_a_price_is_seen_on_a_month_before_it_is_published(
+    page: Page, portal: PortalUnderTest
+) -> None:
+    tenant, cost = used(portal, "Priced tenant")
+    sign_in(page, portal)
+    page.get_by_role("link", name="Prices").click()
+    page.get_by_role("table", name="Price lists").get_by_role("button", name="Everybody").click()
+    page.get_by_role("link", name="A new version from this").click()
+    expect(page.get_by_role("heading", name="New price list")).to_be_focused()
+
+    page.get_by_label("For", exact=True).select_option("A tenant")
+    pick(page, "Tenant", "Priced tenant")
+    for meter in ("Prompt tokens", "Output tokens"):
+        page.get_by_label(f"{meter}: price", exact=True).fill("7.25")
+    publish = page.get_by_role("button", name="Publish")
+    expect(publish).to_be_disabled()
+    page.get_by_label("Month of the preview").select_option(MONTH)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_test_id("preview-totals")).to_be_visible(timeout=SLOW_MS)
+
+    asked = {
+        "tenant": tenant,
+        "month": MONTH,
+        "per_million": {
+            "uncached_prefill": "7.25",
+            "cached_prefill": page.get_by_label("Cached prompt tokens: price").input_value(),
+            "output": "7.25",
+        },
+    }
+    preview = portal.admin("POST", "/admin/v1/prices/preview", json=asked)
+    for side in ("before", "after"):
+        said = page.get_by_test_id(f"preview-{side}").inner_text()
+        assert shown(said) == decimals(preview[f"due_{side}"]), side
+    (mine,) = (each for each in preview["data"] if each["tenant"] == tenant)
+    cells = row(page, "Preview by tenant", "Priced tenant").get_by_role("cell")
+    assert shown(cells.nth(1).inner_text()) == decimals(mine["due_before"]) == {"USD": cost}
+    assert shown(cells.nth(2).inner_text()) == decimals(mine["due_after"])
+    assert shown(cells.nth(3).inner_text())["USD"] > 0
+    page.get_by_label("Output tokens: price").fill("8")
+    expect(publish).to_be_disabled()  # the preview is of something else now
+    page.get_by_label("Output tokens: price").fill("7.25")
+    publish.click()
+
+    panel = page.get_by_role("dialog", name="Price list")
+    expect(panel.get_by_text("in force")).to_be_visible()
+    (made,) = portal.admin("GET", f"/admin/v1/prices?tenant={tenant}")["data"]
+    assert (made["status"], Decimal(made["per_million"]["output"])) == ("in_force", Decimal("7.25"))
+    expect(panel).to_contain_text(made["id"])
+    assert amounts(portal, tenant) == {"USD": cost}, "what was rated keeps its price"
+
+
+def test_drafts_are_run_and_looked_at(page: Page, portal: PortalUnderTest) -> None:
+    tenant, _ = used(portal, "Drafted tenant")
+    sign_in(page, portal)
+    page.get_by_role("link", name="Billing").click()
+    page.get_by_role("tab", name="Invoices").click()
+    page.get_by_label("Month to invoice").select_option(MONTH)
+    pick(page, "Only one tenant", "Drafted tenant")
+    page.get_by_role("button", name="Make drafts").click()
+    report = page.get_by_role("status").filter(has_text="1 draft of")
+    expect(report).to_be_visible(timeout=SLOW_MS)
+    expect(page.get_by_role("button", name="Make them final")).to_be_disabled()
+
+    (draft,) = portal.admin("GET", f"/admin/v1/invoices?tenant={tenant}")["data"]
+    assert draft["status"] == "draft"
+    row(page, "Invoices", "Drafted tenant").get_by_role("link", name="Draft of").click()
+    expect(page.get_by_role("heading", name="Draft invoice")).to_be_visible()
+    total = page.get_by_test_id("invoice-total").inner_text()
+    assert shown(total) == {draft["currency"]: Decimal(draft["total"])}
+    page.get_by_role("link", name="Drafted tenant").click()
+    expect(page.get_by_role("heading", name="Drafted tenant")).to_be_visible()
+
+
+def test_credit_is_granted_and_seen(page: Page, portal: PortalUnderTest) -> None:
+    tenant, _ = portal.new_tenant("Credited tenant")
+    sign_in(page, portal)
+    page.get_by_role("link", name="Tenants").click()
+    page.get_by_label("Search tenants").fill("credited")
+    page.get_by_role("link", name="Credited tenant").click()
+    page.get_by_role("tab", name="Credit and ledger").click()
+    page.get_by_role("button", name="Grant credit").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Grant", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("above 0")
+    dialog.get_by_label("Amount").fill("25.5")
+    dialog.get_by_label("Currency").fill("EUR")
+    dialog.get_by_label("Note").fill("for the wait")
+    dialog.get_by_role("button", name="Grant", exact=True).click()
+    expect(dialog).to_have_count(0)
+    grants = page.get_by_role("table", name="Credit that was granted or bought")
+    expect(grants.get_by_role("row").filter(has_text="for the wait")).to_contain_text("€25.50")
+    expect(page.get_by_test_id("credit-left")).to_have_text("€25.50")
+    (grant,) = portal.admin("GET", f"/admin/v1/tenants/{tenant}/credits")["data"]
+    assert (Decimal(grant["amount"]), grant["currency"]) == (Decimal("25.5"), "EUR")
+
+    page.get_by_role("link", name="Billing").click()
+    page.get_by_role("tab", name="Credit").click()
+    expect(row(page, "Credit of all tenants", "Credited tenant")).to_contain_text("€25.50")
+
+
+def test_a_taken_name_asks_and_a_key_shown_once_stays(page: Page, portal: PortalUnderTest) -> None:
+    first, _ = portal.new_tenant("Twice")
+    sign_in(page, portal)
+    page.get_by_role("link", name="Tenants").click()
+    page.get_by_role("button", name="New tenant").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("twice")
+    dialog.get_by_role("button", name="Create", exact=True).click()
+    expect(dialog.get_by_role("link", name=first)).to_be_visible()
+    found: Any = portal.admin("GET", "/admin/v1/tenants?q=twice")
+    assert found["total"] == 1, "nothing is made before it is asked"
+    dialog.get_by_role("button", name="Create it anyway").click()
+    page.get_by_role("button", name="Create key").click()
+    secret = page.get_by_role("dialog").get_by_label("Key", exact=True)
+    key = secret.input_value()
+    page.keyboard.press("Escape")
+    expect(secret).to_have_value(key)
+    page.get_by_role("button", name="Done").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(row(page, "Tenants", "twice")).to_have_count(2)
+
+
+def test_the_list_says_what_the_api_says(page: Page, portal: PortalUnderTest) -> None:
+    tenant, cost = used(portal, "Listed tenant with a name that is so long that it has to be cut")
+    page.set_viewport_size({"width": 390, "height": 800})
+    sign_in(page, portal)
+    page.goto("/operator/tenants?sort=-spend&q=listed")
+    cells = row(page, "Tenants", "Listed tenant").get_by_role("cell")
+    assert shown(cells.nth(3).inner_text()) == {"USD": cost}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.goto(f"/operator/tenants/{tenant}")
+    expect(page.get_by_role("heading", name="Listed tenant")).to_be_visible()
+    expect(page.get_by_role("region", name="The month")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
