@@ -74,7 +74,6 @@ export function useLine(side: Side, invoice_id: string, no: number, by: LineGrou
       );
     },
     getNextPageParam: (page) => page.next_page ?? undefined,
-    placeholderData: keepPreviousData,
   });
 }
 

@@ -1,6 +1,6 @@
 /** What the usage page asks for: one question for a chart and its table. */
 
-import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
+import { useMutation, useQuery } from "@tanstack/react-query";
 import { required } from "../../api/client";
 import { useApi } from "../../api/context";
 import { csv, save } from "../../components/download";
@@ -26,7 +26,6 @@ export function useUsage(window: Window, by: Group, measure: Measure) {
   return useQuery({
     queryKey: ["/v1/usage", query],
     queryFn: async () => required((await client.GET("/v1/usage", { params: { query } })).data).data,
-    placeholderData: keepPreviousData,
   });
 }
 
