@@ -239,6 +239,30 @@ async def test_attainment_says_what_was_met_of_what_was_promised(quiet: Api) -> 
     assert found["output_tokens"]["values"] == [7, None]  # nobody has looked since
 
 
+async def test_quantiles_are_of_all_that_was_counted_in_a_step(quiet: Api) -> None:
+    tenant = await quiet.new_tenant("timed")
+    sampler, at = HistorySampler(quiet.state), NOON + timedelta(hours=6)
+    waits = Histogram()
+    for seconds in (0.03, 0.04, 0.15, 0.3):
+        waits.observe(seconds)
+    says(quiet.engine, at.timestamp() - 1, meter(tenant.id, ttft=waits.copy(), output_tokens=4))
+    await sampler.sample(at)
+    waits.observe(0.04)
+    says(quiet.engine, at.timestamp() - 1, meter(tenant.id, ttft=waits, output_tokens=5))
+    await sampler.sample(at + timedelta(minutes=1))
+    query = {"metric": "ttft", "start": "2026-11-20T18:00:00Z", "end": "2026-11-20T19:00:00Z"}
+    for step, counts in (("1m", [4, 1]), ("1h", [5])):  # of minutes' rows and of hours'
+        asked = {**query, "step": step}
+        own = await quiet.call(tenant.key, "GET", "/v1/timeseries", params=asked)
+        assert own.status_code == 200, own.text
+        found = {each["kind"]: each for each in own.json()["series"]}
+        assert found["p50"]["counts"][: len(counts)] == counts
+        assert 20 <= found["p50"]["values"][0] <= 50  # within the bucket of the median
+        assert 200 <= found["p99"]["values"][0] <= 500
+        of_all = await quiet.admin("GET", "/admin/v1/timeseries", params=asked)
+        assert {each["kind"] for each in of_all.json()["series"]} == {"p50", "p90", "p99"}
+
+
 async def test_a_tenants_adapters_are_told_from_its_usage(quiet: Api) -> None:
     await quiet.put_plan("slow", {}, ttft_ms=400)
     tenant, other = await quiet.new_tenant("uses", "slow"), await quiet.new_tenant("others")

@@ -62,7 +62,7 @@ async def histograms(
     wanted = [
         array(
             [
-                func.coalesce(func.sum(getattr(table, name)[bucket + 1]), 0)
+                cast(func.coalesce(func.sum(getattr(table, name)[bucket + 1]), 0), BigInteger)
                 for bucket in range(_BUCKETS)
             ]
         ).label(name)
