@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page
+from playwright.sync_api import Response as PageResponse
 
 from busy_platform import Busy, make_busy
 from page_checks import WIDTHS, go_to, pages, settle, sideways, violations
@@ -70,6 +71,12 @@ def test_pages_are_for_everybody(
 ) -> None:
     page = signed_in(side, theme)
     wrong: list[str] = []
+
+    def on_answer(answer: PageResponse) -> None:
+        if answer.status >= 500:
+            wrong.append(f"{answer.status} of {answer.url}")
+
+    page.on("response", on_answer)
     titles: dict[str, str] = {}
     for path in (each.path for each in pages() if each.side == side):
         page.set_viewport_size({"width": WIDTHS[2], "height": 900})
