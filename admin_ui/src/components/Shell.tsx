@@ -15,7 +15,7 @@ import {
   Text,
   Tooltip,
 } from "@mantine/core";
-import { useDisclosure } from "@mantine/hooks";
+import { useDisclosure, useReducedMotion } from "@mantine/hooks";
 import {
   IconBuilding,
   IconChevronDown,
@@ -39,9 +39,11 @@ const searchShortcut = /mac/i.test(navigator.userAgent) ? "⌘ K" : "Ctrl K";
 
 export function Shell({ children }: { children: ReactNode }) {
   const [opened, { toggle, close }] = useDisclosure();
+  const isStill = useReducedMotion();
   return (
     <AppShell
       layout="alt"
+      transitionDuration={isStill ? 0 : 200}
       header={{ height: 56 }}
       navbar={{ width: 224, breakpoint: "md", collapsed: { mobile: !opened } }}
       padding={{ base: "md", sm: "lg" }}

@@ -1,7 +1,7 @@
 /** How a TimeSeries is drawn: uPlot's options from ours, colours from the page's style sheet. */
 
 import type uPlot from "uplot";
-import type { Series } from "./series";
+import { alone, type Series } from "./series";
 
 /** Something that happened, as a line across the chart. */
 export interface Mark {
@@ -107,7 +107,8 @@ function lineOf(Plot: typeof uPlot, { kind, isStacked }: Drawn, color: string): 
     stroke: color,
     width: kind === "bars" ? 0 : 1.5,
     fill: fills ? color : kind === "area" ? translucent(color) : undefined,
-    points: { show: false },
+    // A line has no length between two unknowns: what is known alone is a dot.
+    points: { show: false, size: 5, fill: color, filter: (plot, at) => alone(plot.data[at] ?? []) },
     paths,
   };
 }

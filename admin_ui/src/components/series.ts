@@ -31,3 +31,12 @@ export function nearest(times: readonly number[], at: number): number {
   });
   return best;
 }
+
+/** Where a value is known and neither of its neighbours; null: nowhere. */
+export function alone(values: ArrayLike<number | null | undefined>): number[] | null {
+  const isKnown = (index: number) => values[index] !== null && values[index] !== undefined;
+  const found = Array.from(values, (_, index) => index).filter(
+    (index) => isKnown(index) && !isKnown(index - 1) && !isKnown(index + 1),
+  );
+  return found.length > 0 ? found : null;
+}
