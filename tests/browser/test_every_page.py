@@ -1,5 +1,6 @@
 """Each page of the portal's table, with data in it, in both themes and four widths: axe-core finds
-nothing serious, nothing scrolls sideways, there is one heading and a title of its own. The pictures
+nothing serious, nothing scrolls sideways, there is one heading and a title of its own, and each
+amount of money is one that the API has said, to the last digit. The pictures
 are left in the folder that TENORA_SCREENSHOTS names, by default in pytest's."""
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from playwright.sync_api import Browser, Page
 from playwright.sync_api import Response as PageResponse
 
 from busy_platform import Busy, make_busy
-from page_checks import WIDTHS, go_to, pages, settle, sideways, violations
+from page_checks import (
+    WATCH_AMOUNTS,
+    WIDTHS,
+    amounts,
+    go_to,
+    pages,
+    settle,
+    sideways,
+    violations,
+)
 from portal_under_test import PortalUnderTest
 
 SIDES = ("tenant", "admin")
@@ -51,6 +61,7 @@ def signed_in(chromium: Browser, portal: PortalUnderTest, busy: Busy) -> Iterato
                 base_url=portal.url, color_scheme=scheme, reduced_motion="reduce"
             )
             context.set_default_timeout(20_000)
+            context.add_init_script(WATCH_AMOUNTS)
             page = tabs[side, theme] = context.new_page()
             page.goto("/")
             key = busy.key if side == "tenant" else portal.server.admin_key
@@ -78,6 +89,7 @@ def test_pages_are_for_everybody(
 
     page.on("response", on_answer)
     titles: dict[str, str] = {}
+    shown: dict[str, bool] = {}
     for path in (each.path for each in pages() if each.side == side):
         page.set_viewport_size({"width": WIDTHS[2], "height": 900})
         address = busy.address(path)
@@ -87,6 +99,10 @@ def test_pages_are_for_everybody(
             continue  # a page that a key does not open
         wrong += [
             f"{path} {theme}: {found}" for found in violations(page, colours_only=theme != "light")
+        ]
+        shown |= amounts(page)
+        wrong += [
+            f"{path}: {each} is no answer's" for each, told in amounts(page).items() if not told
         ]
         headings = page.locator("h1").count()
         if headings != 1:
@@ -100,6 +116,7 @@ def test_pages_are_for_everybody(
             if width in (WIDTHS[0], WIDTHS[2]):
                 page.screenshot(path=pictures / f"{side}-{name}-{theme}-{width}.png")
     assert not wrong, "\n".join(wrong)
+    assert len(shown) > 5, shown
     assert all(title.endswith(" · Tenora") for title in titles.values()), titles
     assert len(set(titles.values())) == len(titles), titles
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -59,6 +60,29 @@ def violations(page: Page, *, colours_only: bool = False) -> list[str]:
         for found in result["violations"]
         if found["impact"] in ("serious", "critical")
     ]
+
+
+WATCH_AMOUNTS = """(() => {
+  const asked = window.fetch.bind(window);
+  window.amountsToldByTheServer = new Set();
+  window.fetch = async (...of) => {
+    const answer = await asked(...of);
+    if (!(answer.headers.get('content-type') ?? '').includes('json')) return answer;
+    const text = await answer.clone().text();
+    for (const [, amount] of text.matchAll(/"(-?\\d+(?:\\.\\d+)?)"/g))
+      window.amountsToldByTheServer.add(amount);
+    return answer;
+  };
+})()"""
+"""For a context's start: keeps each decimal that an answer has had, before the page sees it."""
+
+
+def amounts(page: Page) -> dict[str, bool]:
+    """Each amount of money in the page's text, and whether an answer has had it, digit by digit:
+    else the page has added up or rounded by itself. Axes of charts are pictures, and not in it."""
+    told = {Decimal(each) for each in page.evaluate("[...window.amountsToldByTheServer]")}
+    shown = re.findall(r"[$€£]([\d,]+(?:\.\d+)?)", page.inner_text("main"))
+    return {each: Decimal(each.replace(",", "")) in told for each in shown}
 
 
 def sideways(page: Page) -> int:
