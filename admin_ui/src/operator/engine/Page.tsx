@@ -2,29 +2,21 @@
 
 import { Alert, Badge, Card, SimpleGrid, Stack, Text, Title } from "@mantine/core";
 import { IconPlugConnectedX } from "@tabler/icons-react";
-import { type Schemas, withErrors } from "../../api/client";
-import { useApi } from "../../api/context";
+import type { Schemas } from "../../api/client";
 import { formatBytes, formatCount, formatMs } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { Stat } from "../../components/Stat";
 import { ErrorState, TableSkeleton } from "../../components/states";
-
-const POLL_MS = 1000;
+import { useEngine } from "./queries";
 
 export default function Page() {
-  const { hooks } = useApi();
-  const { data, error, isPending, refetch } = withErrors(
-    hooks.useQuery("get", "/admin/v1/engine", undefined, {
-      refetchInterval: POLL_MS,
-      refetchIntervalInBackground: false,
-    }),
-  );
+  const { data, error, isPending, refetch } = useEngine();
   const replicas = data?.replicas ?? [];
   return (
     <>
       <PageHeader
         title="Engine"
-        description="What runs and waits, read anew each second, and what the engine has counted since it started."
+        description="What runs and waits, read anew every five seconds, and what the engine has counted since it started."
         action={
           <Badge color={error ? "red" : "teal"} variant="dot" size="lg">
             {error ? "not answering" : "live"}
