@@ -114,7 +114,7 @@ async def test_a_defect_is_a_500_that_names_the_request(
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("tenora_platform.tenants.repository.list_plans", broken)
+    monkeypatch.setattr("tenora_platform.tenants.repository.page_of_plans", broken)
     answer = await api.admin("GET", "/admin/v1/plans", headers={"x-request-id": "my-request-7"})
     assert answer.status_code == 500
     error = error_of(answer)

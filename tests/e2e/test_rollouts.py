@@ -52,7 +52,7 @@ async def test_a_version_on_its_way_and_out_again(running: Running) -> None:
     running.call(key, "PUT", ALIAS, json={"targets": [{"version": 1, "weight": 100}]})
     assert versions(running, "moving") == {"moving@1"}
 
-    stages = [{"percent": 50, "after_s": 1}, {"percent": 100, "after_s": 1}]
+    stages = [{"percent": 50, "after_s": 6}, {"percent": 100, "after_s": 1}]
     body = {"version": 2, "stages": stages}
     assert running.call(key, "POST", f"{ALIAS}/rollout", json=body).status_code == 201
     assert len(versions(running, "moving")) == 1  # the same user, in both processes
