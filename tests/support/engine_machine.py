@@ -303,9 +303,10 @@ class EngineMachine(RuleBasedStateMachine):
                 self.finished[key] = event
                 self._check_finish(key, event)
         self.rig.engine.check_integrity()
-        running, rivals = self.rig.engine._book.running, self.rig.memory.rivals
+        running, memory = self.rig.engine._book.running, self.rig.memory
         for sequence in running:
-            assert rivals.count(sequence, running) == len(rivals.among(sequence, running))
+            competitors = memory.competitors(sequence, running)
+            assert memory.num_competitors(sequence, running) == len(competitors)
         engine = self.rig.engine
         assert engine.has_work or engine.idle_s is None or engine.idle_s > 0, "idle, but awake"
         pinned = self.rig.memory.pinning.pinned_pages

@@ -98,7 +98,7 @@ class AdapterArrivals:
             self._cache.complete(arrival.adapter, arrival.packed)
         return ended
 
-    def forgo(self, key: Key) -> None:
+    def cancel_unwanted(self, key: Key) -> None:
         """A sequence that needed the adapter waits no more: perhaps nobody does."""
         if self._flights and not self._cache.is_wanted(key[1], key[0]):
             self.cancel_last(lambda arrival: _key(arrival) == key)

@@ -110,7 +110,7 @@ class KVFetches:
             "kv_pages_fetched": self._pages_fetched,
         }
 
-    def bring(self, sequence: Sequence, *, ahead: bool, busy: bool = False) -> bool:
+    def request(self, sequence: Sequence, *, ahead: bool, busy: bool = False) -> bool:
         """Fetch what the host has of a waiting sequence's prefix and the device has not, if that
         takes less than computing it. Returns whether the sequence is to wait for a fetch.
 
@@ -135,7 +135,7 @@ class KVFetches:
             del blocks[max(self._max_ahead - self._pages_in_flight(), 0) :]
         return self._start(sequence, end, blocks, ahead)
 
-    def foresee(self, sequence: Sequence) -> tuple[int, float]:
+    def estimate(self, sequence: Sequence) -> tuple[int, float]:
         """Tokens of a waiting sequence's prefix that would be fetched as it stands now, and the
         seconds that takes; none of each where computing them takes less."""
         if not self._host.used:
@@ -181,7 +181,7 @@ class KVFetches:
 
     def _find(self, sequence: Sequence) -> tuple[PrefixNode | None, list[HostBlock]]:
         """Where that ends which the device has of its prefix, and what the host has from there on:
-        up to what another fetch brings, unless that comes first."""
+        up to what another fetch has, unless that comes first."""
         root = sequence.prefix_root
         if root is None or sequence.num_fetches >= _TRIES:
             return None, []

@@ -15,6 +15,7 @@ from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapte
 from tenora_engine.memory.adapter_slots import AdapterSlots
 from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.competition import Competition
 from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.heat import fade
@@ -39,7 +40,6 @@ from tenora_engine.memory.prefix import (
     pages_to,
     path,
 )
-from tenora_engine.memory.rivals import Rivals
 from tenora_engine.memory.room import can_admit
 from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import Pace
@@ -104,7 +104,7 @@ class MemoryManager:
         self.pinning = Pinning(
             evictor, self.adapters, self.slots, self.arrivals, clock, self._place
         )
-        self.rivals = Rivals(evictor, self.adapters, self._block_tokens)
+        self._competition = Competition(evictor, self.adapters, self._block_tokens)
         self.kv_evictions = 0
         self.adapter_evictions = 0
 
@@ -171,7 +171,7 @@ class MemoryManager:
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.unwant(key[1], key[0])
-            self.arrivals.forgo(key)
+            self.arrivals.cancel_unwanted(key)
         self.tree.unwant(sequence.wanted_end)
         sequence.wanted_end = None
 
@@ -198,7 +198,7 @@ class MemoryManager:
         """Pages for all tokens of a waiting sequence, its cached prefix taken over and its adapter
         held; `packed` is installed first when it is not resident yet. False, and nothing changed,
         unless `reserve` pages would still be available afterwards."""
-        request = sequence.request
+        request, namespace = sequence.request, sequence.request.tenant.namespace
         end = self._match(sequence)
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end)
         adapter_pages = 0 if packed is None else packed.num_pages
@@ -207,14 +207,16 @@ class MemoryManager:
         now_s = self._clock()
         self.tree.pin(end, now_s)
         if packed is not None:
-            resident = self._install(sequence, packed, load_ms, now_s)
+            own, scope = self._place(namespace, packed)
+            resident = self.adapters.install(packed, own, load_ms, now_s, namespace, scope)
+            self._evictor.adapter_came(resident)
         if resident is not None:
             self.adapters.acquire(resident, now_s, request.tenant.key)
             resident.weight = slo_weight(request.tenant)
             resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
         sequence.prefix_end = end
-        pages = self._allocate(needed, "kv", request.tenant.namespace, sequence.page_owner)
+        pages = self._allocate(needed, "kv", namespace, sequence.page_owner)
         self._count_running(sequence, 1)
         sequence.block_table = pages_to(end)
         sequence.block_table.extend(pages)
@@ -223,7 +225,7 @@ class MemoryManager:
         self._evictor.demand.started(digest, now_s)
         return True
 
-    def try_bring(
+    def try_start_copy(
         self, sequence: Sequence, packed: PackedAdapter, load_ms: float, reserve: int
     ) -> bool:
         """Begin to copy the adapter of a waiting sequence to the device, of which the pages and the
@@ -244,7 +246,7 @@ class MemoryManager:
         """Cancel an adapter's copy whose pages could help a running sequence to those it needs;
         returns whether there was one."""
         return self.arrivals.cancel_last(
-            lambda arrival: self.rivals.is_helped_by(sequence, arrival.adapter)
+            lambda arrival: self.adapter_competes(sequence, arrival.adapter)
         )
 
     def make_room(self, sequences: Collection[Sequence]) -> None:
@@ -278,10 +280,18 @@ class MemoryManager:
             self._make_room(partition, count, kind)
         return self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition, owner)
 
-    def available_pages(self, namespace: str, kind: Kind, count: int) -> int:
-        """Pages that a demand for `count` could get, free or by eviction."""
-        partitions = self._evictor.partitions
-        return partitions.available(partitions.of(namespace, kind), count, {})
+    def competitors(self, sequence: Sequence, running: Collection[Sequence]) -> list[Sequence]:
+        """Those of `running` whose preemption could help the sequence to the pages it lacks."""
+        return self._competition.among(sequence, running)
+
+    def num_competitors(self, sequence: Sequence, running: Collection[Sequence]) -> int:
+        return self._competition.count(sequence, running)
+
+    def compete(self, sequence: Sequence, other: Sequence) -> bool:
+        return self._competition.includes(sequence, other)
+
+    def adapter_competes(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
+        return self._competition.includes_adapter(sequence, adapter)
 
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
@@ -373,15 +383,6 @@ class MemoryManager:
         if not sequence.encoded:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
-
-    def _install(
-        self, sequence: Sequence, packed: PackedAdapter, load_ms: float, now_s: float
-    ) -> ResidentAdapter:
-        namespace = sequence.request.tenant.namespace
-        pages, scope = self._place(namespace, packed)
-        resident = self.adapters.install(packed, pages, load_ms, now_s, namespace, scope)
-        self._evictor.adapter_came(resident)
-        return resident
 
     def _place(self, namespace: str, packed: PackedAdapter) -> tuple[list[int], str]:
         """Room for an adapter: its pages, a slot, and the scope it belongs to."""

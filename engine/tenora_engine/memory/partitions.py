@@ -51,7 +51,7 @@ class Partition(PageAccount, Generic[ItemT]):
         self.most_bytes = 1
         self.valued_s = 0.0  # when all candidates were valued last
         self.spare = 0  # what others could take of it, when that was last counted
-        self.rivals = 0  # running sequences that others could take pages of, then
+        self.preemptible = 0  # running sequences that others could take pages of, then
         self.heads: dict[Kind, int] = {}  # tickets of the least of each queue, as last seen
         self.queues: dict[Kind, EvictionQueue[ItemT]] = {
             "kv": EvictionQueue(),
@@ -91,7 +91,7 @@ class Partition(PageAccount, Generic[ItemT]):
         """Whether these are its bounds already."""
         return self.min_pages == min_pages and self.max_pages == self.bounded_max(max_pages)
 
-    def competitors(self) -> int:
+    def num_preemptible(self) -> int:
         """Running sequences that others could take pages of."""
         return self.running if self.surplus(beyond_max=False) and not self.hard else 0
 
@@ -120,7 +120,7 @@ class Partitions(Generic[ItemT]):
         self._promised = 0  # pages, as minimum
         self._pinned_beyond = 0  # pages, of all partitions
         self._spare = 0  # of all partitions
-        self._rivals = 0
+        self._preemptible = 0
         self._above_max: dict[Partition[ItemT], None] = {}  # those which something can be taken of
         self._unnoted: dict[Partition[ItemT], None] = {}  # whose least may not be in `_least`
         # The least candidate of each partition, by kind, among entries that are outdated: value, a
@@ -356,7 +356,7 @@ class Partitions(Generic[ItemT]):
         if partition.used - partition.evictable_pages + count > partition.max_pages:
             return sum(other.running for other in self if self.compete(partition, other, count))
         self._recount()
-        return self._rivals - partition.rivals + partition.running
+        return self._preemptible - partition.preemptible + partition.running
 
     def compete(self, partition: Partition[ItemT], other: Partition[ItemT], count: int) -> bool:
         """Whether `other` giving up pages could help a demand for `count`."""
@@ -372,7 +372,7 @@ class Partitions(Generic[ItemT]):
         self._recount()
         if self._spare != sum(partition.takeable() for partition in self):
             raise IntegrityError("the count of pages that can be taken is wrong")
-        if self._rivals != sum(partition.competitors() for partition in self):
+        if self._preemptible != sum(partition.num_preemptible() for partition in self):
             raise IntegrityError("the count of running sequences that can be taken from is wrong")
         if set(self._above_max) != {p for p in self if p.takeable(beyond_max=True)}:
             raise IntegrityError("the partitions above their maximum are not those that are noted")
@@ -388,12 +388,12 @@ class Partitions(Generic[ItemT]):
         for partition in self._pool.take_changed():
             if not isinstance(partition, Partition):
                 continue
-            spare, rivals = partition.takeable(), partition.competitors()
+            spare, preemptible = partition.takeable(), partition.num_preemptible()
             self._spare += spare - partition.spare
-            self._rivals += rivals - partition.rivals
+            self._preemptible += preemptible - partition.preemptible
             if spare and not partition.spare:
                 self._unnoted[partition] = None
-            partition.spare, partition.rivals = spare, rivals
+            partition.spare, partition.preemptible = spare, preemptible
             if spare and partition.used > partition.max_pages:
                 self._above_max[partition] = None
             else:

@@ -77,7 +77,7 @@ class Pinning:
             self._partitions.pin(self._evictor.partition(resident), -len(resident.pages))
             self._adapters.pin(resident, False)
 
-    def try_bring(self, tenant: Tenant, packed: PackedAdapter, load_ms: float) -> bool:
+    def try_install(self, tenant: Tenant, packed: PackedAdapter, load_ms: float) -> bool:
         """See to it that the adapter, which nobody may have asked for, comes to the device. False,
         and nothing changed, while there is no room."""
         namespace, count = tenant.namespace, packed.num_pages

@@ -48,7 +48,7 @@ RESERVE_FRACTION = 16
 class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
-    SHORT = "short"  # it lacks memory and has been passed long enough: its rivals wait behind it
+    SHORT = "short"  # it lacks memory and was passed long enough: who competes with it waits behind
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Intake:
         before: Callable[[Sequence], None],
         started: Callable[[Sequence], None],
     ) -> None:
-        are_rivals = self._memory.rivals.are
+        compete = self._memory.compete
         short: list[Sequence] = []
         passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
@@ -142,7 +142,7 @@ class Intake:
                 before(sequence)
                 if not room.of(sequence):
                     continue
-                if any(are_rivals(s, sequence) for s in short):
+                if any(compete(s, sequence) for s in short):
                     self._waits.short_of_pages(sequence)
                     continue
                 outcome = self._try_place(sequence, step)
@@ -193,7 +193,7 @@ class Intake:
         if adapter is not None and resident is None:
             loaded = self._loaded(sequence, adapter, step)
         is_ahead = lacks_adapter and loaded is None
-        fetches = self._memory.fetches.bring(sequence, ahead=is_ahead, busy=bool(self._running))
+        fetches = self._memory.fetches.request(sequence, ahead=is_ahead, busy=bool(self._running))
         if is_ahead or fetches:
             return _Start.BLOCKED
         if lacks_adapter and not self._memory.slots.can_have(sequence.request.tenant.namespace):
@@ -203,11 +203,11 @@ class Intake:
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
         arrivals = self._memory.arrivals
-        rivals = self._memory.rivals.count(sequence, self._running)
+        competitors = self._memory.num_competitors(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
-        reserve = min(rivals, most_pages // RESERVE_FRACTION)
+        reserve = min(competitors, most_pages // RESERVE_FRACTION)
         if packed is not None and arrivals.takes_steps(packed):
-            if self._memory.try_bring(sequence, packed, load_ms, reserve):
+            if self._memory.try_start_copy(sequence, packed, load_ms, reserve):
                 self._waits.load_changed(packed.digest, is_coming=True)
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
@@ -216,7 +216,7 @@ class Intake:
             self._work += sequence.work
             step.cold_adapters += packed is not None
             return _Start.STARTED
-        if rivals or len(self._memory.fetches) or len(arrivals):
+        if competitors or len(self._memory.fetches) or len(arrivals):
             return self._without_pages(sequence, step)
         self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
@@ -227,7 +227,7 @@ class Intake:
         self._waits.short_of_pages(sequence)
         if not self._queue.lets_pass:
             return _Start.SHORT
-        is_first = not any(self._memory.rivals.are(s, sequence) for s in step.without_pages)
+        is_first = not any(self._memory.compete(s, sequence) for s in step.without_pages)
         step.without_pages.append(sequence)
         sequence.page_waits += is_first
         return _Start.SHORT if sequence.page_waits > PAGE_PATIENCE_STEPS else _Start.BLOCKED

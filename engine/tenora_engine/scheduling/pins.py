@@ -110,7 +110,7 @@ class Pins:
         if self._is_refused(key, result.packed.num_pages):
             self._stop(key)
             return
-        self._memory.pinning.try_bring(pin.tenant, result.packed, result.load_ms)
+        self._memory.pinning.try_install(pin.tenant, result.packed, result.load_ms)
         if adapters.get(key[1], key[0]) is not None:
             self._loads.discard(key[1])
             self._go_on(key)
@@ -135,7 +135,7 @@ class Pins:
         """It is not awaited any more."""
         del self._coming[key]
         self._memory.adapters.unwant(key[1], key[0])
-        self._memory.arrivals.forgo(key)
+        self._memory.arrivals.cancel_unwanted(key)
         self._loads.forgo(key[1])
 
     def _is_pinned(self, key: Key) -> bool:

@@ -53,7 +53,7 @@ class Prefetch:
                 digests.add(request.adapter.digest)
                 loads.request(request.adapter, request.tenant.key, digests)
             if not memory_is_short:
-                fetches.bring(sequence, ahead=True)
+                fetches.request(sequence, ahead=True)
         fetches.cancel(lambda fetch: near.isdisjoint(fetch.waiters))
 
     def _state(self) -> tuple[int, int]:

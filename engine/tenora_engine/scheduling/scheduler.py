@@ -230,11 +230,11 @@ class Scheduler:
                 # What runs comes before what is to run.
                 if self._memory.fetches.cancel() or self._memory.cancel_arrival(sequence):
                     continue
-                rivals = self._memory.rivals.among(sequence, self._running)
-                if len(rivals) == 1:  # it has all there is for it
+                competitors = self._memory.competitors(sequence, self._running)
+                if len(competitors) == 1:  # it has all there is for it
                     self._book.finish(sequence, "length")
                 else:
-                    self._book.preempt(min(rivals, key=_loss))
+                    self._book.preempt(min(competitors, key=_loss))
 
     def _take_in(
         self,

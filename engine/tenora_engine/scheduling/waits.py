@@ -355,13 +355,13 @@ class Waits:
             elif wait.key == "pages":
                 held = self._pages_held(running, self._memory.adapters.residents())
             else:
-                rivals = self._memory.rivals
+                memory = self._memory
                 adapters = [
                     each
                     for each in self._memory.adapters.residents()
-                    if rivals.is_helped_by(sequence, each)
+                    if memory.adapter_competes(sequence, each)
                 ]
-                held = self._pages_held(rivals.among(sequence, running), adapters)
+                held = self._pages_held(memory.competitors(sequence, running), adapters)
             clock.set_rates(*held, NOBODYS_PAGES)
 
     def _pages_held(

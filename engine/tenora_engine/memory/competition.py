@@ -1,5 +1,5 @@
-"""Rivals: whose giving up pages could help a sequence to those it lacks. It knows partitions and
-adapters, and frees nothing."""
+"""Competition: whose giving up pages could help a sequence to those it lacks. It knows partitions
+and adapters, and frees nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenora_engine.memory.partitions import Partition
 from tenora_engine.sequence import Sequence
 
 
-class Rivals:
+class Competition:
     """A running sequence gives up its KV, and what an adapter takes that nobody else uses."""
 
     def __init__(self, evictor: Evictor, adapters: AdapterCache, block_tokens: int) -> None:
@@ -21,7 +21,7 @@ class Rivals:
         self._block_tokens = block_tokens
 
     def among(self, sequence: Sequence, running: Collection[Sequence]) -> list[Sequence]:
-        """Those of `running` that are rivals of the sequence."""
+        """Those of `running` that compete with the sequence."""
         if not self._partitions.has_tenants:
             return list(running)
         own, count, slots = self._own(sequence), self._lacks(sequence), self._slots(sequence)
@@ -44,17 +44,17 @@ class Rivals:
         slots = self._slots(sequence)
         if slots:
             holders = [other for other in running if other.adapter_slot in slots]
-            num += sum(not self.are(sequence, other) for other in holders)
+            num += sum(not self.includes(sequence, other) for other in holders)
         return num
 
-    def are(self, sequence: Sequence, other: Sequence) -> bool:
+    def includes(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether the KV of `other` lies where pages could help the sequence."""
         if not self._partitions.has_tenants:
             return True
         own, its = self._own(sequence), self._own(other)
         return self._partitions.compete(own, its, self._lacks(sequence))
 
-    def is_helped_by(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
+    def includes_adapter(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
         """Whether the adapter's pages could help the sequence."""
         its = self._evictor.partition(adapter)
         return self._partitions.compete(self._own(sequence), its, self._lacks(sequence))
