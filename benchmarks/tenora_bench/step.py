@@ -187,7 +187,7 @@ def phases_timed(engine: Engine, clock: PhaseClock) -> Iterator[None]:
         wrapped += [
             ("lm head", decoder, "logits"),
             ("elementwise", decoder, "forward"),
-            ("gemm", linear.PackedLinear, "__call__"),
+            *(("gemm", form, "__call__") for form in linear.FORMS),
             ("sgmv", linear, "sgmv"),
             ("attention", torch_decoder, "paged_attention"),
         ]

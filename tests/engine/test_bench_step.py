@@ -49,7 +49,7 @@ def test_every_moment_of_a_step_is_charged_to_one_phase(
     load: step.Workload, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kernels == "torch":
-        monkeypatch.setattr("tenora_engine.model.loader.can_compile", lambda *_: False)
+        monkeypatch.setattr("tenora_engine.model.linear.has_compiled_ops", lambda: False)
     result = step.measure_steps(load, tmp_path, [1, 3], 2, [4, 8])
     assert [(cell["name"], cell["streams"]) for cell in result["cells"]] == [
         ("base", 1),

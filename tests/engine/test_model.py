@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tenora_engine.config import LORA_MODULES, DType, EngineConfig, WeightDType
 from tenora_engine.errors import ModelLoadError
-from tenora_engine.model import loader
+from tenora_engine.model import linear, loader
 from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.loader import DTYPES, LoadedModel, load_model, read_model_info
@@ -77,13 +77,15 @@ def save_random_model(folder: Path, config: Any, seed: int = 0) -> Any:
     return model
 
 
-@pytest.fixture(params=["torch", "compiled"])
+@pytest.fixture(params=["torch", "torch on packed weights", "compiled"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which decoder serves the CPU."""
+    """Which decoder serves the CPU, and on which form of linears."""
     if request.param == "torch":
-        monkeypatch.setattr(loader, "can_compile", lambda *_: False)
+        monkeypatch.setattr(linear, "has_compiled_ops", lambda: False)
     elif not has_compiled_ops():
         pytest.skip("this machine has no compiled kernels")
+    elif request.param == "torch on packed weights":
+        monkeypatch.setattr(loader, "can_compile", lambda *_: False)
     return str(request.param)
 
 
@@ -348,14 +350,20 @@ def rounded_in_groups(rows: Tensor) -> Tensor:
     return torch.cat([rounded(part) for part in torch.split(rows, 64, dim=-1)], dim=-1)
 
 
-@pytest.mark.skipif(not has_compiled_ops(), reason="int8 weights need the compiled kernels")
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_int8_weights_equal_rounded_linears(tmp_path: Path, name: str) -> None:
+def test_int8_weights_equal_rounded_linears(tmp_path: Path, name: str, kind: str) -> None:
     reference = save_random_model(tmp_path, CONFIGS[name]())
+    if kind == "torch":
+        with pytest.raises(ModelLoadError, match="compiled kernels"):
+            Harness.of(tmp_path, weight_dtype="int8")
+        return
+    embedding = reference.model.embed_tokens.weight.detach().clone()
     for module in reference.modules():
         if isinstance(module, torch.nn.Linear):
             module.weight.data = rounded(module.weight.data)
             module.register_forward_pre_hook(lambda _, inputs: (rounded_in_groups(inputs[0]),))
+    if kind != "compiled":  # it alone reads a tied embedding from the rounded head
+        reference.model.embed_tokens.weight = torch.nn.Parameter(embedding)
     with torch.inference_mode():
         expected = reference(torch.tensor([TOKENS])).logits[0]
     harness = Harness.of(tmp_path, weight_dtype="int8")
@@ -365,15 +373,6 @@ def test_int8_weights_equal_rounded_linears(tmp_path: Path, name: str) -> None:
     errors = (ours - expected).abs() / expected.std()
     assert errors.amax(1).median() < 1e-5
     assert errors.square().mean().sqrt() < 0.02
-
-
-def test_int8_weights_are_refused_where_they_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_random_model(tmp_path, CONFIGS["llama"]())
-    monkeypatch.setattr(loader, "can_compile", lambda *_: False)
-    with pytest.raises(ModelLoadError, match="compiled kernels"):
-        Harness.of(tmp_path, weight_dtype="int8")
 
 
 def test_dummy_weights_need_a_config_only(tmp_path: Path) -> None:

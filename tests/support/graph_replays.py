@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.families import spec_of
 from tenora_engine.model.inputs import Arena, ForwardInputs
-from tenora_engine.model.layers import WeightReader
-from tenora_engine.model.modules import LORA_MODULES
-from tenora_engine.model.spec import DecoderSpec
+from tenora_engine.model.layers import read_weights
+from tenora_engine.model.linear import PlainLinear
 from tenora_engine.model.weights import RandomWeights
 from tenora_engine.runner.graphs import Capture, CudaCapture, GraphRunner, again
 from tenora_kernels import BASE_SLOT, KVLayout, backend, build_attention_layout, build_segments
@@ -27,26 +27,19 @@ from tenora_kernels.synthetic import random_adapters
 
 BLOCK_TOKENS, PAGES, MAX_CONTEXT, MAX_ROWS = 4, 64, 40, 7
 RANKS = (2, 5, 8, 17)
-SPEC = DecoderSpec(
-    folder="",
-    architecture="LlamaForCausalLM",
-    num_layers=2,
-    hidden=32,
-    intermediate=48,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    vocab=50,
-    context_tokens=MAX_CONTEXT,
-    norm_eps=1e-5,
-    tied_embeddings=True,
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    sliding_window=None,
-    rope={"rope_type": "default", "rope_theta": 10000.0},
-    eos_token_ids=(),
+SPEC = spec_of(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 50,
+        "max_position_embeddings": MAX_CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+    }
 )
 # The adapter of each row. Two numbers of rows share a bucket, in which rows come and go, adapters
 # change places, runs get longer than others were, and none is left at all.
@@ -70,9 +63,10 @@ class Step:
 
 
 def make_arena(device: torch.device) -> Arena:
-    shapes = [SPEC.module_shape(module) for module in LORA_MODULES]
+    layer = SPEC.layer
+    shapes = [linear.shape for linear in layer.linears.values()]
     adapters = random_adapters(RANKS, SPEC.num_layers, shapes, torch.float32, device)
-    kv = KVLayout(SPEC.num_layers, BLOCK_TOKENS, SPEC.kv_heads, SPEC.head_dim)
+    kv = KVLayout(SPEC.num_layers, BLOCK_TOKENS, layer.kv_heads, layer.head_dim)
     pool = torch.randn(PAGES, kv.page_elements).to(device)
     return Arena(pool=pool, flat=adapters.pool, kv=kv, table=adapters.table)
 
@@ -120,8 +114,8 @@ def check(
     """Raises AssertionError unless every replay gives what the decoder gives, in hidden states and
     in the KV it writes, and each bucket was captured once, with and without adapters."""
     torch.manual_seed(0)
-    reader = WeightReader(SPEC, RandomWeights(0), device, torch.float32)
-    decoder = Decoder.load(SPEC, reader, MAX_CONTEXT)
+    weights = read_weights(SPEC, RandomWeights(0), device, torch.float32, PlainLinear)
+    decoder = Decoder(weights, MAX_CONTEXT)
     arena = make_arena(device)
     eager = replace(arena, pool=arena.pool.clone())
     captures = 0

@@ -12,46 +12,36 @@ from torch import Tensor
 
 from tenora_bench.gpu.measure import Ceilings, Machine, Report
 from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.families import spec_of
 from tenora_engine.model.inputs import Arena, ForwardInputs
-from tenora_engine.model.layers import WeightReader
-from tenora_engine.model.modules import LORA_MODULES
+from tenora_engine.model.layers import read_weights
+from tenora_engine.model.linear import PlainLinear
 from tenora_engine.model.spec import DecoderSpec
 from tenora_engine.runner.graphs import Capture, GraphRunner
 from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_segments
 from tenora_kernels.synthetic import mix_rows, random_adapters, random_pages
 
-LLAMA_8B = DecoderSpec(
-    folder="",
-    architecture="LlamaForCausalLM",
-    num_layers=32,
-    hidden=4096,
-    intermediate=14336,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    vocab=128256,
-    context_tokens=2048,
-    norm_eps=1e-5,
-    tied_embeddings=False,
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    sliding_window=None,
-    rope={"rope_type": "default", "rope_theta": 500000.0},
-    eos_token_ids=(),
-)
-TINY = replace(
-    LLAMA_8B,
-    num_layers=2,
-    hidden=32,
-    intermediate=48,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    vocab=64,
-    context_tokens=64,
-)
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+TINY = LLAMA_8B | {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+}
 RANK, CONTEXT, STEPS = 16, 1024, 20
 ROUNDING = 0.08
 # (sequences, distinct adapters among them): 128 distinct ones need as many sequences
@@ -116,14 +106,14 @@ class Bench:
 
 
 def make_bench(machine: Machine, capture: Capture | None, kv_dtype: torch.dtype) -> Bench:
-    spec = TINY if machine.smoke else LLAMA_8B
+    spec = spec_of(TINY if machine.smoke else LLAMA_8B)
     adapters, sequences, context = (3, 4, 20) if machine.smoke else (128, 128, CONTEXT)
     device, dtype = machine.device, machine.dtype
-    reader = WeightReader(spec, DeviceWeights(device, dtype), device, dtype)
-    decoder = Decoder.load(spec, reader, spec.context_tokens)
-    kv = KVLayout(spec.num_layers, 16, spec.kv_heads, spec.head_dim)
+    weights = read_weights(spec, DeviceWeights(device, dtype), device, dtype, PlainLinear)
+    decoder = Decoder(weights, spec.context_tokens)
+    kv = KVLayout(spec.num_layers, 16, spec.layer.kv_heads, spec.layer.head_dim)
     pages = random_pages([context] * sequences, kv, dtype, device)
-    shapes = [spec.module_shape(module) for module in LORA_MODULES]
+    shapes = [linear.shape for linear in spec.layer.linears.values()]
     made = random_adapters([RANK] * adapters, spec.num_layers, shapes, dtype, device, max_rank=128)
     arena = Arena(pool=pages.pool.to(kv_dtype), flat=made.pool, kv=kv, table=made.table)
     runner = GraphRunner(decoder, arena, sequences, spec.context_tokens, capture)
@@ -195,10 +185,10 @@ def add(
 ) -> None:
     """The floor: every weight but the embedding, the KV of all, each distinct adapter once."""
     spec, item = bench.spec, bench.machine.dtype.itemsize
-    weights = item * (spec.num_parameters - spec.vocab * spec.hidden)
-    kv_elements = 2 * spec.num_layers * sequences * bench.context * spec.kv_width
+    weights = item * (spec.num_parameters - spec.vocab * spec.layer.hidden)
+    kv_elements = 2 * spec.num_layers * sequences * bench.context * spec.layer.kv_width
     kv = kv_elements * bench.arena.pool.element_size()
-    rank_row = sum(sum(spec.module_shape(module)) for module in LORA_MODULES)
+    rank_row = sum(sum(linear.shape) for linear in spec.layer.linears.values())
     adapters = distinct * RANK * spec.num_layers * rank_row * item
     floor = (weights + kv + adapters) / ceilings.bytes_per_s
     report.add(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
 from torch import Tensor
 
 from tenora_engine.model.inputs import Arena, ForwardInputs
-from tenora_engine.model.layers import LayerWeights, LinearWeights, WeightReader
-from tenora_engine.model.rope import rope_table
-from tenora_engine.model.spec import DecoderSpec
-from tenora_kernels.backend import has_compiled_ops
+from tenora_engine.model.layers import DecoderWeights, Layer
+from tenora_engine.model.linear import Linear, PackedLinear
+from tenora_engine.model.rope import rope_tables
 from tenora_kernels.compiled.decoder import (
     DecoderSizes,
     PackedLayer,
@@ -20,52 +16,39 @@ from tenora_kernels.compiled.decoder import (
     StepDecoder,
     StepRows,
 )
-from tenora_kernels.compiled.linear import PackedWeight, pack_weight, quantise_weight
 
 
-def can_compile(spec: DecoderSpec, device: torch.device) -> bool:
-    """Whether this decoder serves the model here; `Decoder` serves all others."""
-    widths = (spec.hidden, spec.intermediate, spec.heads * spec.head_dim)
-    return device.type == "cpu" and has_compiled_ops() and all(width % 2 == 0 for width in widths)
+def can_compile(form: type[Linear]) -> bool:
+    """Whether this decoder serves linears of that form; `Decoder` serves all."""
+    return issubclass(form, PackedLinear)
 
 
 class CompiledDecoder:
     """As `Decoder`, on weights packed for the CPU. A tied embedding is kept once."""
 
-    def __init__(self, steps: StepDecoder) -> None:
-        self._steps = steps
-        self._arena: Arena | None = None  # the one that `steps` uses
-
-    @classmethod
-    def load(
-        cls, spec: DecoderSpec, reader: WeightReader, max_positions: int, *, int8: bool = False
-    ) -> CompiledDecoder:
-        """`int8` rounds the linears' weights and a tied embedding to 8 bits. Raises ModelLoadError
-        when a tensor cannot be read or has another shape."""
-        pack = quantise_weight if int8 else pack_weight
-        embedding = reader.embedding()
-        head = reader.head()
-        cos, sin = rope_table(spec, max_positions, embedding.device)
-        return cls(
-            StepDecoder(
-                sizes=DecoderSizes(
-                    hidden=spec.hidden,
-                    intermediate=spec.intermediate,
-                    heads=spec.heads,
-                    kv_heads=spec.kv_heads,
-                    head_dim=spec.head_dim,
-                    vocab=spec.vocab,
-                ),
-                layers=[_pack_layer(reader.layer(index), pack) for index in range(spec.num_layers)],
-                embedding=None if head is None else embedding,
-                final_norm=reader.final_norm(),
-                head=pack(embedding if head is None else head),
-                cos=cos.contiguous(),
-                sin=sin.contiguous(),
-                norm_eps=spec.norm_eps,
-                attention_scale=spec.head_dim**-0.5,
-            )
+    def __init__(self, weights: DecoderWeights, max_positions: int) -> None:
+        """Raises ModelLoadError for a rotary embedding that is not supported."""
+        spec, layer = weights.spec, weights.spec.layer
+        cos, sin = rope_tables(spec, max_positions, weights.embedding.device)[0]
+        self._steps = StepDecoder(
+            sizes=DecoderSizes(
+                hidden=layer.hidden,
+                intermediate=layer.intermediate,
+                heads=layer.heads,
+                kv_heads=layer.kv_heads,
+                head_dim=layer.head_dim,
+                vocab=spec.vocab,
+            ),
+            layers=[_packed(layer) for layer in weights.layers],
+            embedding=None if spec.tied_embeddings else weights.embedding,
+            final_norm=weights.final_norm,
+            head=_projection(weights.head).weight,
+            cos=cos.contiguous(),
+            sin=sin.contiguous(),
+            norm_eps=layer.norm_eps,
+            attention_scale=layer.attention_scale,
         )
+        self._arena: Arena | None = None  # the one that `steps` uses
 
     def next_logits(
         self,
@@ -120,17 +103,21 @@ class CompiledDecoder:
         return self._steps.take_seconds()
 
 
-def _pack_layer(layer: LayerWeights, pack: Callable[[Tensor], PackedWeight]) -> PackedLayer:
-    def packed(linear: LinearWeights) -> PackedProjection:
-        return PackedProjection(pack(linear.weight), linear.bias)
-
+def _packed(layer: Layer) -> PackedLayer:
+    assert layer.attention_in is not None
+    assert layer.mlp_in is not None
     return PackedLayer(
-        input_norm=layer.input_norm,
+        input_norm=layer.attention_in,
         query_norm=layer.query_norm,
         key_norm=layer.key_norm,
-        post_norm=layer.post_norm,
-        qkv=packed(layer.qkv),
-        out=packed(layer.out),
-        gate_up=packed(layer.gate_up),
-        down=packed(layer.down),
+        post_norm=layer.mlp_in,
+        qkv=_projection(layer.qkv),
+        out=_projection(layer.out),
+        gate_up=_projection(layer.gate_up),
+        down=_projection(layer.down),
     )
+
+
+def _projection(linear: Linear) -> PackedProjection:
+    assert isinstance(linear, PackedLinear), "as can_compile says"
+    return linear.projection

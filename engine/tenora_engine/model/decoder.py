@@ -1,85 +1,26 @@
-"""A decoder of the Llama family over paged KV, with each row's own adapter in every linear. Knows
-rows and pages; no requests, no sampling."""
+"""A decoder over paged KV, with each row's own adapter in every linear: in single ops, on any
+device. Knows rows and pages; no requests, no sampling."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - what torch's own documentation calls it
 from torch import Tensor
 
 from tenora_engine.model.inputs import Arena, ForwardInputs
-from tenora_engine.model.layers import LayerWeights, LinearWeights, WeightReader
-from tenora_engine.model.linear import PackedLinear
-from tenora_engine.model.rope import rope_table
-from tenora_engine.model.spec import DecoderSpec
+from tenora_engine.model.layers import DecoderWeights, Layer
+from tenora_engine.model.rope import rope_tables
 from tenora_kernels import kv_write, paged_attention, rms_norm, silu_mul
 
 
-@dataclass(frozen=True)
-class DecoderLayer:
-    """One layer's weights, its linears ready to be used."""
-
-    index: int
-    input_norm: Tensor  # [hidden]
-    qkv: PackedLinear
-    query_norm: Tensor | None  # [head_dim], Qwen3
-    key_norm: Tensor | None  # [head_dim], Qwen3
-    out: PackedLinear
-    post_norm: Tensor  # [hidden]
-    gate_up: PackedLinear
-    down: PackedLinear
-
-    @classmethod
-    def of(cls, weights: LayerWeights) -> DecoderLayer:
-        return cls(
-            index=weights.index,
-            input_norm=weights.input_norm,
-            qkv=PackedLinear(weights.qkv),
-            query_norm=weights.query_norm,
-            key_norm=weights.key_norm,
-            out=PackedLinear(weights.out),
-            post_norm=weights.post_norm,
-            gate_up=PackedLinear(weights.gate_up),
-            down=PackedLinear(weights.down),
-        )
-
-
 class Decoder:
-    """Made by `load`. `forward` writes the step's KV and returns the normed hidden states of all
-    rows; `logits` puts the LM head over those that sample."""
+    """`forward` writes the step's KV and returns the normed hidden states of all rows; `logits`
+    puts the LM head over those that sample."""
 
-    def __init__(
-        self,
-        spec: DecoderSpec,
-        embedding: Tensor,  # [vocab, hidden]
-        layers: list[DecoderLayer],
-        final_norm: Tensor,  # [hidden]
-        head: PackedLinear,
-        rope: tuple[Tensor, Tensor],
-    ) -> None:
-        self._spec = spec
-        self._embedding = embedding
-        self._layers = layers
-        self._final_norm = final_norm
-        self._head = head
-        self._cos, self._sin = rope
-        self._scale = spec.head_dim**-0.5
-
-    @classmethod
-    def load(cls, spec: DecoderSpec, reader: WeightReader, max_positions: int) -> Decoder:
-        """Raises ModelLoadError when a tensor cannot be read or has another shape."""
-        embedding = reader.embedding()
-        head = reader.head()
-        return cls(
-            spec=spec,
-            embedding=embedding,
-            layers=[DecoderLayer.of(reader.layer(index)) for index in range(spec.num_layers)],
-            final_norm=reader.final_norm(),
-            head=PackedLinear(LinearWeights(embedding if head is None else head, None)),
-            rope=rope_table(spec, max_positions, embedding.device),
-        )
+    def __init__(self, weights: DecoderWeights, max_positions: int) -> None:
+        """Raises ModelLoadError for a rotary embedding that is not supported."""
+        self._weights = weights
+        self._rope = rope_tables(weights.spec, max_positions, weights.embedding.device)
 
     def forward(
         self,
@@ -87,15 +28,16 @@ class Decoder:
         arena: Arena,
     ) -> Tensor:  # [num_tokens, hidden]
         """Run all rows through all layers; their KV is in the arena afterwards."""
-        eps = self._spec.norm_eps
-        residual = F.embedding(inputs.token_ids, self._embedding)
-        normed = rms_norm(residual, self._layers[0].input_norm, eps)
-        for layer, next_norm in zip(self._layers, self._next_norms(), strict=True):
-            attended = self._attend(layer, normed, inputs, arena)
-            normed, residual = rms_norm(attended, layer.post_norm, eps, residual)
-            changed = self._mlp(layer, normed, inputs, arena)
-            normed, residual = rms_norm(changed, next_norm, eps, residual)
-        return normed
+        weights = self._weights
+        eps = weights.spec.layer.norm_eps
+        residual = F.embedding(inputs.token_ids, weights.embedding)
+        change = None  # what the last part adds to the residual stream
+        for layer in weights.layers:
+            x, residual = _add_and_norm(residual, change, layer.attention_in, eps)
+            change = _norm(self._attend(layer, x, inputs, arena), layer.attention_out, eps)
+            x, residual = _add_and_norm(residual, change, layer.mlp_in, eps)
+            change = _norm(self._mlp(layer, x, inputs, arena), layer.mlp_out, eps)
+        return _add_and_norm(residual, change, weights.final_norm, eps)[0]
 
     @torch.inference_mode()
     def next_logits(
@@ -113,31 +55,22 @@ class Decoder:
         rows: Tensor,  # [num_samples] int64
     ) -> Tensor:  # [num_samples, vocab]
         """The LM head over `rows` of `hidden`, in the model's dtype."""
-        return self._head(hidden.index_select(0, rows))
+        return self._weights.head(hidden.index_select(0, rows))
 
-    def _next_norms(self) -> list[Tensor]:
-        return [layer.input_norm for layer in self._layers[1:]] + [self._final_norm]
-
-    def _attend(
-        self, layer: DecoderLayer, x: Tensor, inputs: ForwardInputs, arena: Arena
-    ) -> Tensor:
-        spec = self._spec
+    def _attend(self, layer: Layer, x: Tensor, inputs: ForwardInputs, arena: Arena) -> Tensor:
+        spec = layer.spec
         qkv = layer.qkv.adapted(x, inputs.segments, arena, layer.index)
-        heads = qkv.view(
-            x.shape[0], -1, spec.head_dim
-        )  # [num_tokens, heads + 2 kv_heads, head_dim]
-        query = heads[:, : spec.heads]
-        key = heads[:, spec.heads : spec.heads + spec.kv_heads]
-        value = heads[:, spec.heads + spec.kv_heads :]
+        query = qkv[:, : spec.query_width]
+        key, value = qkv[:, spec.query_width :].chunk(2, dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(query, layer.query_norm, spec.norm_eps)
-            key = rms_norm(key, layer.key_norm, spec.norm_eps)
+            query = _norm_groups(query, layer.query_norm, spec.norm_eps)
+            key = _norm_groups(key, layer.key_norm, spec.norm_eps)
+        query = _groups(query, spec.head_dim)  # [num_tokens, heads, head_dim]
         kv_write(
             query,
-            key,
-            value,
-            self._cos,
-            self._sin,
+            _groups(key, spec.head_dim),
+            _groups(value, spec.head_dim),
+            *self._rope[layer.index],
             inputs.positions,
             arena.pool,
             arena.kv,
@@ -145,10 +78,35 @@ class Decoder:
             inputs.slots,
         )
         attended = paged_attention(
-            query, arena.pool, arena.kv, layer.index, inputs.attention, self._scale
+            query, arena.pool, arena.kv, layer.index, inputs.attention, spec.attention_scale
         )
         return layer.out.adapted(attended.flatten(1), inputs.segments, arena, layer.index)
 
-    def _mlp(self, layer: DecoderLayer, x: Tensor, inputs: ForwardInputs, arena: Arena) -> Tensor:
+    def _mlp(self, layer: Layer, x: Tensor, inputs: ForwardInputs, arena: Arena) -> Tensor:
         gate_up = layer.gate_up.adapted(x, inputs.segments, arena, layer.index)
         return layer.down.adapted(silu_mul(gate_up), inputs.segments, arena, layer.index)
+
+
+def _add_and_norm(
+    residual: Tensor, change: Tensor | None, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """(what the next part reads, the residual stream with `change`)."""
+    if weight is None:
+        total = residual if change is None else residual + change
+        return total, total
+    if change is None:
+        return rms_norm(residual, weight, eps), residual
+    return rms_norm(change, weight, eps, residual)
+
+
+def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    return x if weight is None else rms_norm(x, weight, eps)
+
+
+def _norm_groups(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Heads by themselves, or all of a row at once, as the weight is long."""
+    return rms_norm(_groups(x, len(weight)), weight, eps).view(x.shape)
+
+
+def _groups(x: Tensor, width: int) -> Tensor:
+    return x.view(x.shape[0], x.shape[1] // width, width)

@@ -1,5 +1,5 @@
-"""A decoder's weights as they come from a source, layer by layer. Decides nothing about how they
-are kept (`decoder`, `compiled_decoder`)."""
+"""A decoder's weights, read layer by layer from a source, its linears in the form that they are
+used in. Runs nothing: `decoder` and `compiled_decoder` do."""
 
 from __future__ import annotations
 
@@ -8,88 +8,124 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tenora_engine.model.spec import DecoderSpec
+from tenora_engine.model.linear import Linear, LinearWeights
+from tenora_engine.model.modules import LORA_CALLS
+from tenora_engine.model.spec import DecoderSpec, LayerSpec, layer_prefix
 from tenora_engine.model.weights import WeightSource
 
 
 @dataclass(frozen=True)
-class LinearWeights:
-    """Projections that share an input, their outputs side by side; `modules` name the slices,
-    `widths` wide, that adapters may change."""
+class Layer:
+    """What a LayerSpec describes; a norm that it has not is None."""
 
-    weight: Tensor  # [sum(widths), in]
-    bias: Tensor | None  # [sum(widths)]
-    modules: tuple[str, ...] = ()
-    widths: tuple[int, ...] = ()
+    index: int
+    spec: LayerSpec
+    attention_in: Tensor | None  # [hidden]
+    qkv: Linear
+    query_norm: Tensor | None  # [head_dim] or [query_width]
+    key_norm: Tensor | None  # [head_dim] or [kv_width]
+    out: Linear
+    attention_out: Tensor | None  # [hidden]
+    mlp_in: Tensor | None  # [hidden]
+    gate_up: Linear
+    down: Linear
+    mlp_out: Tensor | None  # [hidden]
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    index: int
-    input_norm: Tensor  # [hidden]
-    qkv: LinearWeights
-    query_norm: Tensor | None  # [head_dim], Qwen3
-    key_norm: Tensor | None  # [head_dim], Qwen3
-    out: LinearWeights
-    post_norm: Tensor  # [hidden]
-    gate_up: LinearWeights
-    down: LinearWeights
+class DecoderWeights:
+    """All of a decoder's; where the spec ties the embeddings, the head is made of `embedding`."""
+
+    spec: DecoderSpec
+    embedding: Tensor  # [vocab, hidden]
+    layers: tuple[Layer, ...]
+    final_norm: Tensor  # [hidden]
+    head: Linear
 
 
-class WeightReader:
-    """Reads tensors by name, one layer at a time, into `dtype` on `device`.
+def read_weights(
+    spec: DecoderSpec,
+    source: WeightSource,
+    device: torch.device,
+    dtype: torch.dtype,
+    form: type[Linear],
+) -> DecoderWeights:
+    """Raises ModelLoadError when a tensor cannot be read or has another shape."""
+    read = _Reader(spec, source, device, dtype, form)
+    embedding = read.scaled("model.embed_tokens.weight", spec.embedding_factor)
+    head = embedding if spec.tied_embeddings else read.tensor("lm_head.weight")
+    return DecoderWeights(
+        spec=spec,
+        embedding=embedding,
+        layers=tuple(read.layer(index) for index in range(spec.num_layers)),
+        final_norm=read.scaled("model.norm.weight", spec.final_norm_factor),
+        head=form(LinearWeights(head, None)),
+    )
 
-    Every method raises ModelLoadError when a tensor cannot be read or has another shape.
-    """
+
+class _Reader:
+    """Reads tensors by name into `dtype` on `device`."""
 
     def __init__(
-        self, spec: DecoderSpec, weights: WeightSource, device: torch.device, dtype: torch.dtype
+        self,
+        spec: DecoderSpec,
+        source: WeightSource,
+        device: torch.device,
+        dtype: torch.dtype,
+        form: type[Linear],
     ) -> None:
         self._spec = spec
         self._shapes = spec.tensor_shapes()
-        self._weights = weights
+        self._source = source
         self._device = device
         self._dtype = dtype
+        self._form = form
 
-    def embedding(self) -> Tensor:  # [vocab, hidden]
-        return self._tensor("model.embed_tokens.weight")
-
-    def head(self) -> Tensor | None:  # [vocab, hidden]
-        """The LM head's own weights; None where they are the embedding's."""
-        return None if self._spec.tied_embeddings else self._tensor("lm_head.weight")
-
-    def final_norm(self) -> Tensor:  # [hidden]
-        return self._tensor("model.norm.weight")
-
-    def layer(self, index: int) -> LayerWeights:
-        prefix = f"model.layers.{index}."
-        return LayerWeights(
+    def layer(self, index: int) -> Layer:
+        spec = self._spec.layers[index]
+        prefix = layer_prefix(index)
+        qkv, out, gate_up, down = (self._linear(prefix, spec, modules) for modules in LORA_CALLS)
+        return Layer(
             index=index,
-            input_norm=self._tensor(f"{prefix}input_layernorm.weight"),
-            qkv=self._linear(f"{prefix}self_attn.", "q_proj", "k_proj", "v_proj"),
+            spec=spec,
+            attention_in=self._norm(prefix, spec.norms.attention_in),
+            qkv=qkv,
             query_norm=self._optional(f"{prefix}self_attn.q_norm.weight"),
             key_norm=self._optional(f"{prefix}self_attn.k_norm.weight"),
-            out=self._linear(f"{prefix}self_attn.", "o_proj"),
-            post_norm=self._tensor(f"{prefix}post_attention_layernorm.weight"),
-            gate_up=self._linear(f"{prefix}mlp.", "gate_proj", "up_proj"),
-            down=self._linear(f"{prefix}mlp.", "down_proj"),
+            out=out,
+            attention_out=self._norm(prefix, spec.norms.attention_out),
+            mlp_in=self._norm(prefix, spec.norms.mlp_in),
+            gate_up=gate_up,
+            down=down,
+            mlp_out=self._norm(prefix, spec.norms.mlp_out),
         )
 
-    def _tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> Tensor:
         # Copied, so that nothing stays mapped to a file that could be replaced under us.
-        read = self._weights.read(name, self._shapes[name])
+        read = self._source.read(name, self._shapes[name])
         return read.to(device=self._device, dtype=self._dtype, copy=True)
 
-    def _optional(self, name: str) -> Tensor | None:
-        return self._tensor(name) if name in self._shapes else None
+    def scaled(self, name: str, factor: float) -> Tensor:
+        tensor = self.tensor(name)
+        return tensor if factor == 1.0 else tensor.mul_(factor)
 
-    def _linear(self, prefix: str, *modules: str) -> LinearWeights:
-        weights = [self._tensor(f"{prefix}{module}.weight") for module in modules]
-        biases = [self._optional(f"{prefix}{module}.bias") for module in modules]
+    def _optional(self, name: str) -> Tensor | None:
+        return self.tensor(name) if name in self._shapes else None
+
+    def _norm(self, prefix: str, name: str | None) -> Tensor | None:
+        return None if name is None else self.tensor(f"{prefix}{name}.weight")
+
+    def _linear(self, prefix: str, spec: LayerSpec, modules: tuple[str, ...]) -> Linear:
+        linears = {name: spec.linears[name] for name in modules}
+        names = [f"{prefix}{linear.part}.{name}" for name, linear in linears.items()]
+        weights = [self.tensor(f"{name}.weight") for name in names]
+        biases = [self._optional(f"{name}.bias") for name in names]
         present = [bias for bias in biases if bias is not None]
-        return LinearWeights(
-            torch.cat(weights) if len(weights) > 1 else weights[0],
-            torch.cat(present) if present else None,
-            modules=modules,
-            widths=tuple(weight.shape[0] for weight in weights),
+        return self._form(
+            LinearWeights(
+                torch.cat(weights) if len(weights) > 1 else weights[0],
+                torch.cat(present) if present else None,
+                modules=modules,
+                widths=tuple(linear.out_features for linear in linears.values()),
+            )
         )

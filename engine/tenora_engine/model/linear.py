@@ -1,15 +1,23 @@
-"""A linear over one or several packed projections, with each row's own adapter added."""
+"""A linear over one or several projections side by side, with each row's own adapter added: one
+interface, and the forms in which its weights can be kept."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - what torch's own documentation calls it
 from torch import Tensor
 
+from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.inputs import Arena
-from tenora_engine.model.layers import LinearWeights
 from tenora_engine.model.modules import LORA_MODULES
+from tenora_engine.model.spec import LayerSpec
 from tenora_kernels import sgmv
+from tenora_kernels.backend import has_compiled_ops
+from tenora_kernels.compiled.decoder import PackedProjection
+from tenora_kernels.compiled.linear import pack_weight, packed_linear, quantise_weight
 from tenora_kernels.segments import AdapterSegments
 
 BLOCKING_ROWS = 16
@@ -18,37 +26,27 @@ weights of SmolLM2-135M once, bf16, 2 threads: 1 / 16 / 64 rows take 8.4 / 11 / 
 11.6 / 20 / 42 ms without blocking."""
 
 
-def can_block(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether weights are kept in oneDNN's blocked order, which its matrix products then need not
-    make anew each time."""
-    return (
-        device.type == "cpu"
-        and dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call] # torch's own
-        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
+@dataclass(frozen=True)
+class LinearWeights:
+    """Projections that share an input, their outputs side by side; `modules` name the slices,
+    `widths` wide, that adapters may change."""
+
+    weight: Tensor  # [sum(widths), in]
+    bias: Tensor | None  # [sum(widths)]
+    modules: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
 
 
-class PackedLinear:
-    """`y = x W^T + b`, and what adapters add to the slices of y."""
+class Linear(ABC):
+    """`y = x W^T + b`, and what adapters add to the slices of y. A subclass is a form of W."""
 
     def __init__(self, weights: LinearWeights) -> None:
-        weight = weights.weight
-        self._blocked = can_block(weight.device, weight.dtype)
-        if self._blocked:
-            weight = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCKING_ROWS)
-        self._weight = weight
-        self._bias = weights.bias
         self._modules = tuple(LORA_MODULES.index(module) for module in weights.modules)
         self._widths = weights.widths
 
+    @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
-        if self._blocked:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self._weight, self._bias, "none", [], ""
-            )
-            return y
-        return F.linear(x, self._weight, self._bias)
+        """The base's output: `[rows, in]` to `[rows, out]`."""
 
     def adapted(
         self,
@@ -62,3 +60,86 @@ class PackedLinear:
         if segments.any_adapter:
             sgmv(y, x, arena.flat, arena.table, segments, layer, self._modules, self._widths)
         return y
+
+
+class PlainLinear(Linear):
+    """The weight as the checkpoint has it, on any device."""
+
+    def __init__(self, weights: LinearWeights) -> None:
+        super().__init__(weights)
+        self._weight, self._bias = weights.weight, weights.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._weight, self._bias)
+
+
+class BlockedLinear(Linear):
+    """In oneDNN's blocked order, which its matrix products then need not make anew each time."""
+
+    def __init__(self, weights: LinearWeights) -> None:
+        super().__init__(weights)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weights.weight, BLOCKING_ROWS)
+        self._bias = weights.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y
+
+
+class PackedLinear(Linear):
+    """In the panels of the compiled library."""
+
+    _pack = staticmethod(pack_weight)
+
+    def __init__(self, weights: LinearWeights) -> None:
+        super().__init__(weights)
+        self.projection = PackedProjection(self._pack(weights.weight), weights.bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return packed_linear(x, self.projection.weight, self.projection.bias)
+
+
+class Int8Linear(PackedLinear):
+    """As PackedLinear, rounded to 8 bits with one scale an output."""
+
+    _pack = staticmethod(quantise_weight)
+
+
+FORMS: tuple[type[Linear], ...] = (PlainLinear, BlockedLinear, PackedLinear, Int8Linear)
+
+
+def choose_form(
+    layer: LayerSpec, device: torch.device, dtype: torch.dtype, *, int8: bool
+) -> type[Linear]:
+    """What all linears of a decoder of such layers are, and its LM head. Raises ModelLoadError
+    where weights of 8 bits are asked for and cannot be."""
+    compiled = device.type == "cpu" and has_compiled_ops()
+    if int8:
+        _check_int8(layer, compiled)
+        return Int8Linear
+    if compiled and all(linear.in_features % 2 == 0 for linear in layer.linears.values()):
+        return PackedLinear
+    return BlockedLinear if _can_block(device, dtype) else PlainLinear
+
+
+def _check_int8(layer: LayerSpec, compiled: bool) -> None:
+    if not compiled:
+        raise ModelLoadError(
+            "weight_dtype int8 needs device cpu and the compiled kernels (tenora doctor says why "
+            "they are missing); use weight_dtype auto"
+        )
+    for name, linear in layer.linears.items():
+        if linear.in_features % 4:
+            raise ModelLoadError(
+                f"weight_dtype int8 needs linears with a multiple of 4 inputs, {name} has "
+                f"{linear.in_features}; use weight_dtype auto"
+            )
+
+
+def _can_block(device: torch.device, dtype: torch.dtype) -> bool:
+    return (
+        device.type == "cpu"
+        and dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call] # torch's own
+        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )

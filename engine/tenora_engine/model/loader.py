@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
+from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.compiled_decoder import CompiledDecoder, can_compile
 from tenora_engine.model.decoder import Decoder
-from tenora_engine.model.layers import WeightReader
-from tenora_engine.model.linear import can_block
-from tenora_engine.model.spec import DecoderSpec, read_spec
+from tenora_engine.model.families import read_spec
+from tenora_engine.model.layers import read_weights
+from tenora_engine.model.linear import Int8Linear, Linear, PlainLinear, choose_form
+from tenora_engine.model.spec import DecoderSpec
 from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
 from tenora_kernels.backend import why_not_compiled
 from tenora_kernels.compiled.variants import UnknownKernelsError
@@ -49,22 +50,20 @@ def load_model(config: EngineConfig) -> LoadedModel:
     started = time.perf_counter()
     spec = read_spec(config.model)
     info = _info(config, spec)
+    device, dtype = torch.device(config.device), DTYPES[config.dtype]
+    source: WeightSource
     if config.load_format == "dummy":
-        weights: WeightSource = RandomWeights(config.seed)
+        source = RandomWeights(config.seed)
     else:
-        weights = SafetensorsFolder(config.model)
-        weights.require(spec.tensor_shapes())
-    reader = WeightReader(spec, weights, torch.device(config.device), DTYPES[config.dtype])
-    decoder: Decoder | CompiledDecoder
-    if can_compile(spec, torch.device(config.device)):
-        int8 = config.weight_dtype == "int8"
-        decoder = CompiledDecoder.load(spec, reader, info.context_tokens, int8=int8)
-    else:
-        decoder = Decoder.load(spec, reader, info.context_tokens)
+        source = SafetensorsFolder(config.model)
+        source.require(spec.tensor_shapes())
+    form = _form(config, spec)
+    weights = read_weights(spec, source, device, dtype, form)
+    decoder = CompiledDecoder if can_compile(form) else Decoder
     return LoadedModel(
         info=info,
         spec=spec,
-        decoder=decoder,
+        decoder=decoder(weights, info.context_tokens),
         load_s=time.perf_counter() - started,
     )
 
@@ -74,31 +73,30 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
     context = spec.context_tokens
     if config.max_context_tokens is not None:
         context = min(context, config.max_context_tokens)
-    if spec.sliding_window is not None and spec.sliding_window < context:
+    if spec.window is not None and spec.window < context:
         raise ModelLoadError(
-            f"this model attends to a sliding window of {spec.sliding_window} tokens, which is not "
-            f"supported; set max_context_tokens to {spec.sliding_window} or less"
+            f"this model attends to a sliding window of {spec.window} tokens, which is not "
+            f"supported; set max_context_tokens to {spec.window} or less"
         )
-    if config.weight_dtype == "int8":
-        _check_int8(config, spec)
     if config.kv_dtype == "fp8" and config.device != "cuda":
         raise ModelLoadError("kv_dtype fp8 needs device cuda; set kv_dtype to auto on the CPU")
     if config.adapter_dtype == "int8" and config.device != "cpu":
         raise ModelLoadError("adapter_dtype int8 needs device cpu; set adapter_dtype to auto")
+    layer = spec.layer
     return ModelInfo(
         id=config.served_name,
         architecture=spec.architecture,
         num_layers=spec.num_layers,
-        hidden=spec.hidden,
-        intermediate=spec.intermediate,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
+        hidden=layer.hidden,
+        intermediate=layer.intermediate,
+        heads=layer.heads,
+        kv_heads=layer.kv_heads,
+        head_dim=layer.head_dim,
         vocab=spec.vocab,
         context_tokens=context,
         dtype=config.dtype,
         weight_bytes=_weight_bytes(config, spec),
-        modules={name: spec.module_shape(name) for name in LORA_MODULES},
+        modules={name: linear.shape for name, linear in layer.linears.items()},
         eos_token_ids=spec.eos_token_ids,
         warnings=warnings,
     )
@@ -114,27 +112,17 @@ def _kernel_warnings(config: EngineConfig) -> tuple[str, ...]:
     return (f"plain torch serves, several times slower than the compiled kernels: {reason}",)
 
 
-def _check_int8(config: EngineConfig, spec: DecoderSpec) -> None:
-    if not can_compile(spec, torch.device(config.device)):
-        raise ModelLoadError(
-            "weight_dtype int8 needs device cpu and the compiled kernels (tenora doctor says why "
-            "they are missing); use weight_dtype auto"
-        )
-    odd = [name for name in LORA_MODULES if spec.module_shape(name)[0] % 4]
-    if odd:
-        raise ModelLoadError(
-            f"weight_dtype int8 needs linears with a multiple of 4 inputs, {odd[0]} has "
-            f"{spec.module_shape(odd[0])[0]}; use weight_dtype auto"
-        )
+def _form(config: EngineConfig, spec: DecoderSpec) -> type[Linear]:
+    device, dtype = torch.device(config.device), DTYPES[config.dtype]
+    return choose_form(spec.layer, device, dtype, int8=config.weight_dtype == "int8")
 
 
 def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
-    device, dtype = torch.device(config.device), DTYPES[config.dtype]
+    form, item = _form(config, spec), DTYPES[config.dtype].itemsize
     elements = spec.num_parameters
-    if config.weight_dtype == "int8":
-        linears = spec.num_linear_parameters
-        scales = spec.num_linear_outputs * 4
-        return linears + scales + (elements - linears) * dtype.itemsize
-    if spec.tied_embeddings and can_block(device, dtype) and not can_compile(spec, device):
-        elements += spec.vocab * spec.hidden  # the LM head's own, blocked copy of the embedding
-    return elements * dtype.itemsize
+    if spec.tied_embeddings and form is not PlainLinear and not can_compile(form):
+        elements += spec.vocab * spec.layer.hidden  # the embedding, beside the LM head's own form
+    if form is not Int8Linear:
+        return elements * item
+    linears = spec.num_linear_parameters
+    return linears + 4 * spec.num_linear_outputs + (elements - linears) * item

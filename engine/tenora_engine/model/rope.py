@@ -11,24 +11,36 @@ from tenora_engine.model.spec import DecoderSpec
 # `dynamic` changes only beyond max_position_embeddings, which no sequence here may pass.
 FIXED_KINDS = ("linear", "llama3", "yarn", "dynamic")
 
+RopeTable = tuple[Tensor, Tensor]
+"""(cos, sin), each `[max_positions, rotary_dim / 2]` float32, attention scaling included."""
 
-def rope_table(
-    spec: DecoderSpec, max_positions: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """(cos, sin), each `[max_positions, rotary_dim / 2]` float32, attention scaling included.
+
+def rope_tables(spec: DecoderSpec, max_positions: int, device: torch.device) -> list[RopeTable]:
+    """Of each layer. Layers that turn equally many dimensions share one.
 
     Raises ModelLoadError for a kind whose frequencies change with the length of a sequence.
     """
-    inverse_frequency, scaling = _inverse_frequency(spec)
+    dims = {layer.rotary_dim for layer in spec.layers}
+    tables = {dim: _rope_table(spec, dim, max_positions, device) for dim in dims}
+    return [tables[layer.rotary_dim] for layer in spec.layers]
+
+
+def _rope_table(
+    spec: DecoderSpec, rotary_dim: int, max_positions: int, device: torch.device
+) -> RopeTable:
+    if rotary_dim == 0:
+        nothing = torch.empty(max_positions, 0, dtype=torch.float32, device=device)
+        return nothing, nothing
+    inverse_frequency, scaling = _inverse_frequency(spec, rotary_dim)
     positions = torch.arange(max_positions, dtype=torch.float32)
     angles = positions[:, None] * inverse_frequency[None, :].float()
     return (angles.cos() * scaling).to(device), (angles.sin() * scaling).to(device)
 
 
-def _inverse_frequency(spec: DecoderSpec) -> tuple[Tensor, float]:
+def _inverse_frequency(spec: DecoderSpec, rotary_dim: int) -> tuple[Tensor, float]:
     kind = spec.rope["rope_type"]
     if kind == "default":
-        exponent = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
+        exponent = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
         return 1.0 / (spec.rope["rope_theta"] ** exponent), 1.0
     if kind not in FIXED_KINDS:
         raise ModelLoadError(

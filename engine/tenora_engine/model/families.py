@@ -1,0 +1,143 @@
+"""The model families that can be served, each as what it has otherwise than Llama, and the way from
+config.json to a DecoderSpec. One more family is one more entry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tenora_engine.errors import ModelLoadError
+from tenora_engine.model.end_tokens import read_eos_token_ids
+from tenora_engine.model.spec import DecoderSpec, LayerSpec, Norms, QueryKeyNorm
+
+ATTENTION_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP_MODULES = ("gate_proj", "up_proj", "down_proj")
+PRE_NORMS = Norms(attention_in="input_layernorm", mlp_in="post_attention_layernorm")
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture. `defaults` are the keys that it reads of a config beside Llama's, or with
+    another default: what transformers' config class falls back to where config.json is silent."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    norms: Norms = PRE_NORMS
+    query_key_norm: QueryKeyNorm | None = None
+    attention_biases: tuple[str, ...] | None = None  # None: all or none, as `attention_bias` says
+
+
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family(),
+    "MistralForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 8,
+            "sliding_window": 4096,
+            "use_sliding_window": True,
+        }
+    ),
+    "Qwen2ForCausalLM": Family(attention_biases=("q_proj", "k_proj", "v_proj")),
+    "Qwen3ForCausalLM": Family(defaults={"head_dim": 128}, query_key_norm="head"),
+}
+
+_LLAMA: dict[str, Any] = {
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_theta": 10000.0,
+    "rope_parameters": None,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_sliding_window": False,
+}
+
+
+def read_spec(folder: str) -> DecoderSpec:
+    """Read `folder`/config.json. Raises ModelLoadError when it is missing or unsupported."""
+    path = Path(folder)
+    file = path / "config.json"
+    if not path.is_dir():
+        raise ModelLoadError(
+            f"the model folder {folder} does not exist; --model names a Hugging Face folder "
+            "with config.json and safetensors"
+        )
+    if not file.is_file():
+        raise ModelLoadError(f"the model folder {folder} has no config.json; is it a model's?")
+    try:
+        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelLoadError(f"{file} is not valid JSON: {error}") from error
+    try:
+        return spec_of(config, folder, read_eos_token_ids(path))
+    except KeyError as error:
+        raise ModelLoadError(f"{file} lacks {error.args[0]!r}") from error
+
+
+def spec_of(
+    config: Mapping[str, Any], folder: str = "", eos_token_ids: tuple[int, ...] = ()
+) -> DecoderSpec:
+    """What a config says. Raises ModelLoadError for what is not supported, and KeyError when a
+    size is not there."""
+    if config.get("hidden_act", "silu") != "silu":
+        raise ModelLoadError(f"hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
+    if config.get("quantization_config"):
+        raise ModelLoadError("quantised checkpoints are not supported; use the original weights")
+    architecture = (config.get("architectures") or ["unnamed"])[0]
+    if architecture not in FAMILIES:
+        raise ModelLoadError(
+            f"the architecture {architecture} is not supported; supported: {', '.join(FAMILIES)}"
+        )
+    family = FAMILIES[architecture]
+    optional = {**_LLAMA, **family.defaults}
+    optional.update((key, config[key]) for key in optional if key in config)
+    return DecoderSpec(
+        folder=folder,
+        architecture=architecture,
+        layers=tuple(
+            _layer(config, optional, family, index) for index in range(config["num_hidden_layers"])
+        ),
+        vocab=config["vocab_size"],
+        context_tokens=config["max_position_embeddings"],
+        tied_embeddings=bool(optional["tie_word_embeddings"]),
+        rope=_rope_parameters(optional),
+        eos_token_ids=eos_token_ids,
+    )
+
+
+def _layer(
+    config: Mapping[str, Any], optional: Mapping[str, Any], family: Family, index: int
+) -> LayerSpec:
+    heads = config["num_attention_heads"]
+    head_dim = optional["head_dim"] or config["hidden_size"] // heads
+    biased = family.attention_biases
+    if biased is None:
+        biased = ATTENTION_MODULES if optional["attention_bias"] else ()
+    if optional["mlp_bias"]:
+        biased += MLP_MODULES
+    return LayerSpec(
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        heads=heads,
+        kv_heads=optional["num_key_value_heads"] or heads,
+        head_dim=head_dim,
+        norm_eps=optional["rms_norm_eps"],
+        norms=family.norms,
+        attention_scale=head_dim**-0.5,
+        query_key_norm=family.query_key_norm,
+        rotary_dim=head_dim,
+        window=optional["sliding_window"] if optional["use_sliding_window"] else None,
+        biased=frozenset(biased),
+    )
+
+
+def _rope_parameters(optional: Mapping[str, Any]) -> dict[str, Any]:
+    """transformers >= 5 writes `rope_parameters`; before, `rope_theta` beside `rope_scaling`."""
+    rope = dict(optional["rope_parameters"] or optional["rope_scaling"] or {})
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    rope.setdefault("rope_theta", optional["rope_theta"])
+    return rope
