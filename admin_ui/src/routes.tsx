@@ -41,6 +41,8 @@ export interface PageRoute {
   opens: readonly string[];
   /** In the navigation under this heading; without, the page is reached from others. */
   menu?: { group: string; Icon: TablerIcon };
+  /** The entry of the navigation that it belongs to, where its address does not say so. */
+  under?: string;
 }
 
 function page(
@@ -49,8 +51,9 @@ function page(
   opens: readonly string[],
   preload: Loader,
   menu?: PageRoute["menu"],
+  under?: string,
 ): PageRoute {
-  return { path, label, opens, preload, page: lazy(preload), menu };
+  return { path, label, opens, preload, page: lazy(preload), menu, under };
 }
 
 const READERS = ["owner", "operator", "read_only"] as const;
@@ -196,6 +199,8 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       "Invoice",
       EVERY_ROLE,
       () => import("./operator/invoice/Page"),
+      undefined,
+      "/operator/billing",
     ),
     page(
       "/operator/reconciliation",

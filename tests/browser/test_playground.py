@@ -29,7 +29,7 @@ def test_what_is_shown_is_what_the_receipts_say(
 ) -> None:
     open_playground(page, busy.key)
     page.get_by_label("Prompt").fill("Where is my parcel?")
-    page.get_by_label("Longest answer").fill("12")
+    page.get_by_label("Max tokens").fill("12")
     page.get_by_role("combobox", name="Model of answer 2").click()
     page.get_by_role("option", name="support@1").click()
     page.get_by_role("button", name="Ask 2").click()
@@ -54,7 +54,7 @@ def test_a_link_brings_it_back_and_holds_no_key(page: Page, busy: Busy) -> None:
     expect(page.get_by_role("button", name="Link copied")).to_be_visible()
     link = page.url
     assert busy.key not in link
-    page.get_by_role("button", name="As code").click()
+    page.get_by_role("button", name="View code").click()
     page.get_by_text("Python", exact=True).click()
     expect(page.get_by_role("region", name="The request in Python")).to_contain_text("seed=7")
 
@@ -69,7 +69,7 @@ def test_a_link_brings_it_back_and_holds_no_key(page: Page, busy: Busy) -> None:
 def test_escape_stops_and_what_was_generated_is_shown(page: Page, busy: Busy) -> None:
     open_playground(page, busy.key)
     page.get_by_label("Prompt").fill("Tell me all about parcels.")
-    page.get_by_label("Longest answer").fill("4000")
+    page.get_by_label("Max tokens").fill("4000")
     page.get_by_label("Temperature").fill("1.5")
     page.get_by_role("button", name="Remove answer 2").click()
     page.get_by_role("button", name="Ask", exact=True).click()

@@ -65,7 +65,7 @@ def test_from_upload_to_answer_to_cost(page: Page, portal: PortalUnderTest) -> N
 def ask_both(page: Page, question: str) -> None:
     page.get_by_role("link", name="Playground").click()
     page.get_by_label("Prompt").fill(question)
-    page.get_by_label("Longest answer").fill("24")
+    page.get_by_label("Max tokens").fill("24")
     page.keyboard.press("Control+Enter")
     texts = []
     for side, adapter in {"Answer 1": "json@1", "Answer 2": "support@1"}.items():

@@ -42,18 +42,18 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
     thumb = page.get_by_role("slider", name="Weight of version 1")
     thumb.focus()
     page.keyboard.press("End")  # all of them, by keyboard alone
-    page.get_by_label("Why (kept in the history)").fill("a known good one")
-    page.get_by_role("button", name="Apply the weights").click()
+    page.get_by_label("Reason (kept in the history)").first.fill("a known good one")
+    page.get_by_role("button", name="Apply weights").click()
     changes = page.get_by_role("table", name="Changes")
     expect(changes).to_contain_text("a known good one")
     assert targets(portal, key) == {1: 100}
 
-    page.get_by_role("button", name="Begin the roll-out").click()
+    page.get_by_role("button", name="Start roll-out").click()
     state = page.get_by_test_id("rollout-state")
     expect(state).to_have_text("running")
     assert targets(portal, key) == {1: 95, 2: 5}
-    expect(page.get_by_role("table", name="Guard rails")).to_contain_text("First token")
-    expect(page.get_by_role("button", name="Apply the weights")).to_have_count(0)
+    expect(page.get_by_role("table", name="Guard rails")).to_contain_text("TTFT")
+    expect(page.get_by_role("button", name="Apply weights")).to_have_count(0)
     portal.call(
         key, "POST", "/v1/completions", json={"model": NAME, "prompt": "a", "max_tokens": 2}
     )
@@ -61,10 +61,10 @@ def test_weights_stages_and_the_way_back(page: Page, portal: PortalUnderTest, ke
     numbers = page.get_by_role("region", name="Requests, the numbers")
     expect(numbers.get_by_role("cell", name="1", exact=True)).to_be_visible()
 
-    page.get_by_role("button", name="Flip back").click()
+    page.get_by_role("button", name="Roll back").click()
     expect(state).to_have_text("cancelled")
     assert targets(portal, key) == {1: 100}
-    expect(changes.get_by_role("row").nth(1)).to_contain_text("flipped back")
+    expect(changes.get_by_role("row").nth(1)).to_contain_text("rolled back")
 
 
 def test_an_evaluation_is_asked_and_read(page: Page, portal: PortalUnderTest, key: str) -> None:

@@ -28,14 +28,16 @@ export function Panel({ title, note, action, children, stale, padding = "md" }: 
             </Text>
           )}
         </Box>
-        <Group gap="xs">
-          {stale && (
-            <Text size="xs" c="orange" fw={550}>
-              {stale}
-            </Text>
-          )}
-          {action}
-        </Group>
+        {(stale || action) && (
+          <Group gap="xs">
+            {stale && (
+              <Text size="xs" c="orange" fw={550}>
+                {stale}
+              </Text>
+            )}
+            {action}
+          </Group>
+        )}
       </Group>
       <Box p={padding} className={stale ? classes.stale : undefined}>
         {children}

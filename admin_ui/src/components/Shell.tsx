@@ -25,7 +25,7 @@ import {
   IconUserCircle,
 } from "@tabler/icons-react";
 import { lazy, type ReactNode, Suspense, useState } from "react";
-import { Link, useLocation } from "react-router";
+import { Link, matchPath, useLocation } from "react-router";
 import { useSession } from "../api/context";
 import { type Place, placeId } from "../api/session";
 import { LiveBadge } from "../live/LiveBadge";
@@ -91,13 +91,15 @@ export function Shell({ children }: { children: ReactNode }) {
   );
 }
 
-/** The entry that the address belongs to: the longest one that it begins with. */
-function activeOf(routes: readonly PageRoute[], pathname: string): PageRoute | null {
+/** The entry of the navigation that the address belongs to: the longest one that it begins with. */
+function activeOf(routes: readonly PageRoute[], pathname: string): string | null {
+  const shown = routes.find(({ path }) => matchPath(path, pathname));
+  if (shown?.under !== undefined) return shown.under;
   const within = routes.filter(
-    ({ path }) => pathname === path || (path !== "/" && pathname.startsWith(`${path}/`)),
+    ({ path, menu }) => menu && (pathname === path || pathname.startsWith(`${path}/`)),
   );
-  return within.reduce<PageRoute | null>(
-    (best, each) => (best === null || each.path.length > best.path.length ? each : best),
+  return within.reduce<string | null>(
+    (best, { path }) => (best === null || path.length > best.length ? path : best),
     null,
   );
 }
@@ -105,8 +107,9 @@ function activeOf(routes: readonly PageRoute[], pathname: string): PageRoute | n
 function Navigation({ onGo }: { onGo: () => void }) {
   const { session } = useSession();
   const { pathname } = useLocation();
-  const routes = routesOf(session?.place ?? null).filter(({ menu }) => menu !== undefined);
-  const active = activeOf(routes, pathname);
+  const opened = routesOf(session?.place ?? null);
+  const routes = opened.filter(({ menu }) => menu !== undefined);
+  const active = activeOf(opened, pathname);
   const groups = [...new Set(routes.map(({ menu }) => menu?.group ?? ""))];
   return groups.map((group) => (
     <Box key={group} component="section" aria-label={group} mb="md">
@@ -122,8 +125,8 @@ function Navigation({ onGo }: { onGo: () => void }) {
             to={route.path}
             label={route.label}
             leftSection={route.menu && <route.menu.Icon size={17} />}
-            active={route === active}
-            aria-current={route === active ? "page" : undefined}
+            active={route.path === active}
+            aria-current={route.path === active ? "page" : undefined}
             onClick={onGo}
             onMouseEnter={() => void route.preload()}
             onFocus={() => void route.preload()}

@@ -32,6 +32,7 @@ export function Sparkline({ values, label, color = "currentColor", height = 28 }
       width="100%"
       height={height}
       preserveAspectRatio="none"
+      style={{ display: "block" }}
     >
       <path
         d={path}

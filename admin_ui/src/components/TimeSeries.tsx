@@ -15,6 +15,8 @@ import classes from "./TimeSeries.module.css";
 
 interface TimeSeriesProps {
   label: string;
+  /** The label stands above the chart, where several share a panel. */
+  isNamed?: boolean;
   /** Unix seconds, ascending. */
   times: readonly number[];
   series: readonly Series[];
@@ -49,6 +51,11 @@ export function TimeSeries(props: TimeSeriesProps) {
     });
   return (
     <Box component="figure" m={0} aria-label={label}>
+      {props.isNamed && (
+        <Text size="sm" fw={550} px={6} aria-hidden>
+          {label}
+        </Text>
+      )}
       <Group justify="space-between" gap="xs" mb={4} mih={22}>
         <Group gap={2}>
           {series.map(({ name, color, values }) => (

@@ -28,6 +28,19 @@ export interface Drawn {
   onBrush?: (startS: number, endS: number) => void;
 }
 
+const [MINUTE, HOUR, DAY] = [60, 3_600, 86_400];
+const DATE = "\n{D} {MMM}";
+/** The time axis as dates are written everywhere: uPlot's rows of least step, label, and what is
+ * added where the year, the month, the day, the minute, the second begins. */
+const TIMES: uPlot.Axis.Values = [
+  [365 * DAY, "{YYYY}", null, null, null, null, null, null, 1],
+  [28 * DAY, "{MMM}", "\n{YYYY}", null, null, null, null, null, 1],
+  [DAY, "{D} {MMM}", "\n{YYYY}", null, null, null, null, null, 1],
+  [HOUR, "{HH}:{mm}", DATE, null, DATE, null, null, null, 1],
+  [MINUTE, "{HH}:{mm}", DATE, null, DATE, null, null, null, 1],
+  [1, "{HH}:{mm}:{ss}", DATE, null, DATE, null, null, null, 1],
+];
+
 /** Loads uPlot with the first chart, and returns what draws this one. */
 export async function drawing(
   at: HTMLElement,
@@ -62,7 +75,7 @@ function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Optio
       y: { range: (_, low, high) => scaleOf(low, high, drawn.target?.value) },
     },
     axes: [
-      { ...axis, space: 70 },
+      { ...axis, space: 70, size: 40, values: TIMES },
       {
         ...axis,
         // Small amounts have long labels.

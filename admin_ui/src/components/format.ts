@@ -34,6 +34,7 @@ export function formatNorm(norm: number): string {
 }
 
 export function formatMs(milliseconds: number): string {
+  if (milliseconds === 0) return "0 ms";
   if (milliseconds < 1) return `${milliseconds.toFixed(2)} ms`;
   if (milliseconds < 10) return `${milliseconds.toFixed(1)} ms`;
   if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;

@@ -1,7 +1,7 @@
 /** What a page shows when it has nothing, when it failed, and while it waits. */
 
 import { Alert, Button, Card, Group, Skeleton, Stack, Text, ThemeIcon } from "@mantine/core";
-import { IconAlertTriangle, IconLock, IconRefresh } from "@tabler/icons-react";
+import { IconAlertTriangle, IconLock, IconRefresh, IconZoomQuestion } from "@tabler/icons-react";
 import type { ReactNode } from "react";
 import { ApiError, describe } from "../api/errors";
 
@@ -35,11 +35,19 @@ interface ErrorStateProps {
   onRetry?: () => void;
 }
 
-export function ErrorState({ error, title = "This did not work", onRetry }: ErrorStateProps) {
+/** `title` says what did not work; without, something was looked up. */
+export function ErrorState({ error, title, onRetry }: ErrorStateProps) {
   if (error instanceof ApiError && error.status === 403) return <ForbiddenState error={error} />;
+  if (error instanceof ApiError && error.status === 404 && title === undefined)
+    return <NotFoundState error={error} />;
   const requestId = error instanceof ApiError ? error.requestId : null;
   return (
-    <Alert color="red" icon={<IconAlertTriangle size={18} />} title={title} role="alert">
+    <Alert
+      color="red"
+      icon={<IconAlertTriangle size={18} />}
+      title={title ?? "Something went wrong"}
+      role="alert"
+    >
       <Text size="sm">{describe(error)}</Text>
       {requestId && (
         <Text size="xs" c="dimmed" ff="monospace" mt={4}>
@@ -64,8 +72,16 @@ export function ErrorState({ error, title = "This did not work", onRetry }: Erro
 
 function ForbiddenState({ error }: { error: ApiError }) {
   return (
-    <EmptyState icon={<IconLock size={24} />} title="Not yours to see">
+    <EmptyState icon={<IconLock size={24} />} title="You have no access to this">
       {error.message} Ask an owner for the role that may.
+    </EmptyState>
+  );
+}
+
+function NotFoundState({ error }: { error: ApiError }) {
+  return (
+    <EmptyState icon={<IconZoomQuestion size={24} />} title="Not found">
+      {error.message} It may have been deleted, or belong to somebody else.
     </EmptyState>
   );
 }

@@ -65,6 +65,8 @@ export const theme = createTheme({
   components: {
     Badge: Badge.extend({
       defaultProps: { variant: "light", radius: "sm", tt: "none", fw: 500 },
+      // Of one word or two: cut in a narrow table it would say nothing.
+      styles: { root: { minWidth: "max-content" } },
     }),
     Button: Button.extend({ defaultProps: { fw: 550 } }),
     Card: Card.extend({ defaultProps: { withBorder: true, padding: "lg" } }),

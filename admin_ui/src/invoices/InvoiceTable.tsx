@@ -59,7 +59,7 @@ export function InvoiceTable({ invoices, addressOf, tenants, ...more }: InvoiceT
     },
     {
       key: "open",
-      header: "Still to pay",
+      header: "Amount due",
       align: "right",
       cell: ({ amount_due, currency }) => <Money of={{ amount: amount_due, currency }} />,
     },

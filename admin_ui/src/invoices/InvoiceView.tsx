@@ -39,11 +39,11 @@ export function InvoiceView({ side, invoice, requestAddress }: InvoiceViewProps)
         </Alert>
       )}
       <SimpleGrid cols={{ base: 2, md: 4 }} spacing="sm">
-        <Stat label="Total" value={money(invoice.total)} hint={`tax ${invoice.tax} in it`} />
+        <Stat label="Total" value={money(invoice.total)} hint={`includes tax of ${invoice.tax}`} />
         <Stat label="Paid" value={money(invoice.amount_paid)} />
         <Stat label="Credited" value={money(invoice.amount_credited)} />
         <Stat
-          label="Still to pay"
+          label="Amount due"
           value={money(invoice.amount_due)}
           hint={invoice.due_at ? `until ${formatDate(invoice.due_at)}` : undefined}
         />
@@ -105,7 +105,7 @@ function Party({ title, of }: { title: string; of: Invoice["seller"] }) {
     <Panel title={title}>
       {lines.filter(Boolean).length === 0 && (
         <Text size="sm" c="dimmed">
-          Nothing was said of it when this invoice was made.
+          No billing details were set when this invoice was made.
         </Text>
       )}
       {lines.filter(Boolean).map((line) => (

@@ -58,7 +58,7 @@ function SequenceRows({ sequence, isNamed }: { sequence: Sequence; isNamed: bool
         <Table.Td colSpan={4}>
           <Text size="sm" c="dimmed">
             {sequence.waits_because
-              ? `Waits for a price: ${sequence.waits_because}`
+              ? `Not priced yet: ${sequence.waits_because}`
               : "There was nothing to price."}
           </Text>
         </Table.Td>

@@ -5,12 +5,12 @@ import { formatMs } from "../components/format";
 import { type Side, useWaits, type WaitPart } from "./queries";
 
 const CAUSES: Record<WaitPart["cause"], string> = {
-  queue: "others were served",
-  pages: "others held the memory",
-  load: "its adapter was on its way",
-  own: "its own requests were served",
-  start: "nothing ran yet",
-  preempted: "it had run, and gave its place up",
+  queue: "other requests were served",
+  pages: "memory held by others",
+  load: "adapter load",
+  own: "the same tenant's requests were served",
+  start: "scheduling (step in progress)",
+  preempted: "preempted",
 };
 
 export function QueueCauses({ side, request }: { side: Side; request: string }) {
@@ -20,7 +20,7 @@ export function QueueCauses({ side, request }: { side: Side; request: string }) 
   return (
     <Stack gap={4} mt="sm">
       <Text size="sm" fw={550}>
-        Why it waited
+        Causes of the wait
       </Text>
       {sequences.map(({ sequence, parts }) => (
         <Group key={sequence} gap="md">

@@ -11,7 +11,7 @@ import { type Side, useAdapterNames } from "./queries";
 const CLASSES = ["default", "priority", "flex", "batch"];
 const SLOW = [
   { value: "min_queue_ms", label: "Queue" },
-  { value: "min_ttft_ms", label: "First token" },
+  { value: "min_ttft_ms", label: "TTFT" },
   { value: "min_duration_ms", label: "Total" },
 ];
 const TIMES = {

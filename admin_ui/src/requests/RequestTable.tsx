@@ -29,7 +29,7 @@ export function RequestTable({ requests, tenants, addressOf, ...more }: RequestT
       rows={requests}
       rowKey={({ id }) => id}
       onRow={({ id }) => navigate(addressOf(id))}
-      minWidth={tenants ? 1140 : 1020}
+      minWidth={tenants ? 1000 : 940}
       rowHeight={40}
       maxHeight="calc(100dvh - 300px)"
       {...more}
@@ -97,7 +97,7 @@ function columnsOf(
     },
     {
       key: "ttft",
-      header: "First token",
+      header: "TTFT",
       ...right,
       sort: "-ttft",
       cell: (each) => (each.ttft_ms === null ? "–" : formatMs(each.ttft_ms)),

@@ -42,7 +42,7 @@ export function RequestView(props: RequestViewProps) {
     <Stack>
       <SimpleGrid cols={{ base: 2, md: 4 }} spacing="sm">
         <Stat
-          label="First token"
+          label="Time to first token"
           value={ttft == null ? "none" : formatMs((first?.times_ms.queue ?? 0) + ttft)}
           hint="after it came"
         />
@@ -97,9 +97,9 @@ function Facts({ receipt, adapterAddress }: RequestViewProps) {
   );
   const adapter = ran.adapter === null ? "base model alone" : linked || version;
   const facts: [string, ReactNode][] = [
-    ["Came", formatDate(receipt.arrived_at)],
+    ["Received", formatDate(receipt.arrived_at)],
     ["Ended", formatDate(receipt.finished_at)],
-    ["Model asked for", asked.alias ? `${asked.model} (alias ${asked.alias})` : asked.model],
+    ["Model requested", asked.alias ? `${asked.model} (alias ${asked.alias})` : asked.model],
     ["Adapter", adapter],
     [
       "Digest",
@@ -111,14 +111,20 @@ function Facts({ receipt, adapterAddress }: RequestViewProps) {
         />
       ),
     ],
-    ["Adapter was", ran.residency && (RESIDENCY[ran.residency] ?? ran.residency)],
+    ["Adapter residency", ran.residency && (RESIDENCY[ran.residency] ?? ran.residency)],
     ["Base model", ran.model],
     ["Plan", ran.plan],
-    ["max_tokens", asked.max_tokens === null ? "not said" : formatCount(asked.max_tokens)],
+    ["max_tokens", asked.max_tokens === null ? "default" : formatCount(asked.max_tokens)],
     ["Sequences", formatCount(ran.sequences)],
-    ["Preempted", formatCount(receipt.sequences.reduce((sum, each) => sum + each.preemptions, 0))],
-    ["Cold loads", formatCount(receipt.sequences.reduce((sum, each) => sum + each.cold_loads, 0))],
-    ["Key", receipt.api_key_id && <Copyable label="key id" value={receipt.api_key_id} />],
+    [
+      "Preemptions",
+      formatCount(receipt.sequences.reduce((sum, each) => sum + each.preemptions, 0)),
+    ],
+    [
+      "Cold adapter loads",
+      formatCount(receipt.sequences.reduce((sum, each) => sum + each.cold_loads, 0)),
+    ],
+    ["API key", receipt.api_key_id && <Copyable label="key id" value={receipt.api_key_id} />],
     [
       "x-request-id",
       receipt.x_request_id && <Copyable label="x-request-id" value={receipt.x_request_id} />,

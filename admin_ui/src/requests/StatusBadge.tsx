@@ -3,9 +3,9 @@ import type { RequestItem } from "./model";
 
 const COLORS = { completed: "teal", aborted: "yellow", failed: "red" } as const;
 const REASONS: Record<string, string> = {
-  stop: "It ended by itself",
-  length: "It ended at max_tokens",
-  abort: "The client went away",
+  stop: "Ended by the model or a stop sequence",
+  length: "Ended at max_tokens",
+  abort: "The client disconnected",
   error: "It failed",
 };
 

@@ -123,7 +123,7 @@ function Together({ month, isNow, start, end }: TogetherProps) {
         <Stat label={`Spent in ${monthTitle(month)}`} value={formatMoney(spent, currency)} />
         {isNow && (
           <Stat
-            label="It comes to"
+            label="Forecast"
             value={projected === null ? "–" : formatMoney(projected, currency)}
             hint={
               low !== null && high !== null
@@ -132,7 +132,7 @@ function Together({ month, isNow, start, end }: TogetherProps) {
             }
           />
         )}
-        {before !== null && <Stat label="The month before" value={formatMoney(before, currency)} />}
+        {before !== null && <Stat label="Previous month" value={formatMoney(before, currency)} />}
       </SimpleGrid>
       <SpendChart
         label={`Spend of all tenants in ${currency}`}
@@ -251,7 +251,7 @@ function ByTenant({ rows, total, sort, onSort, more }: ByTenantProps) {
     },
     {
       key: "forecast",
-      header: "It comes to",
+      header: "Forecast",
       align: "right",
       cell: ({ costs }) => costs.map(aheadWords).join(" · ") || "–",
     },

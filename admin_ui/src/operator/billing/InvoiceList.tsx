@@ -137,7 +137,7 @@ function Rows({ invoices, hasTenant, sort, onSort, more }: RowsProps) {
     },
     {
       key: "due",
-      header: "Still to pay",
+      header: "Amount due",
       align: "right",
       cell: ({ amount_due, currency, due_at }) => (
         <>

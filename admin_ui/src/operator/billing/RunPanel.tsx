@@ -34,7 +34,7 @@ export function RunPanel() {
   return (
     <Panel
       title="Run invoices"
-      note="Drafts change nothing and may be made anew; a final invoice has a number and stays"
+      note="Drafts change nothing and can be recalculated; a final invoice has a number and stays"
     >
       <Stack gap="sm">
         <SimpleGrid cols={{ base: 1, xs: 2, md: 4 }}>

@@ -86,7 +86,7 @@ function Unrated({ events, count }: UnratedProps) {
     { key: "since", header: "Since", cell: ({ since }) => formatDate(since) },
   ];
   return (
-    <Panel title="Waits for a price" note={`The newest of ${formatCount(count)}`} padding="0">
+    <Panel title="Not priced yet" note={`The newest of ${formatCount(count)}`} padding="0">
       <Alert color="yellow" m="sm">
         A price list that covers it rates it at once: a new one, or prices added to one that lacks
         them. <Link to="/operator/prices">Prices</Link>

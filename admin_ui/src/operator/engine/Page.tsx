@@ -1,12 +1,14 @@
 /** The engine now: what runs and waits, and what it has counted. Its memory has a page of its own. */
 
-import { Alert, Badge, Card, SimpleGrid, Stack, Text, Title } from "@mantine/core";
+import { Alert, Badge, SimpleGrid, Stack, Text, Title } from "@mantine/core";
 import { IconPlugConnectedX } from "@tabler/icons-react";
 import type { Schemas } from "../../api/client";
 import { formatBytes, formatCount, formatMs } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
+import { Panel } from "../../components/Panel";
 import { Stat } from "../../components/Stat";
 import { ErrorState, TableSkeleton } from "../../components/states";
+import { counterGroups } from "./model";
 import { useEngine } from "./queries";
 
 export default function Page() {
@@ -16,7 +18,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Engine"
-        description="What runs and waits, read anew every five seconds, and what the engine has counted since it started."
+        description="What runs and waits, updated every five seconds, and the counters since the engine started."
         action={
           <Badge color={error ? "red" : "teal"} variant="dot" size="lg">
             {error ? "not answering" : "live"}
@@ -58,11 +60,15 @@ function Replica({ replica, single }: { replica: Schemas["ReplicaView"]; single:
       <SimpleGrid cols={{ base: 2, md: 4 }}>
         <Stat label="Running" value={formatCount(replica.running)} hint="sequences in the batch" />
         <Stat label="Waiting" value={formatCount(replica.waiting)} hint="sequences in the queue" />
-        <Stat label="Last step" value={formatMs(replica.last_step_ms)} />
         <Stat
-          label="Memory of the process"
+          label="Last step"
+          value={formatMs(replica.last_step_ms)}
+          hint="one pass over the batch"
+        />
+        <Stat
+          label="Process memory"
           value={formatBytes(replica.resident_bytes)}
-          hint={`${formatBytes(pool.total_pages * pool.page_bytes)} of it the page pool`}
+          hint={`${formatBytes(pool.total_pages * pool.page_bytes)} of it for the page pool`}
         />
       </SimpleGrid>
       <Counters counters={replica.counters} />
@@ -72,22 +78,28 @@ function Replica({ replica, single }: { replica: Schemas["ReplicaView"]; single:
 
 function Counters({ counters }: { counters: Record<string, number> }) {
   return (
-    <Card>
-      <Title order={2} mb="sm">
-        Since it started
-      </Title>
-      <SimpleGrid cols={{ base: 2, sm: 3, md: 5 }} verticalSpacing="sm">
-        {Object.entries(counters).map(([name, value]) => (
-          <div key={name}>
-            <Text size="xs" c="dimmed">
-              {name.replaceAll("_", " ")}
+    <Panel title="Counters" note="Since the engine started">
+      <Stack gap="md">
+        {counterGroups(counters).map(({ title, entries }) => (
+          <section key={title} aria-label={title}>
+            <Text size="sm" fw={550} mb={6}>
+              {title}
             </Text>
-            <Text size="sm" fw={500} className="numbers">
-              {name.endsWith("_bytes") ? formatBytes(value) : formatCount(value)}
-            </Text>
-          </div>
+            <SimpleGrid cols={{ base: 2, sm: 3, md: 5 }} verticalSpacing="xs">
+              {entries.map(({ name, label, value }) => (
+                <div key={name}>
+                  <Text size="xs" c="dimmed">
+                    {label}
+                  </Text>
+                  <Text size="sm" fw={500} className="numbers">
+                    {name.endsWith("_bytes") ? formatBytes(value) : formatCount(value)}
+                  </Text>
+                </div>
+              ))}
+            </SimpleGrid>
+          </section>
         ))}
-      </SimpleGrid>
-    </Card>
+      </Stack>
+    </Panel>
   );
 }

@@ -28,7 +28,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Fairness"
-        description="The engine takes each wait apart, second by second: behind whose requests, for whose memory, or its own doing."
+        description="Why requests waited, and whether each tenant got its share. Every second in the queue is attributed to one cause."
         action={<RangePicker range={range} />}
       />
       {error && <ErrorState error={error} onRetry={retry} />}
@@ -42,30 +42,30 @@ export default function Page() {
           </Alert>
           <Figures waits={data} nearest={nearestGap(classes)?.part ?? null} />
           {data.length === 0 && classes.length === 0 ? (
-            <EmptyState icon={<IconScale size={24} />} title="Nothing was asked for in this time">
-              As soon as requests wait, this page says because of whom.
+            <EmptyState icon={<IconScale size={24} />} title="No requests in this time">
+              Once requests wait, this page shows what they waited for.
             </EmptyState>
           ) : (
             <>
               <Panel
                 title="Who waited because of whom"
-                note="Seconds of all sequences, summed. Each leads to the tenant's requests, longest wait first."
+                note="Row: the tenant that waited. Column: what it waited for. Time summed over all sequences, darker is longer; select one to see the requests."
                 stale={stale}
                 padding="0"
               >
                 <WaitMatrix matrix={matrixOf(data)} startS={range.startS} endS={range.endS} />
               </Panel>
               <Panel
-                title="Service against weight"
-                note="The line is the part that a tenant's weight gives it while all of them ask for more. Who asks for less has less, and others have what it leaves."
+                title="Service by weight"
+                note="Bar: the share of its class that a tenant was served. Black line: the share its weight entitles it to when everybody asks for more; what a tenant leaves unused goes to the others."
                 stale={stale}
                 padding="0"
               >
                 <Shares classes={classes} />
               </Panel>
               <Panel
-                title="Service gap against its proven bound"
-                note="The largest difference of service over weight between two tenants that wait, in tokens prefilled by the base model. It stays below the bound while both have something that can start."
+                title="Service gap and its proven bound"
+                note="The largest difference in weighted service between two tenants that waited at the same time, in prefill tokens of the base model. Fair scheduling keeps it below the bound."
                 stale={stale}
               >
                 <Gap
@@ -90,21 +90,25 @@ function Figures({ waits, nearest }: { waits: readonly Wait[]; nearest: number |
   const loads = waits.filter((each) => each.cause === "load");
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }}>
-      <Stat label="Waited in all" value={formatSeconds(seconds(waits))} hint="of all sequences" />
       <Stat
-        label="Because of others"
+        label="Total wait"
+        value={formatSeconds(seconds(waits))}
+        hint="of all sequences, summed"
+      />
+      <Stat
+        label="Caused by other tenants"
         value={formatSeconds(seconds(others))}
-        hint="their queue, their pages"
+        hint="their queue or their memory"
       />
       <Stat
         label="Adapter loads"
         value={formatSeconds(seconds(loads))}
-        hint="that nothing else kept waiting"
+        hint="waits for nothing else"
       />
       <Stat
-        label="Gap, of its bound"
+        label="Largest service gap"
         value={formatPart(nearest)}
-        hint={nearest === null ? "nobody waited beside another" : "at its nearest"}
+        hint={nearest === null ? "no two tenants waited at once" : "of its proven bound"}
       />
     </SimpleGrid>
   );

@@ -11,7 +11,7 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
   if (served.length === 0) {
     return (
       <Text size="sm" c="dimmed" p="md">
-        Nobody was served in this time.
+        No requests were served in this time.
       </Text>
     );
   }
@@ -28,19 +28,19 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
               Weight
             </Table.Th>
             <Table.Th scope="col" className={classes.wide}>
-              Part of the service
+              Share of service
             </Table.Th>
             <Table.Th scope="col" ta="right">
               Served
             </Table.Th>
             <Table.Th scope="col" ta="right">
-              By weight
+              Entitled
             </Table.Th>
             <Table.Th scope="col" ta="right">
               Tokens
             </Table.Th>
             <Table.Th scope="col" ta="right">
-              Waited for others
+              Wait on others
             </Table.Th>
           </Table.Tr>
         </Table.Thead>
@@ -56,7 +56,7 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
                 </Table.Td>
                 <Table.Td ta="right">{formatPart(share.service_share)}</Table.Td>
                 <Table.Td ta="right">{formatPart(share.weight_share)}</Table.Td>
-                <Table.Td ta="right">{formatCompact(share.service_tokens)}</Table.Td>
+                <Table.Td ta="right">{formatCompact(Math.round(share.service_tokens))}</Table.Td>
                 <Table.Td ta="right">{formatSeconds(share.waited_s)}</Table.Td>
               </Table.Tr>
             )),

@@ -23,7 +23,7 @@ export function WaitMatrix({ matrix, startS, endS }: WaitMatrixProps) {
   const link = (row: Row) => requestsOf(row.tenantId, startS, endS);
   return (
     <Scrollable label="Who waited because of whom, in seconds">
-      <Table horizontalSpacing="md" verticalSpacing={6} className={classes.matrix}>
+      <Table horizontalSpacing="sm" verticalSpacing={6} className={classes.matrix}>
         <Table.Thead>
           <Table.Tr>
             <Table.Th scope="col">Who waited</Table.Th>
@@ -33,7 +33,7 @@ export function WaitMatrix({ matrix, startS, endS }: WaitMatrixProps) {
               </Table.Th>
             ))}
             <Table.Th scope="col" ta="right">
-              In all
+              Total
             </Table.Th>
           </Table.Tr>
         </Table.Thead>

@@ -43,8 +43,12 @@ const OWN: readonly Column[] = [
   { key: "own", label: "Own requests", because: "behind its own requests" },
   { key: "load", label: "Adapter load", because: "for its own adapter to be loaded" },
   { key: "pages", label: "Memory in use", because: "for memory that nobody in particular held" },
-  { key: "start", label: "Starting", because: "before the engine looked at it" },
-  { key: "preempted", label: "Put back, own", because: "after its place was given up for its own" },
+  { key: "start", label: "Scheduling", because: "for the step in progress to end" },
+  {
+    key: "preempted",
+    label: "Preempted, own",
+    because: "after its place was given up for its own",
+  },
 ];
 
 function columnOf(wait: Wait, isNamed: (other: string) => boolean): Column {
@@ -61,7 +65,7 @@ function columnOf(wait: Wait, isNamed: (other: string) => boolean): Column {
   if (cause === "preempted") {
     return {
       key: `preempted ${id}`,
-      label: `Put back for ${name}`,
+      label: `Preempted for ${name}`,
       because: `after it was put back, while ${name} was served`,
     };
   }
@@ -124,6 +128,7 @@ export function shadeOf(seconds: number, most: number): number {
 }
 
 export function formatSeconds(seconds: number): string {
+  if (seconds > 0 && seconds < 0.0005) return "< 1 ms";
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 119.5) return `${Math.round(seconds)} s`;

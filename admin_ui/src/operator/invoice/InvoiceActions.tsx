@@ -22,7 +22,7 @@ export function InvoiceActions({ invoice }: { invoice: Invoice }) {
   if (invoice.kind !== "invoice" || invoice.status !== "final")
     return invoice.status === "draft" ? (
       <Text size="sm" c="dimmed">
-        A draft is made anew by each run, and final by one under Invoices.
+        A draft is recalculated by each invoice run; a final run is started under Billing, Invoices.
       </Text>
     ) : null;
   const close = () => setAction(null);

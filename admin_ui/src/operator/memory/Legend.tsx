@@ -23,11 +23,11 @@ interface LegendProps {
 }
 
 const WORDS: Record<Mode, string> = {
-  kind: "Live KV belongs to requests that run. Cached KV is kept because the same beginning may come again, and goes when room is needed. Adapters are the weights of fine-tunes.",
+  kind: "Live KV: keys and values of running requests. Cached KV: kept for prompts with the same prefix, evicted when memory is needed. Adapter: LoRA weights.",
   tenant:
-    "The hue says whose a page is: solid while a request uses it, light while it is cached, striped where it holds an adapter, hollow where it is free.",
-  age: "How long nobody has used a page. What is in use has the strongest colour.",
-  next: "What would be given up next if somebody needed room, from 1 on; all else is grey.",
+    "Colour: the tenant that owns the page. Solid: in use by a request. Light: cached KV. Striped: adapter weights. Outline only: free.",
+  age: "Time since the page was last used. The strongest colour is in use now.",
+  next: "Numbered pages are evicted first, beginning with 1; all others are grey.",
 };
 
 const BY_KIND: Record<string, string> = {

@@ -22,16 +22,16 @@ export function NextOut({ snapshot, forTenant, onFor, stale }: NextOutProps) {
     .map(({ tenant_id, tenant }) => ({ value: tenant_id ?? "", label: tenant ?? "" }));
   return (
     <Panel
-      title="Next to leave"
+      title="Next evictions"
       stale={stale}
-      note={`In the order of the policy "${view.policy}", once the ${formatCount(view.counts.free)} free pages are taken.`}
+      note={`Order of the "${view.policy}" eviction policy. Starts once the ${formatCount(view.counts.free)} free pages are used up.`}
     >
       {onFor && (
         <Select
           size="xs"
           mb="xs"
-          label="If room is needed by"
-          data={[{ value: "", label: "a tenant without a share" }, ...tenants]}
+          label="When memory is needed by"
+          data={[{ value: "", label: "a tenant without a memory share" }, ...tenants]}
           value={forTenant ?? ""}
           allowDeselect={false}
           onChange={(value) => onFor(value || null)}
@@ -39,10 +39,10 @@ export function NextOut({ snapshot, forTenant, onFor, stale }: NextOutProps) {
       )}
       {view.departures.length === 0 ? (
         <Text size="sm" c="dimmed">
-          Nothing could be given up: every page is free, in use or pinned.
+          Nothing can be evicted: every page is free, in use or pinned.
         </Text>
       ) : (
-        <Scrollable label="Next to leave, in order" style={{ maxHeight: 460 }}>
+        <Scrollable label="Next evictions, in order" style={{ maxHeight: 460 }}>
           <ol className={classes.next} data-testid="departures">
             {view.departures.map((each) => (
               <Leaving key={each.order} each={each} atS={view.at} />
@@ -79,10 +79,8 @@ function Leaving({ each, atS }: { each: Departure; atS: number }) {
         </Group>
         <Text size="xs">{what}</Text>
         <Text size="xs" c="dimmed" className="numbers">
-          {each.again_ms === null
-            ? "cannot be brought back"
-            : `${formatMs(each.again_ms)} to have back`}
-          , idle {spanOf(atS - each.last_used_at)}
+          {each.again_ms === null ? "cannot be restored" : `${formatMs(each.again_ms)} to restore`},
+          idle {spanOf(atS - each.last_used_at)}
         </Text>
         <details>
           <summary>

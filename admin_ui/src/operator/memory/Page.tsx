@@ -23,7 +23,7 @@ const MODE_LABELS: Record<Mode, string> = {
   kind: "By kind",
   tenant: "By tenant",
   age: "By age",
-  next: "Next to leave",
+  next: "By eviction order",
 };
 const isMode = (text: string | null): text is Mode => MODES.some((mode) => mode === text);
 

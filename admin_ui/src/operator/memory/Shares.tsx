@@ -30,12 +30,12 @@ export function Shares({ snapshot, hues, stale }: SharesProps) {
   const hasShares = view.tenants.some(({ max_pages }) => max_pages !== null);
   return (
     <Panel
-      title="Who holds what"
+      title="Pages by tenant"
       stale={stale}
       note={
         hasShares
-          ? "The frame is a tenant's share, the tick what is guaranteed to it."
-          : "No tenant's plan has a share of the arena: all live on it together."
+          ? "Frame: the most a tenant may hold. Tick: what is reserved for it. Filled: what it holds."
+          : "No plan reserves memory: all tenants share the arena."
       }
     >
       {rows.length === 0 ? (

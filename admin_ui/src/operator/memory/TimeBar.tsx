@@ -65,7 +65,7 @@ export function TimeBar({ samples, at, onAt }: TimeBarProps) {
             series={series}
             kind="area"
             isStacked
-            height={110}
+            height={150}
             format={formatCount}
             marks={marks}
           />

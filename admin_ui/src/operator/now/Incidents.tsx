@@ -15,7 +15,7 @@ export function Incidents({ incidents, isKnown }: { incidents: Incident[]; isKno
       >
         {isKnown ? <IconCircleCheck size={18} aria-hidden /> : <IconClock size={18} aria-hidden />}
         <Text size="sm">
-          {isKnown ? "Nothing is wrong." : "Nothing is heard of the server at the moment."}
+          {isKnown ? "All systems normal." : "No data from the server at the moment."}
         </Text>
       </Group>
     );
@@ -25,7 +25,7 @@ export function Incidents({ incidents, isKnown }: { incidents: Incident[]; isKno
         <li key={key} className={classes.strip} data-grade={grade}>
           <IconAlertTriangle size={18} aria-hidden />
           <Text size="sm">
-            <span className={classes.grade}>{grade === "bad" ? "Broken: " : "Look: "}</span>
+            <span className={classes.grade}>{grade === "bad" ? "Critical: " : "Warning: "}</span>
             {text}
           </Text>
         </li>

@@ -43,7 +43,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Now"
-        description="How requests are served at this moment, with the last hour behind each figure."
+        description="How requests are served right now; the lines show the last hour."
       />
       {hour.isPending && engine === null && <TableSkeleton rows={6} />}
       {hour.error && data === undefined && (
@@ -63,20 +63,22 @@ export default function Page() {
             </Group>
           }
         >
-          <SimpleGrid cols={{ base: 1, xs: 2, lg: 3, xl: 4 }} spacing="sm">
+          <SimpleGrid cols={{ base: 1, xs: 2, lg: 3 }} spacing="sm">
             <Tile figure={throughput(data, serving)} />
             <Tile figure={queue(data, serving)} />
-            {attainment(data).map((figure) => (
-              <Tile key={figure.key} figure={figure} />
-            ))}
             <Tile figure={errors(data)} />
             <Tile figure={running(data, serving)} />
             <Tile figure={loads(data, serving)} />
             <Tile figure={memory(data, serving)} />
           </SimpleGrid>
+          <SimpleGrid cols={{ base: 1, xs: 2 }} spacing="sm" mt="sm">
+            {attainment(data).map((figure) => (
+              <Tile key={figure.key} figure={figure} />
+            ))}
+          </SimpleGrid>
           {data !== undefined && attainment(data).length === 0 && (
             <Text size="sm" c="dimmed" mt="sm">
-              No plan has promised a time in the last hour, so there is no attainment to show.
+              No request had a latency target in the last hour.
             </Text>
           )}
         </Panel>

@@ -24,9 +24,9 @@ export function Processes({ now }: { now: ProcessesNow | null }) {
             <Table.Th>Process</Table.Th>
             <Table.Th>Health</Table.Th>
             <Table.Th>Host</Table.Th>
-            <Table.Th ta="right">Pid</Table.Th>
-            <Table.Th>Since</Table.Th>
-            <Table.Th ta="right">Started again</Table.Th>
+            <Table.Th ta="right">PID</Table.Th>
+            <Table.Th>Started</Table.Th>
+            <Table.Th ta="right">Restarts</Table.Th>
           </Table.Tr>
         </Table.Thead>
         <Table.Tbody>
@@ -37,7 +37,7 @@ export function Processes({ now }: { now: ProcessesNow | null }) {
                 <Table.Td>{each.name}</Table.Td>
                 <Table.Td>
                   <Badge color={failing.length === 0 ? "teal" : "red"}>
-                    {failing.length === 0 ? "works" : `fails at ${failing.join(", ")}`}
+                    {failing.length === 0 ? "healthy" : `failing: ${failing.join(", ")}`}
                   </Badge>
                 </Table.Td>
                 <Table.Td>{each.host}</Table.Td>

@@ -67,7 +67,7 @@ test("throughput is a second's, without the minute that still runs", () => {
 test("the longest wait says in which class", () => {
   const figure = queue(answer(), engine);
   expect(figure.value).toBe("12.00 s");
-  expect(figure.hint).toBe("2 wait, first in default");
+  expect(figure.hint).toBe("2 waiting, longest in default");
   expect(figure.tone).toBe("bad");
 });
 
@@ -84,7 +84,7 @@ test("attainment says of how many", () => {
     ),
   );
   expect(figure?.value).toBe("90.0%");
-  expect(figure?.hint).toBe("9 of 10 in an hour, target 500 ms");
+  expect(figure?.hint).toBe("9 of 10 requests, target 500 ms");
   expect(figure?.tone).toBe("fair");
 });
 
@@ -97,7 +97,7 @@ test("errors are told from answers", () => {
     ),
   );
   expect(figure.value).toBe("3");
-  expect(figure.hint).toBe("of 210 in an hour, 2 of them 5xx");
+  expect(figure.hint).toBe("of 210 responses, 2 of them 5xx");
 });
 
 test("what is broken comes before what wants looking at", () => {
@@ -112,8 +112,8 @@ test("what is broken comes before what wants looking at", () => {
   expect(found.map(({ grade, text }) => [grade, text])).toEqual([
     ["bad", "The engine is started again."],
     ["bad", "2 answers of 503 in the last ten minutes, class default"],
-    ["fair", "The first in line of default waits for 12.00 s."],
-    ["fair", "engine was started again once in the last hour."],
+    ["fair", "The oldest request of class default has waited for 12.00 s."],
+    ["fair", "engine was restarted once in the last hour."],
     ["fair", "One price is missing."],
   ]);
   expect(incidents(answer(), null, null)).toEqual([]);

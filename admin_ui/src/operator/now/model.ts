@@ -110,9 +110,12 @@ export function throughput(answer: Answer | undefined, engine: EngineNow | null)
   const prompts = last(perS("prompt_tokens"));
   return {
     key: "throughput",
-    label: "Generated",
-    value: now === null ? "–" : `${formatCompact(now)} tok/s`,
-    hint: prompts === null ? "prompts unknown" : `${formatCompact(prompts)} tok/s of prompts`,
+    label: "Output throughput",
+    value: engine === null ? "–" : `${formatCompact(now ?? 0)} tok/s`,
+    hint:
+      prompts === null
+        ? "prompt throughput unknown"
+        : `${formatCompact(prompts)} tok/s prompt throughput`,
     values: output,
   };
 }
@@ -123,12 +126,12 @@ export function queue(answer: Answer | undefined, engine: EngineNow | null): Fig
   const name = waits.find(([, seconds]) => seconds === oldest)?.[0];
   return {
     key: "queue",
-    label: "Longest wait in the queue",
+    label: "Longest queue wait",
     value: engine === null ? "–" : oldest === 0 ? "none" : formatMs(oldest * 1000),
     hint:
       engine === null
         ? "unknown"
-        : `${formatCount(engine.waiting)} wait${name && oldest > 0 ? `, first in ${name}` : ""}`,
+        : `${formatCount(engine.waiting)} waiting${name && oldest > 0 ? `, longest in ${name}` : ""}`,
     values: linesOf(answer, "oldest_wait")[0]?.values ?? [],
     tone: oldest > LONG_WAIT_S ? "bad" : undefined,
   };
@@ -137,7 +140,7 @@ export function queue(answer: Answer | undefined, engine: EngineNow | null): Fig
 export function running(answer: Answer | undefined, engine: EngineNow | null): Figure {
   return {
     key: "running",
-    label: "Running",
+    label: "Running sequences",
     value: engine === null ? "–" : formatCount(engine.running),
     hint: engine === null ? "unknown" : `last step ${formatMs(engine.stepMs)}`,
     values: linesOf(answer, "running")[0]?.values ?? [],
@@ -153,9 +156,9 @@ export function errors(answer: Answer | undefined): Figure {
   const server = total(summed(ours, length));
   return {
     key: "errors",
-    label: "Answers with an error",
+    label: "Error responses",
     value: answer === undefined ? "–" : formatCount(total(wrong)),
-    hint: `of ${formatCount(total(all))} in an hour, ${formatCount(server)} of them 5xx`,
+    hint: `of ${formatCount(total(all))} responses, ${formatCount(server)} of them 5xx`,
     values: wrong,
     tone: server > 0 ? "bad" : undefined,
   };
@@ -169,7 +172,7 @@ export function loads(answer: Answer | undefined, engine: EngineNow | null): Fig
     key: "loads",
     label: "Adapters loading",
     value: engine === null ? "–" : formatCount(engine.adapters.loading ?? 0),
-    hint: each.length === 0 ? "none loaded in an hour" : `in an hour ${each.join(", ")}`,
+    hint: each.length === 0 ? "no loads in the last hour" : `last hour: ${each.join(", ")}`,
     values: summed(lines, length),
   };
 }
@@ -190,7 +193,7 @@ export function memory(answer: Answer | undefined, engine: EngineNow | null): Fi
   };
 }
 
-const TARGETS = { ttft_attainment: "First token in time", tpot_attainment: "Pace kept" } as const;
+const TARGETS = { ttft_attainment: "TTFT in target", tpot_attainment: "TPOT in target" } as const;
 
 /** One figure for each class that promises something, of the last hour. */
 export function attainment(answer: Answer | undefined): Figure[] {
@@ -204,7 +207,7 @@ export function attainment(answer: Answer | undefined): Figure[] {
           key: `${metric} ${line.service_class}`,
           label: `${TARGETS[metric]}, ${line.service_class}`,
           value: formatPart(met / promised),
-          hint: `${formatCount(met)} of ${formatCount(promised)} in an hour${targetOf(line)}`,
+          hint: `${formatCount(met)} of ${formatCount(promised)} requests${targetOf(line)}`,
           values: line.values,
           tone: toneOf(met / promised),
         };
@@ -261,7 +264,7 @@ export function incidents(
       add(
         `wait ${name}`,
         "fair",
-        `The first in line of ${name} waits for ${formatMs(seconds * 1000)}.`,
+        `The oldest request of class ${name} has waited for ${formatMs(seconds * 1000)}.`,
       );
   for (const metric of Object.keys(TARGETS))
     for (const line of linesOf(answer, metric)) {
@@ -271,9 +274,8 @@ export function incidents(
         add(
           `${metric} ${line.service_class}`,
           "fair",
-          `${line.service_class}: ${formatCount(met)} of ${formatCount(promised)} ` +
-            `${metric === "ttft_attainment" ? "first tokens in time" : "kept their pace"} ` +
-            `in the last ten minutes${targetOf(line)}`,
+          `Class ${line.service_class}: ${formatCount(met)} of ${formatCount(promised)} requests met their ` +
+            `${metric === "ttft_attainment" ? "TTFT" : "TPOT"} target in the last ten minutes${targetOf(line)}`,
         );
     }
   for (const line of linesOf(answer, "restarts")) {
@@ -282,7 +284,7 @@ export function incidents(
       add(
         `restart ${line.kind}`,
         "fair",
-        `${line.kind} was started again ${times(count)} in the last hour.`,
+        `${line.kind} was restarted ${times(count)} in the last hour.`,
       );
   }
   for (const text of processes?.warnings ?? []) add(`warning ${text}`, "fair", text);

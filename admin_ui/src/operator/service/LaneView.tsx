@@ -128,7 +128,7 @@ function isWithin(index: number, at: number | null, from: number | null): boolea
 }
 
 export function written(met: number, promised: number): string {
-  if (promised === 0) return "nothing promised";
+  if (promised === 0) return "no requests";
   return `${formatCount(met)}/${formatCount(promised)} · ${formatPart(met / promised)}`;
 }
 

@@ -17,8 +17,8 @@ import classes from "./Page.module.css";
 import { useAttainment } from "./queries";
 
 const PROMISES = [
-  { value: "ttft_attainment", label: "First token" },
-  { value: "tpot_attainment", label: "Between tokens" },
+  { value: "ttft_attainment", label: "TTFT" },
+  { value: "tpot_attainment", label: "TPOT" },
 ] as const;
 const isPromise = (text: string | null): text is Promise_ =>
   PROMISES.some(({ value }) => value === text);

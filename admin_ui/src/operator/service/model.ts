@@ -60,7 +60,7 @@ export const GRADES: readonly { grade: Grade; label: string; color: string }[] =
   { grade: "near", label: "99% or more", color: "var(--tenora-near)" },
   { grade: "close", label: "90% or more", color: "var(--tenora-close)" },
   { grade: "missed", label: "less", color: "var(--tenora-missed)" },
-  { grade: "none", label: "nothing promised", color: "var(--tenora-nothing)" },
+  { grade: "none", label: "no requests with a target", color: "var(--tenora-nothing)" },
 ];
 
 export function colorOf(grade: Grade): string {

@@ -51,7 +51,7 @@ function Spend({ row, start, end }: { row: TenantCosts; start: string; end: stri
       <SimpleGrid cols={{ base: 1, xs: 2, lg: 4 }} spacing="sm">
         <Stat label="Spent this month" value={<Money of={row.costs} />} />
         <Stat
-          label="It comes to"
+          label="Forecast"
           value={<Money of={projected} />}
           hint={
             projected.length > 0
@@ -65,7 +65,7 @@ function Spend({ row, start, end }: { row: TenantCosts; start: string; end: stri
           hint={use ? BUDGET_WORDS[use.state] : undefined}
         />
         <Stat
-          label="Waits for a price"
+          label="Not priced yet"
           value={formatCount(row.unrated_events)}
           hint="events, in no amount"
         />

@@ -25,7 +25,7 @@ export function Takes({ version, report: { findings, storage } }: TakesProps) {
   return (
     <SimpleGrid cols={{ base: 1, sm: 3 }}>
       <Stat
-        label="On the device"
+        label="Device memory"
         value={footprint ? formatBytes(footprint.pages * footprint.page_bytes) : "–"}
         hint={
           footprint
@@ -35,7 +35,7 @@ export function Takes({ version, report: { findings, storage } }: TakesProps) {
       />
       <Loads loads={findings?.loads ?? []} />
       <Stat
-        label="Storing it for 30 days"
+        label="Storage for 30 days"
         value={storage ? formatMoney(storage.amount, storage.currency) : "–"}
         hint={
           storage
@@ -52,14 +52,14 @@ function Loads({ loads }: { loads: Schemas["Load"][] }) {
   const slowest = known.at(-1);
   return (
     <Stat
-      label="A load takes"
+      label="Cold load"
       value={slowest?.ms != null ? `${formatMs(slowest.ms)} from ${slowest.tier}` : "–"}
       hint={
         known.length > 0
           ? known
               .map(
                 ({ tier, ms, how }) =>
-                  `${tier} ${formatMs(ms ?? 0)}${how === "measured" ? "" : " (others' mean)"}`,
+                  `${tier} ${formatMs(ms ?? 0)}${how === "measured" ? "" : " (mean of others)"}`,
               )
               .join(", ")
           : "no load has been measured"

@@ -140,15 +140,15 @@ function Found({ version, report }: FoundProps) {
     <>
       <Takes version={version} report={report} />
       {picture && (
-        <Panel title="Where its weight sits" note="by module and layer; Frobenius norms">
+        <Panel title="Size of the update" note="By module and layer, as Frobenius norms">
           <Picture of={picture} />
         </Panel>
       )}
       <Panel
-        title="Answers beside the base model's"
+        title="Answers compared with the base model"
         note={
           findings
-            ? `${findings.source === "tenant" ? "your own prompts" : "the prompts of every adapter"}, greedy; the largest lower bound of the divergence is ${largestKl(findings.samples).toPrecision(2)} nats`
+            ? `${findings.source === "tenant" ? "Your own prompts" : "Standard prompts"}, greedy decoding; KL divergence from the base model at least ${largestKl(findings.samples).toPrecision(2)} nats`
             : undefined
         }
       >
@@ -168,7 +168,7 @@ function NotAsked({ probe, error }: { probe: string; error: string | null }) {
     return (
       <Group gap="xs" role="status">
         <Loader size="xs" />
-        <Text size="sm">It is asked beside the base model, behind everybody else's requests.</Text>
+        <Text size="sm">Being compared with the base model, at the lowest priority.</Text>
       </Group>
     );
   return (

@@ -111,7 +111,7 @@ function Form({ first, onClose, onCreated }: FormProps) {
           }
         />
         <NumberInput
-          label="Longest answer"
+          label="Max tokens"
           suffix=" tokens"
           min={1}
           max={1024}

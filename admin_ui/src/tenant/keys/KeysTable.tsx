@@ -112,7 +112,7 @@ function columnsOf(
     { key: "state", header: "State", width: 190, cell: (apiKey) => <State apiKey={apiKey} /> },
     {
       key: "may",
-      header: "May",
+      header: "Scopes",
       cell: ({ scopes, models }) => (
         <>
           <Text size="sm" truncate>

@@ -27,7 +27,7 @@ export default function Page() {
     <>
       <PageHeader
         title="Limits"
-        description="What the plan promises and allows, and what of it is used and held now. Beyond a limit requests are refused until there is room again."
+        description="Targets and limits of the plan, and what is in use now. Requests beyond a limit are refused with status 429."
       />
       {limits.isPending && <TableSkeleton />}
       {limits.error && !limits.data && (
@@ -64,15 +64,17 @@ export default function Page() {
 function Plan({ limits }: { limits: Limits }) {
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }}>
-      <Stat label="Plan" value={limits.plan} hint={`may ask for ${limits.tiers.join(", ")}`} />
-      <Stat label="Class" value={limits.sla_class} hint="of requests that ask for none" />
+      <Stat label="Plan" value={limits.plan} hint={`service tiers: ${limits.tiers.join(", ")}`} />
+      <Stat label="Class" value={limits.sla_class} hint="of requests without a service tier" />
       <Stat
-        label="First token within"
-        value={limits.ttft_ms === null ? "no promise" : formatMs(limits.ttft_ms)}
+        label="TTFT target"
+        value={limits.ttft_ms === null ? "none" : formatMs(limits.ttft_ms)}
+        hint="time to first token"
       />
       <Stat
-        label="Each further token within"
-        value={limits.tpot_ms === null ? "no promise" : formatMs(limits.tpot_ms)}
+        label="TPOT target"
+        value={limits.tpot_ms === null ? "none" : formatMs(limits.tpot_ms)}
+        hint="time per output token"
       />
     </SimpleGrid>
   );
@@ -94,11 +96,11 @@ function Uses({ title, note, rows, stale }: UsesProps) {
         <Table aria-label={title} miw={560} className="numbers">
           <Table.Thead>
             <Table.Tr>
-              <Table.Th>Limit</Table.Th>
+              <Table.Th>Resource</Table.Th>
               <Table.Th ta="right">Used</Table.Th>
-              <Table.Th ta="right">Of</Table.Th>
-              <Table.Th ta="right">Left</Table.Th>
-              <Table.Th w="30%">Part</Table.Th>
+              <Table.Th ta="right">Limit</Table.Th>
+              <Table.Th ta="right">Remaining</Table.Th>
+              <Table.Th w="30%">In use</Table.Th>
             </Table.Tr>
           </Table.Thead>
           <Table.Tbody>
@@ -111,7 +113,7 @@ function Uses({ title, note, rows, stale }: UsesProps) {
                   </Text>
                 </Table.Td>
                 <Table.Td ta="right">{row.used}</Table.Td>
-                <Table.Td ta="right">{row.limit ?? "not limited"}</Table.Td>
+                <Table.Td ta="right">{row.limit ?? "unlimited"}</Table.Td>
                 <Table.Td ta="right">{row.left ?? "–"}</Table.Td>
                 <Table.Td>
                   {row.part !== null && (
@@ -170,7 +172,7 @@ function Money({ limits, currency, stale }: MoneyProps) {
             <BudgetBar budget={budget} />
             {budget.resets_at && (
               <Text size="xs" c="dimmed" mt={4}>
-                begins anew {formatDate(budget.resets_at)}
+                resets {formatDate(budget.resets_at)}
               </Text>
             )}
           </Box>

@@ -15,7 +15,7 @@ export function Lately({ mayAudit }: { mayAudit: boolean }) {
   const nowS = Date.now() / 1000;
   const found = changes(events.data ?? [], done.data ?? [], SHOWN);
   return (
-    <Panel title="What changed lately">
+    <Panel title="Recent changes">
       {events.error && !events.data && <ErrorState error={events.error} />}
       {events.data && found.length === 0 && (
         <Text size="sm" c="dimmed">

@@ -53,13 +53,13 @@ export function Served({ range, onBrush }: ServedProps) {
       <PromiseKept
         answer={service.data}
         metric="ttft"
-        title="Time to the first token"
+        title="Time to first token (TTFT)"
         {...{ stale, onBrush }}
       />
       <PromiseKept
         answer={service.data}
         metric="tpot"
-        title="Time for each further token"
+        title="Time per output token (TPOT)"
         {...{ stale, onBrush }}
       />
       <Errors answer={service.data} stale={stale} />
@@ -87,7 +87,7 @@ function PromiseKept({ answer, metric, title, stale, onBrush }: PromiseProps) {
           times={answer.times}
           series={kindsOf(answer, metric)}
           format={formatMs}
-          target={target == null ? undefined : { value: target, label: `promised ${target} ms` }}
+          target={target == null ? undefined : { value: target, label: `target ${target} ms` }}
           onBrush={onBrush}
           sync={SYNC}
         />
@@ -97,9 +97,9 @@ function PromiseKept({ answer, metric, title, stale, onBrush }: PromiseProps) {
 }
 
 function promiseOf({ met, promised, targetMs }: Kept): string {
-  if (promised === 0) return "Your plan promises nothing of it, or nothing was to be kept.";
-  const target = targetMs === null ? "" : ` of ${formatMs(targetMs)}`;
-  return `The promise${target} was kept for ${formatCount(met)} of ${formatCount(promised)} (${formatPart(met / promised)})`;
+  if (promised === 0) return "Your plan has no target, or no request ended in this time.";
+  const target = targetMs === null ? "Target" : `Target ${formatMs(targetMs)}`;
+  return `${target} met by ${formatCount(met)} of ${formatCount(promised)} requests (${formatPart(met / promised)})`;
 }
 
 function Errors({ answer, stale }: { answer: Answer | undefined; stale: string | null }) {

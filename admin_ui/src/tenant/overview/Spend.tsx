@@ -12,7 +12,7 @@ export function Spend({ forecast, stale }: { forecast: Forecast; stale: string |
   return (
     <Panel
       title="Spend this month"
-      note={`${forecast.period}, UTC · without tax, minimum and what the plan includes`}
+      note={`${forecast.period}, UTC · before tax, minimums and included usage`}
       stale={stale}
     >
       {currencies.length === 0 && (
@@ -48,12 +48,12 @@ function InCurrency({ of, forecast }: { of: CurrencyForecast; forecast: Forecast
         <Tooltip label={forecast.method} multiline w={360}>
           <Box tabIndex={0}>
             <Text fw={600} className="numbers" data-testid={`projected-${of.currency}`}>
-              {of.projected === null ? "not known yet" : money(cents(of.projected))}
+              {of.projected === null ? "No forecast yet" : money(cents(of.projected))}
             </Text>
             <Text size="xs" c="dimmed">
               {of.projected === null
-                ? "at the month's end: there is no full day to go by"
-                : `at the month's end${
+                ? "needs at least one full day of use"
+                : `forecast for the whole month${
                     of.low !== null && of.high !== null
                       ? `, ${money(cents(of.low))} to ${money(cents(of.high))}`
                       : ""
@@ -115,7 +115,7 @@ function Budget({ forecast }: { forecast: Forecast }) {
       </Box>
       <Text size="xs" c="dimmed" mt={6}>
         Budget {money(budget.amount)} a month
-        {budget.soft && `, told from ${money(budget.soft)} on`}
+        {budget.soft && `, with a warning at ${money(budget.soft)}`}
         {budget.action === "degrade" ? "; beyond that served as flex" : ""}.{" "}
         {budget.reached_on
           ? `At this rate it is used up on ${budget.reached_on}.`

@@ -119,7 +119,7 @@ describe("what changed lately", () => {
     );
     expect(found.map(({ what, by, to }) => [what, by, to])).toEqual([
       ["New thing", null, null],
-      ["Api key revoke", "Ada", "/keys"],
+      ["API key revoked", "Ada", "/keys"],
       ["tone@2 is ready", null, "/adapters/tone"],
     ]);
   });

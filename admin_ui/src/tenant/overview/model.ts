@@ -108,12 +108,12 @@ export interface Change {
 const TOLD: Record<string, (of: (name: string) => string) => string> = {
   "adapter.active": (of) => `${of("adapter")}@${of("version")} is ready`,
   "adapter.rejected": (of) => `${of("adapter")}@${of("version")} was rejected`,
-  "budget.soft": () => "The soft line of a budget was crossed",
+  "budget.soft": () => "A budget reached its warning level",
   "budget.hard": () => "A budget is used up",
-  "invoice.final": (of) => `The invoice ${of("number")} is final`,
-  "invoice.void": (of) => `The invoice ${of("number")} was taken back`,
-  "invoice.credited": (of) => `A credit note was made: ${of("number")}`,
-  "key.created": (of) => `A key was made: ${of("name")}`,
+  "invoice.final": (of) => `Invoice ${of("number")} is final`,
+  "invoice.void": (of) => `Invoice ${of("number")} was voided`,
+  "invoice.credited": (of) => `Credit note issued: ${of("number")}`,
+  "key.created": (of) => `API key created: ${of("name")}`,
   "rollout.rolled_back": (of) => `${of("adapter")}@${of("alias")} was rolled back`,
 };
 
@@ -156,10 +156,24 @@ export function changes(
   return [...told, ...done].sort((a, b) => b.atS - a.atS).slice(0, count);
 }
 
-/** "api_key.revoke" as "Api key revoke": what has no better words. */
+/** Of the log's actions what adding "d" or "ed" does not make a past. */
+const PAST: Record<string, string> = {
+  put: "changed",
+  begin: "started",
+  cancel: "cancelled",
+  roll_back: "rolled back",
+  withdraw: "withdrawn",
+  rebuild: "rebuilt",
+};
+const VERBS =
+  /^(create|update|delete|revoke|rotate|activate|reject|complete|remove|join|grant|reverse)$/;
+
+/** "adapter_version.create" as "Adapter version created": what has no better words. */
 function inWords(type: string): string {
-  const words = type.replaceAll(/[._]/g, " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
+  const [of = "", verb = ""] = type.split(".");
+  const past = PAST[verb] ?? (VERBS.test(verb) ? verb.replace(/e?$/, "ed") : verb);
+  const words = `${of} ${past}`.replaceAll("_", " ").trim();
+  return words.replace(/^api /, "API ").replace(/^./, (first) => first.toUpperCase());
 }
 
 function addressOf(type: string, of: (name: string) => string): string | null {

@@ -137,7 +137,7 @@ function Measures({ answer }: { answer: Answer }) {
   return (
     <Stack gap={8}>
       <Group gap="md">
-        <Measure label="First token" value={ttftMs === null ? null : formatMs(ttftMs)} />
+        <Measure label="TTFT" value={ttftMs === null ? null : formatMs(ttftMs)} />
         <Measure label="Total" value={totalMs === null ? null : formatMs(totalMs)} />
         <Measure label="Prompt" value={usage && promptTokens(usage)} />
         <Measure

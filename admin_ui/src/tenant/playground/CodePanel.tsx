@@ -12,7 +12,7 @@ export function CodePanel({ setup, turns }: { setup: Setup; turns: readonly Turn
   return (
     <Accordion variant="separated" mt="md">
       <Accordion.Item value="code">
-        <Accordion.Control>As code</Accordion.Control>
+        <Accordion.Control>View code</Accordion.Control>
         <Accordion.Panel>
           <Group mb="sm">
             <SegmentedControl

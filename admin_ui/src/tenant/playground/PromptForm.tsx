@@ -118,7 +118,7 @@ function Parameters({ params, onChange }: ParametersProps) {
   return (
     <SimpleGrid cols={{ base: 2, sm: 3, lg: 6 }} mt="md">
       <NumberInput
-        label="Longest answer"
+        label="Max tokens"
         suffix=" tokens"
         min={1}
         max={4096}
@@ -145,7 +145,7 @@ function Parameters({ params, onChange }: ParametersProps) {
       />
       <NumberInput
         label="Seed"
-        placeholder="drawn anew"
+        placeholder="random"
         min={0}
         max={MAX_SEED}
         allowDecimal={false}
@@ -164,7 +164,7 @@ function Parameters({ params, onChange }: ParametersProps) {
         }
       />
       <Textarea
-        label="Stop, one a line"
+        label="Stop sequences"
         autosize
         minRows={1}
         maxRows={4}

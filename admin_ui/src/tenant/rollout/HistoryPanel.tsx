@@ -8,12 +8,12 @@ import { ErrorState } from "../../components/states";
 import { actionText, targetsText } from "./model";
 
 interface HistoryPanelProps {
-  history: UseQueryResult<Schemas["AliasHistory"], Error>;
+  history: UseQueryResult<Schemas["AliasChange"][], Error>;
 }
 
 /** Every change: from what to what, by whom, when and why. */
 export function HistoryPanel({ history }: HistoryPanelProps) {
-  const changes = history.data?.data ?? [];
+  const changes = history.data ?? [];
   return (
     <Panel title="History" padding="0">
       {history.error && !history.data && <ErrorState error={history.error} />}

@@ -85,7 +85,7 @@ function AliasPicker({ known, alias, onChoose }: AliasPickerProps) {
           onChange={(event) => setWanted(event.currentTarget.value)}
         />
         <Button size="xs" type="submit">
-          Go on
+          Add
         </Button>
       </Group>
     );
@@ -105,12 +105,13 @@ function AliasPicker({ known, alias, onChoose }: AliasPickerProps) {
         leftSection={<IconPlus size={14} />}
         onClick={() => setWanted("")}
       >
-        Another alias
+        New alias
       </Button>
     </Group>
   );
 }
 
+const NONE: readonly Schemas["AliasChange"][] = [];
 const SERVING = ["active", "deprecated"];
 
 interface AliasViewProps {
@@ -131,12 +132,12 @@ function AliasView({ adapter, alias }: AliasViewProps) {
       <Panel
         title="Serves now"
         note={now ? targetsText(now.targets) : newestText(alias, versions)}
-        action={<FlipBack changes={changes} disabled={(history.data?.data.length ?? 0) === 0} />}
+        action={<FlipBack changes={changes} disabled={(history.data?.length ?? 0) === 0} />}
       >
         <WeightBar targets={now?.targets ?? newestOf(alias, versions)} />
         {changes.rollBack.error ? (
           <Box mt="sm">
-            <ErrorState title="It was not flipped back" error={changes.rollBack.error} />
+            <ErrorState title="It was not rolled back" error={changes.rollBack.error} />
           </Box>
         ) : null}
       </Panel>
@@ -162,7 +163,7 @@ function AliasView({ adapter, alias }: AliasViewProps) {
         <EvaluationPanel adapter={name} />
         <ShadowPanel name={name} alias={alias} now={now} versions={versions} changes={changes} />
       </SimpleGrid>
-      <TrafficPanel adapter={name} changes={history.data?.data ?? []} />
+      <TrafficPanel adapter={name} changes={history.data ?? NONE} />
       <HistoryPanel history={history} />
     </Stack>
   );
@@ -192,7 +193,7 @@ function FlipBack({ changes, disabled }: FlipBackProps) {
   const { rollBack, path } = changes;
   return (
     <Group gap="xs">
-      {rollBack.isSuccess && <Badge role="status">flipped back</Badge>}
+      {rollBack.isSuccess && <Badge role="status">rolled back</Badge>}
       <Button
         size="xs"
         variant="default"
@@ -201,10 +202,10 @@ function FlipBack({ changes, disabled }: FlipBackProps) {
         disabled={disabled}
         onClick={() => rollBack.mutate({ params: { path } })}
       >
-        Flip back
+        Roll back
       </Button>
       <Text size="xs" c="dimmed" visibleFrom="sm">
-        to before the last change
+        undoes the last change
       </Text>
     </Group>
   );

@@ -98,7 +98,7 @@ function Summary({ summary }: { summary: Schemas["ShadowSummary"][] }) {
             <Table.Th ta="right">Compared</Table.Th>
             <Table.Th ta="right">Failed</Table.Th>
             <Table.Th ta="right">Equal, of greedy ones</Table.Th>
-            <Table.Th ta="right">First token (sent)</Table.Th>
+            <Table.Th ta="right">TTFT (sent)</Table.Th>
           </Table.Tr>
         </Table.Thead>
         <Table.Tbody>

@@ -56,11 +56,14 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
       },
     });
   return (
-    <Panel title="In stages" note="Goes on by itself, and back by itself where the guard says so.">
+    <Panel
+      title="Staged roll-out"
+      note="Moves through the stages by itself, and rolls back when a guard rail is crossed."
+    >
       <Stack>
         <Group align="flex-end" grow>
           <Select
-            label="To version"
+            label="New version"
             data={versions
               .map((each) => String(each.version))
               .sort((a, b) => Number(b) - Number(a))}
@@ -71,8 +74,8 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
           <SegmentedControl
             aria-label="A stage ends"
             data={[
-              { value: "time", label: "by time" },
-              { value: "requests", label: "by requests" },
+              { value: "time", label: "Time" },
+              { value: "requests", label: "Requests" },
             ]}
             value={unit}
             onChange={(value) => switchTo(value === "requests" ? "requests" : "time")}
@@ -85,11 +88,12 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
           value={reason}
           onChange={(event) => setReason(event.currentTarget.value)}
         />
-        {begin.error ? <ErrorState title="It did not begin" error={begin.error} /> : null}
+        {begin.error ? (
+          <ErrorState title="The roll-out was not started" error={begin.error} />
+        ) : null}
         {current.length === 0 && (
           <Text size="xs" c="dimmed">
-            The alias means nothing yet: set its weights first, so that there is something to go
-            back to.
+            Set the weights of this alias first, so that there is something to roll back to.
           </Text>
         )}
         <Group justify="flex-end">
@@ -98,7 +102,7 @@ export function StagedForm({ versions, current, changes }: StagedFormProps) {
             disabled={stages.length === 0 || current.length === 0}
             onClick={start}
           >
-            Begin the roll-out
+            Start roll-out
           </Button>
         </Group>
       </Stack>
@@ -173,7 +177,7 @@ function Stages({ stages, unit, onChange }: StagesProps) {
           leftSection={<IconPlus size={13} />}
           onClick={() => onChange([...stages, { ...(stages.at(-1) ?? {}), percent: 100 }])}
         >
-          A stage more
+          Add a stage
         </Button>
       </Group>
     </Stack>
@@ -190,8 +194,8 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
   return (
     <SimpleGrid cols={{ base: 1, xs: 2 }}>
       <NumberInput
-        label="Back if it fails more often by"
-        description="in percent points; empty: not looked at"
+        label="Max. error rate increase"
+        description="percentage points; empty: not checked"
         suffix=" points"
         min={0}
         max={100}
@@ -205,8 +209,8 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
         }}
       />
       <NumberInput
-        label="Back if its first token takes"
-        description="times the median of those before"
+        label="Max. TTFT"
+        description="times the median of the version before"
         suffix=" x"
         min={1.01}
         step={0.1}
@@ -215,8 +219,8 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
         onChange={(value) => onChange({ ...guard, ttft_ratio: orNull(value) })}
       />
       <NumberInput
-        label="Back if its score falls by"
-        description="in the newest evaluation of both"
+        label="Max. score drop"
+        description="in the newest evaluation of both; empty: not checked"
         min={0}
         step={0.01}
         decimalScale={3}
@@ -224,8 +228,8 @@ function GuardFields({ guard, onChange }: GuardFieldsProps) {
         onChange={(value) => onChange({ ...guard, score_drop: orNull(value) })}
       />
       <NumberInput
-        label="Judged after"
-        description="answers of the version"
+        label="Minimum sample"
+        description="requests of the new version"
         suffix=" requests"
         min={1}
         value={guard.min_requests}

@@ -33,8 +33,8 @@ export function TrafficPanel({ adapter, changes }: TrafficPanelProps) {
   );
   return (
     <Panel
-      title="By version"
-      note="of finished requests; lines are changes of this alias"
+      title="Traffic by version"
+      note="Finished requests; a dashed line is a change of this alias"
       action={<RangePicker range={range} />}
       stale={stale}
     >
@@ -64,7 +64,14 @@ function Charts({ data, marks, onBrush }: ChartsProps) {
         No requests of this adapter have ended in this time.
       </Text>
     );
-  const common = { times: data.times, marks, onBrush, sync: "versions", height: 150 };
+  const common = {
+    isNamed: true,
+    times: data.times,
+    marks,
+    onBrush,
+    sync: "versions",
+    height: 150,
+  };
   return (
     <SimpleGrid cols={{ base: 1, md: 3 }}>
       <TimeSeries
@@ -77,13 +84,13 @@ function Charts({ data, marks, onBrush }: ChartsProps) {
       />
       <TimeSeries
         {...common}
-        label="Failed"
+        label="Error rate"
         series={of(({ failed }) => failed)}
         format={(part) => formatPart(part)}
       />
       <TimeSeries
         {...common}
-        label="First token, median"
+        label="TTFT, median"
         series={of(({ ttftMs }) => ttftMs)}
         format={formatMs}
       />

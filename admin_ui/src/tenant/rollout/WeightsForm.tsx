@@ -30,14 +30,14 @@ export function WeightsForm({ versions, targets, changes }: WeightsFormProps) {
     });
   return (
     <Panel
-      title="Weights, at once"
-      note="Who gets which version stays with it; no more move than must."
+      title="Traffic weights"
+      note="Applied at once. A caller stays with its version unless the weights force it to move."
     >
       <Stack gap="lg">
         {[...versions]
           .sort((a, b) => b.version - a.version)
           .map(({ version }) => (
-            <Box key={version} px={4}>
+            <Box key={version} pl={4} pr={18}>
               <Group justify="space-between" mb={4}>
                 <Text size="sm" fw={550}>
                   Version {version}
@@ -58,17 +58,17 @@ export function WeightsForm({ versions, targets, changes }: WeightsFormProps) {
           ))}
         <WeightBar targets={draft} />
         <TextInput
-          label="Why (kept in the history)"
+          label="Reason (kept in the history)"
           value={reason}
           onChange={(event) => setReason(event.currentTarget.value)}
         />
         {put.error ? <ErrorState title="Nothing was changed" error={put.error} /> : null}
         <Group justify="flex-end">
           <Button variant="default" disabled={isSame} onClick={() => setDraft(targets)}>
-            As it was
+            Reset
           </Button>
           <Button disabled={isSame} loading={put.isPending} onClick={apply}>
-            Apply the weights
+            Apply weights
           </Button>
         </Group>
       </Stack>

@@ -69,7 +69,7 @@ test("a guard's limit is what those before have and what it allows beside it", (
   expect(guardLines(rollout)).toEqual([
     { what: "Errors", version: "8.0%", before: "1.0%", limit: "6.0%", isBeyond: true },
     {
-      what: "First token, median",
+      what: "TTFT, median",
       version: "90 ms",
       before: "80 ms",
       limit: "120 ms",

@@ -104,7 +104,7 @@ export function guardLines({ guard, numbers }: Rollout): GuardLine[] {
   if (guard.ttft_ratio !== null && guard.ttft_ratio !== undefined) {
     const limit = before.ttft_ms === null ? null : before.ttft_ms * guard.ttft_ratio;
     lines.push({
-      what: "First token, median",
+      what: "TTFT, median",
       version: ms(version.ttft_ms),
       before: ms(before.ttft_ms),
       limit: ms(limit),
@@ -117,7 +117,7 @@ export function guardLines({ guard, numbers }: Rollout): GuardLine[] {
 const ACTIONS: Record<Change["action"], string> = {
   put: "set",
   delete: "deleted",
-  rollback: "flipped back",
+  rollback: "rolled back",
   "rollout.begin": "roll-out begun",
   "rollout.advance": "roll-out went on",
   "rollout.roll_back": "rolled back by itself",

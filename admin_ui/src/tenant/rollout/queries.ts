@@ -36,13 +36,23 @@ export function useRollout(name: string, alias: string) {
   });
 }
 
+/** The changes of an alias; none of one that is not there yet. */
 export function useHistory(name: string, alias: string) {
-  const { hooks } = useApi();
-  return withErrors(
-    hooks.useQuery("get", "/v1/adapters/{name}/aliases/{alias}/history", {
-      params: { path: { name, alias }, query: { limit: HISTORY } },
-    }),
-  );
+  const { client } = useApi();
+  return useQuery({
+    queryKey: ["get", "/v1/adapters/{name}/aliases/{alias}/history", name, alias],
+    queryFn: async (): Promise<Schemas["AliasChange"][]> => {
+      try {
+        const { data } = await client.GET("/v1/adapters/{name}/aliases/{alias}/history", {
+          params: { path: { name, alias }, query: { limit: HISTORY } },
+        });
+        return required(data).data;
+      } catch (error) {
+        if (error instanceof ApiError && error.status === 404) return [];
+        throw error;
+      }
+    },
+  });
 }
 
 export function useShadow(name: string, alias: string, isKnown: boolean) {

@@ -117,7 +117,7 @@ function Costs({ preflight }: { preflight: Schemas["Preflight"] }) {
       >
         {slowest?.ms != null ? formatMs(slowest.ms) : "–"}
       </Figure>
-      <Figure label="Storing it, 30 days" hint={storage ? "by today's prices" : "has no price"}>
+      <Figure label="Storage, 30 days" hint={storage ? "by today's prices" : "has no price"}>
         {storage ? formatMoney(storage.amount, storage.currency) : "–"}
       </Figure>
     </SimpleGrid>

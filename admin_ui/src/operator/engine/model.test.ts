@@ -1,0 +1,19 @@
+import { expect, it } from "vitest";
+import { counterGroups } from "./model";
+
+it("puts each counter under one title, and what is new under the last", () => {
+  const groups = counterGroups({
+    steps: 3,
+    kv_evictions: 1,
+    host_kv_bytes: 2,
+    loader_warmed: 4,
+    requests_finished: 5,
+    something_new: 6,
+  });
+  expect(groups.map(({ title, entries }) => [title, entries.map(({ label }) => label)])).toEqual([
+    ["Requests and tokens", ["Requests finished"]],
+    ["Adapters", ["Loader warmed"]],
+    ["KV cache", ["KV evictions", "Host KV bytes"]],
+    ["Scheduling", ["Steps", "Something new"]],
+  ]);
+});
