@@ -57,7 +57,7 @@ export default function Page() {
               </Panel>
               <Panel
                 title="Service by weight"
-                note="Bar: the share of its class that a tenant was served. Black line: the share its weight entitles it to when everybody asks for more; what a tenant leaves unused goes to the others."
+                note="Bar: the share of its class that a tenant was served. Vertical line: the share its weight entitles it to when everybody asks for more; what a tenant leaves unused goes to the others."
                 stale={stale}
                 padding="0"
               >

@@ -78,8 +78,8 @@ function Spend({ row, start, end }: { row: TenantCosts; start: string; end: stri
         row.costs.map(({ currency, days, forecast }) => (
           <Panel
             key={currency}
-            title={row.costs.length > 1 ? `The month in ${currency}` : "The month"}
-            note="What it adds up to, by day (UTC)"
+            title={row.costs.length > 1 ? `Cost this month in ${currency}` : "Cost this month"}
+            note="Cumulative, by day (UTC)"
           >
             <SpendChart
               label={`Spend in ${currency}, added up by day`}
@@ -191,7 +191,7 @@ function Lately({ tenant }: { tenant: Tenant }) {
   const isReader = useIsRole("operator", "read_only");
   return (
     <Panel
-      title="Lately"
+      title="Recent events"
       action={
         <Group gap="sm">
           <Anchor component={Link} to={`/operator/requests?tenant=${tenant.id}`} size="sm">
