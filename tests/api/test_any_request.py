@@ -13,12 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api_harness import ADMIN_KEY, Api, TestTenant
+from described import document
 from odd_requests import Operation, operations, requests
-from tenora_platform.app import openapi_document
 
-OPERATIONS = [
-    each for each in operations(openapi_document()) if not each.path.startswith("/metrics")
-]
+OPERATIONS = [each for each in operations(document()) if not each.path.startswith("/metrics")]
 _numbers = itertools.count()
 
 

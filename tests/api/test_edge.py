@@ -17,10 +17,10 @@ from fastapi.routing import iter_route_contexts
 from starlette.types import Message
 
 from api_harness import ADMIN_KEY, Api, TestTenant
+from described import document
 from people import signed_in
 from served_api import served
 from tenora_bench.edge import PATHS, send_body
-from tenora_platform.app import openapi_document
 from tenora_platform.auth import SCOPES
 from tenora_platform.edge import BODY_BYTES_MAX, EdgeRoute, before_body
 from tenora_platform.idempotency.layer import WITHOUT
@@ -42,7 +42,7 @@ GIB = 1024**3
 
 
 def routes() -> Routes:
-    paths = openapi_document()["paths"]
+    paths = document()["paths"]
     return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 

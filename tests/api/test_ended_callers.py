@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import text
 
 from api_harness import Api
+from described import document
 from people import session_of_key, signed_in
-from tenora_platform.app import openapi_document
 
 ROUTES = sorted(
     f"{method} {path}"
-    for path, operations in openapi_document()["paths"].items()
+    for path, operations in document()["paths"].items()
     for method in operations
     if path.startswith(("/v1/", "/admin/"))
 )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from api_harness import Api
+from described import document
 from platform_fixtures import MakeApi
-from tenora_platform.app import openapi_document
 from tenora_platform.inference.flights import Flights
 from tenora_platform.portal import PAGES
 
@@ -178,15 +178,15 @@ async def test_pages_of_listed_origins_may_call(make_api: MakeApi) -> None:
 
 
 def test_the_description_says_which_key_a_route_takes() -> None:
-    document = openapi_document()
-    schemes = document["components"]["securitySchemes"]
+    described = document()
+    schemes = described["components"]["securitySchemes"]
     assert {name: scheme.get("scheme", scheme.get("in")) for name, scheme in schemes.items()} == {
         "tenantKey": "bearer",
         "adminKey": "bearer",
         "session": "cookie",
     }
     session: dict[str, list[str]] = {"session": []}
-    for path, operations in document["paths"].items():
+    for path, operations in described["paths"].items():
         for operation in operations.values():
             if path.startswith(("/v1/people", "/v1/invitations")):
                 assert operation["security"] == [session]

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from api_harness import Api, TestTenant
+from described import document
 from people import Person, session_of_key, signed_in
-from tenora_platform.app import openapi_document
 from tenora_platform.people.rights import MEMBER_ROLES, MemberRole
 
 ALL = "owner developer billing viewer"
@@ -49,7 +49,7 @@ TABLE = {
 }
 ROUTES = sorted(
     f"{method} {path}"
-    for path, operations in openapi_document()["paths"].items()
+    for path, operations in document()["paths"].items()
     for method in operations
     if path.startswith("/v1/")
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api_harness import Api, TestTenant
-from tenora_platform.app import openapi_document
+from described import document
 
 IDS_OF_THE_VOCABULARY = {"prompt", "stop_token_ids", "allowed_token_ids"}
 """Lists whose every number is compared with the model's vocabulary, which no schema knows."""
@@ -41,11 +41,11 @@ def unbounded(schema: Any, schemas: dict[str, Any], path: str = "") -> Iterator[
 
 
 def test_every_integer_of_a_body_is_bounded() -> None:
-    document = openapi_document()
-    schemas = document["components"]["schemas"]
+    described = document()
+    schemas = described["components"]["schemas"]
     bodies = [
         (f"{method} {path}", operation["requestBody"])
-        for path, methods in document["paths"].items()
+        for path, methods in described["paths"].items()
         for method, operation in methods.items()
         if "requestBody" in operation
     ]

@@ -14,8 +14,9 @@ import pytest
 from fastapi import APIRouter
 
 from api_harness import Api
+from described import document
 from people import session_of_key, signed_in
-from tenora_platform.app import application, openapi_document
+from tenora_platform.app import application
 from tenora_platform.description import roles_of_routes
 from tenora_platform.operators.roles import ROLES, Role
 
@@ -120,7 +121,7 @@ TABLE = {
     "get /metrics": "owner operator read_only metrics",
 }
 METHODS = ("get", "post", "put", "patch", "delete")
-_DOCUMENT = openapi_document()
+_DOCUMENT = document()
 ROUTES = sorted(
     f"{method} {path}"
     for path, operations in _DOCUMENT["paths"].items()

@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from adapter_files import adapter_form
 from api_harness import Api, TestTenant
+from described import document
 from people import Person, signed_in
-from tenora_platform.app import openapi_document
 from tenora_platform.ids import new_id
 from tenora_platform.registry.worker import IntakeWorker
 
@@ -34,7 +34,7 @@ PUBLIC = {
 CHAT = [{"role": "user", "content": "x"}]
 _ROUTES = sorted(
     (method.upper(), path)
-    for path, methods in openapi_document()["paths"].items()
+    for path, methods in document()["paths"].items()
     for method in methods
     if method in ("get", "post", "put", "patch", "delete")
 )

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from adapter_files import adapter_config
 from api_harness import Api
+from described import document
 from people import signed_in
-from tenora_platform.app import openapi_document
 from tenora_platform.intake.header import IntakeError, strict_json
 from tenora_platform.texts import lone_surrogate
 
@@ -24,14 +24,14 @@ BAD = "half \ud800 a character"
 
 def json_routes() -> list[tuple[str, str, list[str]]]:
     """Method, path and the body's fields of every route that takes JSON."""
-    document, found = openapi_document(), []
-    for path, methods in document["paths"].items():
+    described, found = document(), []
+    for path, methods in described["paths"].items():
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
                 schema = content["application/json"]["schema"]
                 if "$ref" in schema:
-                    schema = document["components"]["schemas"][schema["$ref"].split("/")[-1]]
+                    schema = described["components"]["schemas"][schema["$ref"].split("/")[-1]]
                 found.append((method.upper(), path, list(schema.get("properties", {}))))
     return found
 

@@ -20,19 +20,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from described import document
 from odd_adapters import forms, plans, preflight_of
 from odd_bodies import bodies, document_of, near, texts, values
 from running_platform import Running
 from tenora_bench.adapters import linear_shapes
 from tenora_bench.kills.platform import children
-from tenora_platform.app import openapi_document
 
 PATIENCE_S = 2.0  # how long the odd client waits before it hangs up
 OTHERS_S = 20.0  # the promise is a second; the suite's cores are shared
 EXAMPLES = int(os.environ.get("TENORA_ODD_EXAMPLES", "0"))
 FAULTS = ("internal_error", "engine_error", "engine_unavailable")
 
-DOCUMENT = openapi_document()
+DOCUMENT = document()
 
 
 def few(examples: int) -> settings:
