@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.*
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Every process that a test starts would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 STAMP := $(VENV)/.stamp
 

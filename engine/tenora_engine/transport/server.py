@@ -18,7 +18,7 @@ import zmq
 
 from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError, ModelLoadError
-from tenora_engine.garbage import seldom_collect
+from tenora_engine.garbage import collect_nothing_yet, seldom_collect
 from tenora_engine.threads import call_in_ending_thread
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.address import EngineAddress
@@ -77,6 +77,7 @@ def serve_engine(
 def main() -> int:
     """The engine as a child. Exit status 0 after a clean stop, 1 when it could not be built or has
     failed."""
+    collect_nothing_yet()
     report_fd = os.dup(1)
     os.dup2(2, 1)  # what libraries print must not get between the report's lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's affair

@@ -7,6 +7,7 @@ import socket
 
 import uvloop
 
+from tenora_engine.garbage import collect_nothing_yet
 from tenora_platform.processes.handover import Handover, Owner
 
 
@@ -43,6 +44,7 @@ async def serve(handover: Handover, owner: Owner) -> None:
 
 
 def main() -> None:
+    collect_nothing_yet()
     owner = Owner()
     uvloop.run(serve(owner.handover(), owner))
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 
 import uvloop
 
+from tenora_engine.garbage import collect_nothing_yet, seldom_collect
 from tenora_engine.priority import stand_behind
 from tenora_engine.transport.address import EngineAddress
 from tenora_platform.processes.handover import Handover, Owner
@@ -58,6 +59,7 @@ async def work(
         stack.push_async_callback(state.budgets.finish)
         await stack.enter_async_context(running_engine(state, with_text=False))
         async with doing(worker_work(state), state.outages):
+            seldom_collect()
             begun()
             await stop.wait()
         sink = UsageSink(state.engine, state.db, told=state.budgets.book)
@@ -75,6 +77,7 @@ async def serve(handover: Handover, owner: Owner) -> None:
 
 
 def main() -> None:
+    collect_nothing_yet()
     stand_behind(_NICE)
     owner = Owner()
     uvloop.run(serve(owner.handover(), owner))
