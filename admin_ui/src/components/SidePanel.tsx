@@ -1,10 +1,10 @@
 import { Drawer } from "@mantine/core";
 import type { ReactNode } from "react";
-import { useSearchParams } from "react-router";
+import { useQueryParams } from "./searchParams";
 
 /** A value of the address's query, and how to set it; null takes it away. */
 export function useParam(name: string): [string | null, (value: string | null) => void] {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   return [
     params.get(name),
     (value) =>

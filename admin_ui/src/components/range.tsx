@@ -2,8 +2,8 @@
 
 import { Group, SegmentedControl, Text } from "@mantine/core";
 import { useEffect, useMemo, useState } from "react";
-import { useSearchParams } from "react-router";
 import { formatDate } from "./format";
+import { useQueryParams } from "./searchParams";
 
 const SPANS_S = { "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000 };
 export type Span = keyof typeof SPANS_S;
@@ -22,7 +22,7 @@ export interface Range {
 const minute = () => Math.ceil(Date.now() / 60_000) * 60;
 
 export function useRange(initial: Span = "24h"): Range {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const [now, setNow] = useState(minute);
   useEffect(() => {
     const timer = setInterval(() => setNow(minute()), 10_000);

@@ -1,9 +1,10 @@
 /** A line taken apart: by day, adapter, key and at last by request, each part down from the last. */
 
 import { Anchor, Badge, CloseButton, Group, SegmentedControl, Stack, Text } from "@mantine/core";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { type Column, DataTable } from "../components/DataTable";
 import { formatCount, formatDate, formatMoney } from "../components/format";
+import { useQueryParams } from "../components/searchParams";
 import { ErrorState, TableSkeleton } from "../components/states";
 import {
   BASE_MODEL,
@@ -28,7 +29,7 @@ const PARTS = ["day", "adapter", "api_key"] as const;
 
 /** The part of the line that the address says, and how it is taken apart. */
 function usePart(): [LinePart, LineGroup, (part: LinePart, by: LineGroup) => void] {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const part: LinePart = {};
   for (const name of PARTS) {
     const value = params.get(`line_${name}`);

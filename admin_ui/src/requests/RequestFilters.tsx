@@ -3,8 +3,8 @@
 import { Autocomplete, Button, Group, NumberInput, Select, TextInput } from "@mantine/core";
 import { IconSearch, IconX } from "@tabler/icons-react";
 import { useEffect, useState } from "react";
-import { useSearchParams } from "react-router";
 import { formatDate } from "../components/format";
+import { useQueryParams } from "../components/searchParams";
 import { SPANS_S, STATUSES, spanOf } from "./model";
 import { type Side, useAdapterNames } from "./queries";
 
@@ -29,7 +29,7 @@ const OF_SEARCH = [
 
 /** One value of the address, and how it is changed; null takes it away. */
 function useFilter(): [URLSearchParams, (changes: Record<string, string | null>) => void] {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const change = (changes: Record<string, string | null>) =>
     setParams((before) => {
       for (const [name, value] of Object.entries(changes)) {

@@ -3,8 +3,8 @@
 import { Button, Group, Text } from "@mantine/core";
 import { IconListSearch, IconRefresh } from "@tabler/icons-react";
 import { useMemo, useState } from "react";
-import { useSearchParams } from "react-router";
 import { formatCount } from "../components/format";
+import { useQueryParams } from "../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
 import { queryOf } from "./model";
 import { type Side, useNewest, useRequests } from "./queries";
@@ -19,7 +19,7 @@ interface RequestListProps {
 }
 
 export function RequestList({ side, tenant, tenants, addressOf }: RequestListProps) {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   // "The last hour" is the one before it was asked for: a list that moves by itself cannot be read.
   const [nowS, setNowS] = useState(() => Math.floor(Date.now() / 1000));
   const text = params.toString();

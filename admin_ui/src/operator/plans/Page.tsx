@@ -2,13 +2,14 @@
 
 import { Anchor, Badge, Button, Group, Stack } from "@mantine/core";
 import { IconFileInvoice, IconPlus } from "@tabler/icons-react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { useIsRole } from "../../api/roles";
 import { type Column, DataTable } from "../../components/DataTable";
 import { formatCount } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { SearchField } from "../../components/SearchField";
 import { SidePanel, useParam } from "../../components/SidePanel";
+import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { fieldsOf, shown } from "./model";
 import { PlanEditor } from "./PlanEditor";
@@ -18,7 +19,7 @@ import { PLAN_SORTS, type PlanListed, usePlans } from "./queries";
 const NEW = "+new";
 
 export default function Page() {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const [, open] = useParam("plan");
   const sort = PLAN_SORTS.find((each) => each === params.get("sort")) ?? "name";
   const plans = usePlans({ q: params.get("q") ?? undefined, sort });

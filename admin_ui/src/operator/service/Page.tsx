@@ -3,12 +3,13 @@
 import { Anchor, Group, SegmentedControl, Stack, Text, TextInput } from "@mantine/core";
 import { IconClockCheck, IconSearch } from "@tabler/icons-react";
 import { useState } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import { type Column, DataTable } from "../../components/DataTable";
 import { formatCount, formatDate, formatMs, formatPart } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { Panel } from "../../components/Panel";
 import { RangePicker, useRange } from "../../components/range";
+import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { useStale } from "../../live/stale";
 import { Axis, LaneView } from "./LaneView";
@@ -25,7 +26,7 @@ const isPromise = (text: string | null): text is Promise_ =>
 
 export default function Page() {
   const range = useRange("1h");
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const wanted = params.get("of");
   const metric = isPromise(wanted) ? wanted : "ttft_attainment";
   const isTable = params.get("as") === "table";

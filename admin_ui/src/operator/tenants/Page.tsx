@@ -4,13 +4,14 @@ import { Button, Group, NativeSelect, Stack } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { IconUserPlus, IconUsers } from "@tabler/icons-react";
 import { useState } from "react";
-import { useNavigate, useSearchParams } from "react-router";
+import { useNavigate } from "react-router";
 import { useIsRole } from "../../api/roles";
 import { ConfirmModal } from "../../components/ConfirmModal";
 import { currenciesOf } from "../../components/decimal";
 import { counted } from "../../components/format";
 import { PageHeader } from "../../components/PageHeader";
 import { SearchField } from "../../components/SearchField";
+import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { CreateKeyModal } from "../../tenant/keys/KeyModals";
 import { usePlanNames } from "../plans/queries";
@@ -20,7 +21,7 @@ import { type Tenant, useChangeTenant, useTenants } from "./queries";
 import { TenantTable } from "./TenantTable";
 
 export default function Page() {
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const navigate = useNavigate();
   const filters = filtersOf(params);
   const tenants = useTenants(filters);

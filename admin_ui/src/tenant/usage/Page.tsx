@@ -3,9 +3,10 @@
 import { Button, Group, SegmentedControl, Select } from "@mantine/core";
 import { IconChartBar, IconDownload } from "@tabler/icons-react";
 import { useMemo } from "react";
-import { useNavigate, useSearchParams } from "react-router";
+import { useNavigate } from "react-router";
 import { useSession } from "../../api/context";
 import { PageHeader } from "../../components/PageHeader";
+import { useQueryParams } from "../../components/searchParams";
 import { EmptyState, ErrorState, TableSkeleton } from "../../components/states";
 import { useStale } from "../../live/stale";
 import { GROUPS, MEASURES, months, SPANS, viewOf, windowOf } from "./model";
@@ -19,7 +20,7 @@ const NO_NAMES: ReadonlyMap<string, string> = new Map();
 
 export default function Page() {
   const navigate = useNavigate();
-  const [params, setParams] = useSearchParams();
+  const [params, setParams] = useQueryParams();
   const may = useSession().session?.place?.may ?? [];
   const keys = useKeyNames(may.includes("keys")).data ?? NO_NAMES;
   const nowS = Math.floor(Date.now() / 3_600_000) * 3600;
