@@ -16,14 +16,17 @@ from tenora_platform.ids import new_ulid
 from tenora_platform.operations.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
+_UNLESS_SAID = {b"x-content-type-options": b"nosniff", b"cache-control": b"no-store"}
+"""Headers of an answer that does not have them itself: it is what its type says, and no browser or
+proxy keeps what a key may read."""
 _CLIENT_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 
 
 class RequestEdge:
     """Gives every request an id (`x-request-id`; a sane one of the client's is kept) and a ULID
     that is always ours, binds the id and the client's address to the log, counts and times the
-    request, and turns what nobody caught into a 500 that names the id. Nothing is buffered, so a
-    client that goes away is seen at once."""
+    request, keeps its answer out of caches, and turns what nobody caught into a 500 that names the
+    id. Nothing is buffered, so a client that goes away is seen at once."""
 
     def __init__(
         self, app: ASGIApp, metrics: Metrics, answered: Callable[[Scope, int], None]
@@ -45,10 +48,10 @@ class RequestEdge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [
-                    *message.get("headers", []),
-                    (b"x-request-id", request_id.encode()),
-                ]
+                headers = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                said = {name for name, _ in headers}
+                headers += [each for each in _UNLESS_SAID.items() if each[0] not in said]
+                message["headers"] = headers
             await send(message)
 
         started = time.perf_counter()

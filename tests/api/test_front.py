@@ -122,6 +122,38 @@ async def test_pages_come_under_a_policy_with_a_fresh_nonce(make_api: MakeApi, b
     assert len(nonces) == 7
 
 
+async def test_what_a_key_may_read_is_kept_by_nobody_on_the_way(
+    make_api: MakeApi, built: Path
+) -> None:
+    async with make_api(portal_dir=built) as api:
+        tenant = await api.new_tenant()
+        asked = {"model": "fake-base", "prompt": "x"}
+        answers = {
+            200: await api.call(tenant.key, "GET", "/v1/me"),
+            201: await api.call(tenant.key, "POST", "/v1/api_keys", json={}),
+            400: await api.call(tenant.key, "POST", "/v1/completions", json={"prompt": 1}),
+            401: await api.http.get("/admin/v1/tenants"),
+            404: await api.admin("GET", "/admin/v1/tenants/tenant_none"),
+        }
+        more = [await api.call(tenant.key, "POST", "/v1/completions", json=asked)]
+        more += [await api.admin("GET", "/admin/v1/audit_logs/export")]
+        for answer in (*answers.values(), *more):
+            assert answer.headers["x-content-type-options"] == "nosniff", answer.url
+            assert answer.headers["cache-control"] == "no-store", answer.url
+        assert {status: each.status_code for status, each in answers.items()} == {
+            status: status for status in answers
+        }
+        # What says for itself how long it may be kept is kept so long.
+        script = await api.http.get("/assets/a.js")
+        assert script.headers.get_list("cache-control") == ["public, max-age=31536000, immutable"]
+        known = await api.http.get("/assets/a.js", headers={"if-none-match": script.headers["etag"]})
+        assert known.status_code == 304
+        stream = await api.call(tenant.key, "POST", "/v1/completions", json=asked | {"stream": True})
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.headers.get_list("cache-control") == ["no-cache"]
+        assert stream.headers.get_list("x-content-type-options") == ["nosniff"]
+
+
 async def test_docs_without_a_built_portal_say_so(make_api: MakeApi, tmp_path: Path) -> None:
     async with make_api(portal_dir=tmp_path / "nothing") as api:
         answer = await api.http.get("/docs")

@@ -118,7 +118,7 @@ async def login(
         samesite="lax",  # it must come along when the provider sends the browser back
         secure=is_secure(state),
     )
-    return _not_kept(response)
+    return response
 
 
 @router.get("/callback", response_class=RedirectResponse, status_code=303)
@@ -132,7 +132,7 @@ async def callback(request: Request, provider: CurrentProvider, state: State) ->
         # A person looks at this: the portal has words for it.
         response = RedirectResponse(f"/?sign_in={quote(error.code or 'failed')}", 303)
     response.delete_cookie(FLOW_COOKIE, path=_CALLBACK, httponly=True, samesite="lax")
-    return _not_kept(response)
+    return response
 
 
 async def _come_back(request: Request, provider: Provider, state: AppState) -> Response:
@@ -171,14 +171,12 @@ async def sign_in_by_key(
         )
         await state.auth.commit_change(session)
     set_session(response, token, secure=is_secure(state))
-    _not_kept(response)
     return await session_view(state, await auth.sessions.find(token), token)
 
 
 @router.get("/session")
-async def get_session(current: CurrentSession, state: State, response: Response) -> SessionView:
+async def get_session(current: CurrentSession, state: State) -> SessionView:
     """Who is signed in, as what, and the CSRF token that goes beside the cookie."""
-    _not_kept(response)
     return await session_view(state, current.signed, current.token)
 
 
@@ -297,8 +295,3 @@ async def _provider_url(state: AppState, signed: SignedIn) -> str | None:
         return await state.provider.sign_out_url(f"{state.settings.base_url}/")
     except ApiError:
         return None  # here they are signed out all the same
-
-
-def _not_kept(response: Response) -> Response:
-    response.headers["cache-control"] = "no-store"
-    return response
