@@ -96,6 +96,17 @@ async def test_the_log_is_exported_whole_and_in_order(api: Api) -> None:
             assert after["prev_hash"] == line["hash"]
 
 
+async def test_a_tenant_exports_its_own_chain(api: Api) -> None:
+    tenant = await api.new_tenant()
+    await api.call(tenant.key, "POST", "/v1/api_keys", json={})
+    await api.new_tenant()  # whose chain is its own
+    answer = await api.call(tenant.key, "GET", "/v1/audit_logs/export")
+    assert 'filename="audit_log.jsonl"' in answer.headers["content-disposition"]
+    by_operator = f"/admin/v1/audit_logs/export?tenant_id={tenant.id}"
+    assert answer.text == (await api.admin("GET", by_operator)).text
+    assert [json.loads(each)["seq"] for each in answer.text.splitlines()] == [1, 2, 3]
+
+
 async def test_what_is_refused_leaves_no_entry(api: Api) -> None:
     before = (await api.admin("GET", "/admin/v1/audit_logs?limit=1")).json()["first_id"]
     await api.admin("POST", "/admin/v1/tenants", json={"name": "x", "plan": "nonesuch"})

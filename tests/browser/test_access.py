@@ -318,6 +318,13 @@ def test_the_audit_log_shows_what_changed_and_proves_itself(
         mine = tenants.get_by_role("table", name="Audit log")
         expect(mine.get_by_role("row")).to_have_count(4)
         expect(mine.get_by_role("row").nth(1)).to_contain_text("operator")
+        with tenants.expect_download() as download:
+            tenants.get_by_role("button", name="Export all").click()
+        assert download.value.suggested_filename == "audit_log.jsonl"
+        lines = Path(download.value.path()).read_text().splitlines()
+        assert [(each["chain"], each["seq"]) for each in map(json.loads, lines)] == [
+            (tenant, seq) for seq in (1, 2, 3)
+        ]
 
 
 def test_sessions_are_seen_and_ended(url: str, page: Page, chromium: Browser) -> None:

@@ -4,6 +4,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { required, type Schemas } from "../api/client";
 import { useApi } from "../api/context";
 import { usePaged } from "../api/paged";
+import { fileName, save } from "../components/download";
 import type { Entry, Side, Times } from "./model";
 
 const OWN = "/v1/audit_logs";
@@ -43,6 +44,19 @@ export function useEntry(side: Side, id: string) {
       const page =
         side === "own" ? await client.GET(OWN, { params }) : await client.GET(OPERATOR, { params });
       return required(page.data).data.find((entry) => entry.id === id) ?? null;
+    },
+  });
+}
+
+/** A tenant's whole log, fetched with the session's headers, which a plain link would not send. */
+export function useOwnExport() {
+  const { client } = useApi();
+  return useMutation({
+    mutationFn: async () => {
+      const answer = await client.GET("/v1/audit_logs/export", { parseAs: "blob" });
+      const content: unknown = answer.data;
+      if (!(content instanceof Blob)) throw new Error("The server sent an empty file.");
+      save(content, fileName(answer.response, "audit_log.jsonl"));
     },
   });
 }

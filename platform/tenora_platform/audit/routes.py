@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -14,7 +16,6 @@ from tenora_platform.audit.actors import names_of
 from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerification
 from tenora_platform.audit.service import OPERATOR
 from tenora_platform.auth import TenantContext, require_role, require_scope
-from tenora_platform.db import Database
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.ledger.verify import problems
 from tenora_platform.operators.roles import READERS
@@ -113,6 +114,16 @@ async def _page(
     return AuditPage.of([AuditEntry.of(row, names.get(row.actor)) for row in rows], limit)
 
 
+@router.get("/v1/audit_logs/export", response_class=StreamingResponse)
+async def export_own(
+    state: State, tenant: Annotated[TenantContext, Depends(require_scope("keys"))]
+) -> StreamingResponse:
+    """Every entry of the tenant's chain as a line of JSON, in the order in which they were
+    written."""
+    sessions = partial(state.db.patient().tenant_session, tenant.tenant_id)
+    return _exported(sessions, tenant.tenant_id)
+
+
 @router.get(
     "/admin/v1/audit_logs/export",
     dependencies=[Depends(require_role(*READERS))],
@@ -125,14 +136,26 @@ async def export(
 ) -> StreamingResponse:
     """Every entry as a line of JSON, chain by chain, in the order in which they were written."""
     chain = OPERATOR if operator else tenant_id
-    return StreamingResponse(_lines(state.db.patient(), chain), media_type="application/x-ndjson")
+    return _exported(state.db.patient().admin_session, chain)
 
 
-async def _lines(db: Database, chain: str | None) -> AsyncIterator[bytes]:
+Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
+
+
+def _exported(sessions: Sessions, chain: str | None) -> StreamingResponse:
+    """Of one chain, or of all that the sessions may read."""
+    return StreamingResponse(
+        _lines(sessions, chain),
+        media_type="application/x-ndjson",
+        headers={"content-disposition": 'attachment; filename="audit_log.jsonl"'},
+    )
+
+
+async def _lines(sessions: Sessions, chain: str | None) -> AsyncIterator[bytes]:
     """Each batch in a session of its own, so that a slow reader holds no transaction open."""
     place = ("", 0)
     while True:
-        async with db.admin_session() as session:
+        async with sessions() as session:
             rows = await repository.next_entries(session, chain, place, _EXPORTED_AT_ONCE)
         if not rows:
             return

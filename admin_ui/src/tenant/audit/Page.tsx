@@ -1,6 +1,10 @@
-/** The tenant's own part of the audit log. */
+/** The tenant's own part of the audit log, and its export. */
 
+import { Button, Stack, Text } from "@mantine/core";
+import { IconDownload } from "@tabler/icons-react";
+import { describe } from "../../api/errors";
 import { AuditList } from "../../audit/AuditList";
+import { useOwnExport } from "../../audit/queries";
 import { PageHeader } from "../../components/PageHeader";
 
 export default function Page() {
@@ -9,8 +13,30 @@ export default function Page() {
       <PageHeader
         title="Audit log"
         description="What was done to this account's keys, adapters, people and settings, by whom and from where; the operator's part in it too. Entries are never changed."
+        action={<ExportButton />}
       />
       <AuditList side="own" />
     </>
+  );
+}
+
+function ExportButton() {
+  const file = useOwnExport();
+  return (
+    <Stack gap={4} align="flex-end">
+      <Button
+        variant="default"
+        leftSection={<IconDownload size={16} />}
+        loading={file.isPending}
+        onClick={() => file.mutate()}
+      >
+        Export all
+      </Button>
+      {file.error && (
+        <Text size="xs" c="red" role="alert">
+          {describe(file.error)}
+        </Text>
+      )}
+    </Stack>
   );
 }
