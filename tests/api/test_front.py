@@ -146,9 +146,13 @@ async def test_what_a_key_may_read_is_kept_by_nobody_on_the_way(
         # What says for itself how long it may be kept is kept so long.
         script = await api.http.get("/assets/a.js")
         assert script.headers.get_list("cache-control") == ["public, max-age=31536000, immutable"]
-        known = await api.http.get("/assets/a.js", headers={"if-none-match": script.headers["etag"]})
+        known = await api.http.get(
+            "/assets/a.js", headers={"if-none-match": script.headers["etag"]}
+        )
         assert known.status_code == 304
-        stream = await api.call(tenant.key, "POST", "/v1/completions", json=asked | {"stream": True})
+        stream = await api.call(
+            tenant.key, "POST", "/v1/completions", json=asked | {"stream": True}
+        )
         assert stream.headers["content-type"].startswith("text/event-stream")
         assert stream.headers.get_list("cache-control") == ["no-cache"]
         assert stream.headers.get_list("x-content-type-options") == ["nosniff"]
