@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tenora_bench.machine import machine
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.garbage import seldom_collect
 from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.heat import fade
+from tenora_engine.memory.costs import fade
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixTree, encode_tokens, num_blocks

@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import footprint
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest

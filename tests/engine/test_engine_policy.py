@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_fakes import make_config
-from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.costs import FADE_S, CostModel
 from tenora_engine.memory.eviction_queue import EvictionQueue
-from tenora_engine.memory.heat import FADE_S
-from tenora_engine.memory.policies import POLICIES, make_policy
-from tenora_engine.memory.policies.interface import Candidate, MemoryState
-from tenora_engine.memory.policies.joint import JointPolicy
-from tenora_engine.memory.policies.lru import UnifiedLRUPolicy
+from tenora_engine.memory.policies import (
+    POLICIES,
+    Candidate,
+    JointPolicy,
+    MemoryState,
+    UnifiedLRUPolicy,
+    make_policy,
+)
 
 STATE = MemoryState(now_s=200.0, capacity_bytes=10**6)
 

@@ -6,9 +6,7 @@ import msgspec
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.memory.costs import CostModel
-from tenora_engine.memory.policies.elora import EloraPolicy
-from tenora_engine.memory.policies.interface import Candidate, Kind, MemoryState
-from tenora_engine.memory.policies.joint import JointPolicy
+from tenora_engine.memory.policies import Candidate, EloraPolicy, JointPolicy, Kind, MemoryState
 from tenora_engine.request import AdapterRef
 
 

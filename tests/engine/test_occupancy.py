@@ -14,9 +14,9 @@ from hypothesis import given, settings
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, run
 from packed_adapters import packed
+from tenora_engine.adapters.occupancy import Occupied, TierOccupancy
 from tenora_engine.adapters.tiers import HostTier, packed_bytes
 from tenora_engine.events import OccupancyRecord
-from tenora_engine.memory.occupancy import Occupied, TierOccupancy
 from tenora_engine.transport.hours import OccupancyHours
 from tenora_engine.transport.outbox import UsageOutbox
 

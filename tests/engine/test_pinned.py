@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from engine_fakes import make_config, make_ref
 from fake_loader import pack
-from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
 from tenora_engine.adapters.tiers import HostTier, host_bytes, packed_bytes
 from tenora_engine.errors import MemoryBudgetError
+from tenora_engine.memory.arena import allocate_pinned
 from tenora_engine.memory.host_kv import HostKV
-from tenora_engine.memory.pinned import allocate_pinned, pinned_bytes
 
 
 class Driver:

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tenora_engine.memory.adapter_demand import AdapterDemand
-from tenora_engine.memory.costs import slo_weight
-from tenora_engine.memory.heat import FADE_S
-from tenora_engine.memory.policies.chameleon import ChameleonPolicy
-from tenora_engine.memory.policies.elora import EloraPolicy
-from tenora_engine.memory.policies.interface import Candidate, MemoryState
-from tenora_engine.memory.policies.joint import JointPolicy
-from tenora_engine.memory.policies.lru import KVFirstPolicy, UnifiedLRUPolicy
+from tenora_engine.memory.costs import FADE_S, AdapterDemand, slo_weight
+from tenora_engine.memory.policies import (
+    Candidate,
+    ChameleonPolicy,
+    EloraPolicy,
+    JointPolicy,
+    KVFirstPolicy,
+    MemoryState,
+    UnifiedLRUPolicy,
+)
 from tenora_engine.request import Tenant
 
 NOW_S = 1000.0

@@ -17,7 +17,7 @@ from tenora_engine.events import Event
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.policies.interface import EvictionPolicy
+from tenora_engine.memory.policies import EvictionPolicy
 from tenora_engine.pace import Pace
 from tenora_engine.request import (
     AdapterRef,

@@ -9,11 +9,11 @@ from concurrent.futures import Future
 import torch
 
 from tenora_engine.adapters.loader import LoadResult
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef
 
 _TAG_VALUES = 1 << 20  # exact in float32

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.errors import (
@@ -32,7 +33,6 @@ from tenora_engine.events import (
     TokenEvent,
     UsageRecord,
 )
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 
 if TYPE_CHECKING:  # it brings torch

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tenora_bench.api.stamps import Stamps, stamp_tokens
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.engine import Engine
@@ -23,7 +24,6 @@ from tenora_engine.events import (
     TokenEvent,
     UsageRecord,
 )
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor

@@ -14,11 +14,11 @@ import torch
 
 from tenora_bench.cache.timing import Tier, TierCosts, TimingModel
 from tenora_engine.adapters.loader import LoadResult
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier
 from tenora_engine.config import LORA_MODULES
 from tenora_engine.events import AdapterResidency, Residency
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef
 
 

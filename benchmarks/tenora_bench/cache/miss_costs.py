@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
 
+from tenora_bench.cache.belady import Access, least_miss_cost
 from tenora_bench.cache.simulator import Prompts, Replay, Setup, adapter_of
 from tenora_bench.cache.timing import TimingModel
 from tenora_bench.trace import TraceRequest
-from tenora_engine.memory.belady import Access, least_miss_cost
 from tenora_engine.memory.prefix import TOKEN_BYTES, encode_tokens
 
 

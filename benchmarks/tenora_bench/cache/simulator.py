@@ -25,7 +25,7 @@ from tenora_engine.errors import EngineError
 from tenora_engine.events import Event, FinishEvent, RefusedEvent
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.policies.interface import EvictionPolicy
+from tenora_engine.memory.policies import EvictionPolicy
 from tenora_engine.request import (
     AdapterRef,
     GenerationRequest,

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
@@ -20,7 +21,6 @@ from tenora_engine.adapters.warming import Warming
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.pace import Pace
 from tenora_engine.request import AdapterRef
 from tenora_engine.threads import compute_alone

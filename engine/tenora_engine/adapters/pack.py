@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
 from tenora_engine.adapters.peft_format import (
     AdapterFormatError,
     EffectiveLora,
@@ -30,7 +30,6 @@ from tenora_engine.adapters.peft_format import (
 from tenora_engine.config import LORA_MODULES, ModelInfo, PackedDType, ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterFootprint
-from tenora_engine.memory.pinned import pinned_bytes
 from tenora_engine.model.modules import LORA_CALLS
 from tenora_kernels.segments import SCALE_BYTES
 

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from tenora_engine.adapters.hotness import Hotness
 from tenora_engine.adapters.identity import adapter_digest, config_key, weights_key
+from tenora_engine.adapters.occupancy import TierOccupancy
 from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
-from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency
-from tenora_engine.memory.occupancy import TierOccupancy
-from tenora_engine.memory.pinned import pinned_bytes
 from tenora_engine.pace import Pace
 
 if TYPE_CHECKING:

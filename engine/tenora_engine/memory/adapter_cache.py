@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tenora_engine.adapters.occupancy import TierOccupancy
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.events import AdapterResidency
 from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.occupancy import TierOccupancy
 from tenora_engine.memory.pool import IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import AdapterTable, common_alignment

@@ -9,7 +9,7 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.host_kv import HostKV
-from tenora_engine.memory.policies.interface import Candidate
+from tenora_engine.memory.policies import Candidate
 from tenora_engine.memory.prefix import PrefixNode
 
 

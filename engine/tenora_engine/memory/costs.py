@@ -1,16 +1,31 @@
-"""CostModel: what it takes to have a block or an adapter again, learnt from the steps, loads and
-fetches that were run. Plain arithmetic; it owns no memory."""
+"""What is gained by keeping a block or an adapter: what it takes to have it again (`CostModel`,
+learnt from the steps, loads and fetches that were run), how much it is used (*heat*), and how many
+adapters a batch needs (`AdapterDemand`). Plain arithmetic; it owns no memory."""
 
 from __future__ import annotations
 
+import math
+
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.request import Tenant
+
+FADE_S = 60.0
+"""Time in which a use loses 63% of its weight."""
 
 _MEMORY = 0.9  # weight of the past in the moving averages
 _PREFILL_TOKENS = 8  # tokens a sequence from which a step counts as prefill
 
 _TTFT_MS = 1000.0  # a target with the weight of none
 _URGENCY = 10.0  # bounds of what a target alone can make of a weight
+_BATCH_S = 5.0  # ELORA averages the batch size over the last 5 s
+_REFRESH_S = 0.5  # an estimate costs O(adapters)
+_FORGOTTEN = 1e-3  # heat below which an adapter is no longer counted
+
+
+def fade(seconds: float) -> float:
+    """How much of a use is left after `seconds`. Heat is a count of uses that fades so (LRFU: Lee
+    et al., 2001); nodes of the prefix tree and adapters carry it, policies read it."""
+    return math.exp(-seconds / FADE_S)
 
 
 def slo_weight(tenant: Tenant) -> float:
@@ -92,3 +107,67 @@ class CostModel:
         """The load of an adapter that was on the device before: host memory has kept it, as a rule.
         As any load where there is none."""
         return (self._host_byte_s if self._has_host else self._byte_s) * num_bytes
+
+
+class AdapterDemand:
+    """How many distinct adapters a batch is expected to need, by which sequences start and how many
+    run: ELORA's `Low_lora = sum_i [1 - (1 - prob_i)^BS]` (Shi et al., HPCA 2026), and its sigma.
+
+    `prob_i` is adapter i's part of the starts, each fading with time; BS the mean number of
+    running sequences. Whether i is in the batch is a Bernoulli variable; taken as independent, the
+    variances `q_i (1 - q_i)` add up.
+    """
+
+    def __init__(self) -> None:
+        self._heat: dict[str, tuple[float, float]] = {}  # digest -> (heat, when)
+        self._total = (0.0, 0.0)
+        self._running = 0
+        self._mean_running = 0.0
+        self._changed_s = 0.0
+        self._estimate = (0.0, 0.0)
+        self._estimated_s = -math.inf
+
+    def started(self, digest: str | None, now_s: float) -> None:
+        """A sequence starts to run; with None, on the base model alone."""
+        self._advance(now_s)
+        self._running += 1
+        self._total = (1.0 + _faded(self._total, now_s), now_s)
+        if digest is not None:
+            self._heat[digest] = (1.0 + _faded(self._heat.get(digest, (0.0, now_s)), now_s), now_s)
+
+    def stopped(self, now_s: float) -> None:
+        self._advance(now_s)
+        self._running -= 1
+
+    def expected(self, now_s: float) -> tuple[float, float]:
+        """Distinct adapters in a batch: their expected number and its standard deviation. At most
+        half a second old."""
+        if now_s - self._estimated_s >= _REFRESH_S:
+            self._advance(now_s)
+            self._estimate = self._compute(now_s)
+            self._estimated_s = now_s
+        return self._estimate
+
+    def _compute(self, now_s: float) -> tuple[float, float]:
+        heats = {digest: _faded(entry, now_s) for digest, entry in self._heat.items()}
+        for digest, heat in heats.items():
+            if heat < _FORGOTTEN:
+                del self._heat[digest]
+        total = max(_faded(self._total, now_s), 1e-12)
+        low = variance = 0.0
+        for heat in heats.values():
+            present = 1.0 - (1.0 - min(heat / total, 1.0)) ** self._mean_running
+            low += present
+            variance += present * (1.0 - present)
+        return low, math.sqrt(variance)
+
+    def _advance(self, now_s: float) -> None:
+        passed = max(now_s - self._changed_s, 0.0)
+        weight = 1.0 - math.exp(-passed / _BATCH_S)
+        self._mean_running += weight * (self._running - self._mean_running)
+        self._changed_s = now_s
+
+
+def _faded(entry: tuple[float, float], now_s: float) -> float:
+    heat, when_s = entry
+    return heat * fade(now_s - when_s)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
-from tenora_engine.memory.adapter_demand import AdapterDemand
+from tenora_engine.memory.costs import AdapterDemand
 from tenora_engine.memory.partitions import Partition, Partitions
-from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, Kind, MemoryState
+from tenora_engine.memory.policies import Candidate, EvictionPolicy, Kind, MemoryState
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixNode
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.partitions import Partition
-from tenora_engine.memory.policies.interface import Candidate, Kind
+from tenora_engine.memory.policies import Candidate, Kind
 from tenora_engine.memory.pool import PagePool
 from tenora_engine.memory.prefix import PrefixNode
 from tenora_engine.pages import Departure, TakenBy

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.arena import allocate_pinned
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.eviction_queue import EvictionQueue
-from tenora_engine.memory.pinned import allocate_pinned
-from tenora_engine.memory.policies.interface import Candidate, EvictionPolicy, MemoryState
+from tenora_engine.memory.policies import Candidate, EvictionPolicy, MemoryState
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, num_blocks
 

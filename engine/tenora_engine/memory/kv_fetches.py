@@ -11,8 +11,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.memory.costs import CostModel
-from tenora_engine.memory.heat import fade
+from tenora_engine.memory.costs import CostModel, fade
 from tenora_engine.memory.host_kv import HostBlock, HostKV
 from tenora_engine.memory.page_copier import PageCopier, PageCopy
 from tenora_engine.memory.pool import PagePool

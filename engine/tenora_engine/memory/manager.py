@@ -16,20 +16,22 @@ from tenora_engine.memory.adapter_slots import AdapterSlots
 from tenora_engine.memory.appraiser import Appraiser
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.competition import Competition
-from tenora_engine.memory.costs import CostModel, slo_weight
+from tenora_engine.memory.costs import CostModel, fade, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
-from tenora_engine.memory.heat import fade
 from tenora_engine.memory.host_kv import HostKV
-from tenora_engine.memory.integrity import check_candidates, check_ownership
+from tenora_engine.memory.inspection import (
+    PageView,
+    check_candidates,
+    check_ownership,
+    pool_stats,
+    take_view,
+)
 from tenora_engine.memory.kv_fetches import KVFetches
 from tenora_engine.memory.page_copier import MakeCopier, PageCopier, ThreadPageCopier
-from tenora_engine.memory.page_view import PageView, take_view
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.pinning import Pinning
-from tenora_engine.memory.policies import make_policy
-from tenora_engine.memory.policies.interface import EvictionPolicy, Kind
+from tenora_engine.memory.policies import EvictionPolicy, Kind, make_policy
 from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
-from tenora_engine.memory.pool_stats import pool_stats
 from tenora_engine.memory.prefix import (
     BASE,
     TOKEN_BYTES,

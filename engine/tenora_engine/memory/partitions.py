@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.memory.eviction_queue import Evictable, EvictionQueue
-from tenora_engine.memory.policies.interface import Kind, Partitioning
+from tenora_engine.memory.policies import Kind, Partitioning
 from tenora_engine.memory.pool import IntegrityError, PageAccount, PagePool
 
 if TYPE_CHECKING:

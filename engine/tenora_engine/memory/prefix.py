@@ -46,7 +46,7 @@ class PrefixNode(msgspec.Struct, eq=False):
     fork: PrefixNode | None  # where its path parted from what was there before
     children: dict[bytes, PrefixNode] = {}  # by their first block
     references: int = 1
-    heat: float = 1.0  # uses, each fading with time: see heat.fade
+    heat: float = 1.0  # uses, each fading with time: see costs.fade
     visits: int = 1
     wanted: int = 0  # waiting sequences that begin with it
     ticket: int = 0  # its place among the candidates for eviction; 0 = none

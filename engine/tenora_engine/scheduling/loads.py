@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
+from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.adapter_cache import AdapterCache
 from tenora_engine.memory.costs import CostModel
-from tenora_engine.memory.occupancy import Occupied
 from tenora_engine.request import AdapterRef
 from tenora_engine.telemetry import Telemetry
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenora_engine.memory.belady import Access, least_miss_cost
+from tenora_bench.cache.belady import Access, least_miss_cost
 
 
 def best_cost(accesses: list[Access], capacity: int) -> float:
