@@ -16,11 +16,10 @@ from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, Resolved
 from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.garbage import seldom_collect
 from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.costs import fade
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
-from tenora_engine.memory.prefix import BASE, PrefixTree, encode_tokens, num_blocks
+from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens, num_blocks
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.plan import StepPlan, StepResult
@@ -130,6 +129,14 @@ def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> di
     }
 
 
+class _NoCandidates:
+    """Of a tree of which nothing is evicted."""
+
+    def offer(self, item: PrefixNode) -> None: ...
+
+    def withdraw(self, item: PrefixNode) -> None: ...
+
+
 def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float]:
     """Milliseconds to find a cached prefix of `num_tokens`, and before it to encode them, which
     is done once a request."""
@@ -137,7 +144,7 @@ def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float
     tokens = [draw.randrange(_VOCAB) for _ in range(num_tokens + 1)]
     blocks = num_tokens // _BLOCK_TOKENS
     pool = PagePool(blocks)
-    tree = PrefixTree(pool, _BLOCK_TOKENS, lambda _: None, lambda _: None, fade)
+    tree = PrefixTree(pool, _BLOCK_TOKENS, _NoCandidates())
     root = tree.enter("t0", BASE)
     pages = array("i", pool.try_allocate(blocks, LIVE_KV) or ())
     tree.insert(root, None, encode_tokens(tokens[:-1]), pages, 0.0)
@@ -175,7 +182,7 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
         scheduler.commit(plan, _result(plan), STEP_S)
         committed = time.thread_time()
         now_s += STEP_S
-        if memory.kv_evictions and len(plan.scheduled) >= running - running // 32:
+        if memory.allocator.kv_evictions and len(plan.scheduled) >= running - running // 32:
             schedule_ms.append((scheduled - started) * 1000)
             commit_ms.append((committed - scheduled) * 1000)
     return {

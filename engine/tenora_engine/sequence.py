@@ -16,7 +16,7 @@ from tenora_engine.telemetry import ServiceMeter, WaitPart
 from tenora_kernels.segments import BASE_SLOT
 
 if TYPE_CHECKING:
-    from tenora_engine.memory.kv_fetches import KVFetch
+    from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
     from tenora_engine.runner.logit_rules import LogitRules
     from tenora_engine.scheduling.wait_clock import Float64s

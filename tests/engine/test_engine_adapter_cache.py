@@ -17,7 +17,7 @@ def test_every_granule_is_where_the_table_says() -> None:
     rig = Rig.build(make_config())
     ref = make_ref("x", rank=8)
     packed = pack(rig.config, ref)
-    pages = rig.memory.try_allocate(packed.num_pages + 3, "adapter", "")
+    pages = rig.memory.allocator.try_allocate(packed.num_pages + 3, "adapter", "")
     assert pages is not None
     scattered = [pages[4], pages[1]]
     resident = rig.memory.adapters.install(packed, scattered, 1.0, 0.0)
@@ -36,7 +36,7 @@ def test_rows_that_no_module_has_point_nowhere() -> None:
     packed = pack(rig.config, make_ref("x", rank=4))
     absent = packed.granule_page.clone()
     absent[0, 3] = -1
-    pages = rig.memory.try_allocate(1, "adapter", "")
+    pages = rig.memory.allocator.try_allocate(1, "adapter", "")
     assert pages is not None
     packed = replace(packed, granule_page=absent)
     resident = rig.memory.adapters.install(packed, pages, 1.0, 0.0)

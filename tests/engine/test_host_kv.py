@@ -415,5 +415,5 @@ def test_what_lies_on_the_host_is_worth_less_on_the_device(policy: str) -> None:
     mirrored = [node for node in nodes if node in memory.host]
     assert mirrored
     page_bytes = world.rig.config.page_bytes
-    described = memory._appraiser.describe(mirrored[0])
+    described = memory._evictor.describe(mirrored[0])
     assert described.reload_s == memory.costs.fetch_s(page_bytes) < described.recompute_s

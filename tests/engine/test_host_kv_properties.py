@@ -101,8 +101,9 @@ class HostKVMachine(EngineMachine):
     @precondition(lambda self: self.rig.copier.in_flight)
     @rule(pick=st.integers(0, 1000))
     def abort_who_waits_for_a_fetch(self, pick: int) -> None:
-        fetches = list(self.rig.memory.fetches)
-        waiters = [sequence for fetch in fetches for sequence in fetch.waiters]
+        flights = self.rig.memory.fetches
+        fetches = list(flights)
+        waiters = [sequence for fetch in fetches for sequence in flights.waiters(fetch)]
         if waiters:
             request_id = waiters[pick % len(waiters)].request.request_id
             self.abort(list(self.requests).index(request_id), None, False)

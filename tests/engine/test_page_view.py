@@ -175,7 +175,7 @@ def test_what_goes_next_is_what_is_shown(
     shown = pages_of(rig, namespace).departures
     gone: list[tuple[object, str, list[int]]] = []
     _watch(rig, lambda item, digest, pages: _note(gone, item, digest, pages))
-    while len(gone) <= len(shown) and rig.memory.try_allocate(1, "kv", namespace):
+    while len(gone) <= len(shown) and rig.memory.allocator.try_allocate(1, "kv", namespace):
         pass
     expected = [(each.digest, each.pages) for each in shown]
     really = [(digest, pages) for _, digest, pages in gone]
@@ -187,7 +187,7 @@ def test_what_goes_next_is_what_is_shown(
 
 
 def _watch(rig: Rig, note: Callable[[Item, str, list[int]], None]) -> None:
-    evict = rig.memory._evict
+    evict = rig.memory.allocator.evict
 
     def watched(item: Item, most: int) -> None:
         if isinstance(item, PrefixNode):
@@ -197,7 +197,7 @@ def _watch(rig: Rig, note: Callable[[Item, str, list[int]], None]) -> None:
             note(item, item.digest, list(item.pages))
         evict(item, most)
 
-    rig.memory._evict = watched  # type: ignore[method-assign]
+    rig.memory.allocator.evict = watched  # type: ignore[method-assign]
 
 
 def _note(

@@ -260,12 +260,12 @@ def test_partitions_are_forgotten_when_nobody_needs_them() -> None:
 def test_a_minimum_that_was_promised_already_is_cut() -> None:
     partitions: Partitions[Item] = Partitions("tenant", PagePool(10), 4)
     for name, least in (("a", 0.7), ("b", 0.6)):
-        partitions.register(tenant(name, least), lambda: False)
+        partitions.register(tenant(name, least))
         partitions.of(f"ns-{name}", "kv").enter(1)
     assert [p.min_pages for p in partitions] == [0, 7, 3]
     assert partitions.most_pages(partitions.of("ns-b", "kv")) == 3
-    partitions.register(tenant("a", 0.2), lambda: False)
-    partitions.register(tenant("b", 0.6), lambda: False)
+    partitions.register(tenant("a", 0.2))
+    partitions.register(tenant("b", 0.6))
     assert [p.min_pages for p in partitions] == [0, 2, 6]
 
 
@@ -279,12 +279,12 @@ def test_shares_that_add_up_to_the_arena_leave_room_for_those_without(shares: li
 
 def test_a_minimum_leaves_what_others_have_in_flight() -> None:
     partitions: Partitions[Item] = Partitions("tenant", PagePool(10), 4)
-    partitions.register(tenant("a", 0.2), lambda: False)
+    partitions.register(tenant("a", 0.2))
     a = partitions.of("ns-a", "kv")
     a.enter(8)
-    partitions.register(tenant("b", 0.6), lambda: False)
+    partitions.register(tenant("b", 0.6))
     b = partitions.of("ns-b", "kv")
     assert (b.min_pages, partitions.most_pages(a)) == (2, 8)
     a.leave()
-    partitions.register(tenant("b", 0.6), lambda: False)  # forgets a
+    partitions.register(tenant("b", 0.6))  # forgets a
     assert (b.min_pages, partitions.most_pages(partitions.of("ns-a", "kv"))) == (6, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 
 import pytest
@@ -29,15 +30,13 @@ class Cache:
     def __init__(self, pages: int = 32) -> None:
         self.pool = PagePool(pages)
         self.offered: dict[PrefixNode, None] = {}
-        self.tree = PrefixTree(
-            self.pool, SIZE, self._offer, self._withdraw, lambda seconds: 0.5**seconds
-        )
+        self.tree = PrefixTree(self.pool, SIZE, self)
 
-    def _offer(self, node: PrefixNode) -> None:
+    def offer(self, node: PrefixNode) -> None:
         node.ticket = 1
         self.offered[node] = None
 
-    def _withdraw(self, node: PrefixNode) -> None:
+    def withdraw(self, node: PrefixNode) -> None:
         node.ticket = 0
         del self.offered[node]
 
@@ -172,7 +171,7 @@ def test_pinning_counts_as_a_use_that_fades() -> None:
     cache.tree.unpin(node, 0.0)
     assert cache.pool.kind(node.pages[0]) == CACHED_KV
     cache.tree.pin(node, 1.0)
-    assert node.heat == pytest.approx(1.5)
+    assert node.heat == pytest.approx(1 + math.exp(-1 / 60))
     assert node.last_used_s == 1.0
     assert cache.pool.kind(node.pages[0]) == LIVE_KV
     assert not cache.offered

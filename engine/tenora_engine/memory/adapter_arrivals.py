@@ -4,12 +4,14 @@ for them, others decide."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
+from tenora_engine.memory.allocator import PageAllocator
 from tenora_engine.memory.page_copier import PageCopier, PageCopy
+from tenora_engine.request import Tenant
 
 AT_ONCE_BYTES = 16 * 1024**2
 """What is no larger is copied within a step, which takes 2.5 ms on a CPU (6 GB/s) and 0.3 ms of a
@@ -33,37 +35,32 @@ class Arrival:
 
 
 class AdapterArrivals:
-    """Copies in flight, at most MAX_ARRIVALS, each of an adapter that a waiting sequence needs.
-
-    `gone(adapter)` gives back the pages and the slot of one that is cancelled.
-    """
+    """Copies in flight, at most MAX_ARRIVALS, each of an adapter that a waiting sequence needs."""
 
     def __init__(
         self,
         cache: AdapterCache,
+        allocator: PageAllocator,
         copier: PageCopier,
         at_once_bytes: float,
-        gone: Callable[[ResidentAdapter], None],
     ) -> None:
         self.copier = copier
         self._cache = cache
+        self._allocator = allocator
         self._at_once_bytes = at_once_bytes
-        self._gone = gone
-        self._flights: dict[PageCopy, Arrival] = {}
+        self.in_flight: dict[PageCopy, Arrival] = {}
         self._started = 0
         self._cancelled = 0
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self.in_flight)
 
     def __iter__(self) -> Iterator[Arrival]:
-        yield from self._flights.values()
+        """Those that began first come first."""
+        yield from self.in_flight.values()
 
     def counters(self) -> dict[str, float]:
         return {"adapter_copies": self._started, "adapter_copies_cancelled": self._cancelled}
-
-    def is_coming(self, key: Key) -> bool:
-        return any(_key(arrival) == key for arrival in self)
 
     def takes_steps(self, packed: PackedAdapter) -> bool:
         """Whether it is too large to be copied within a step."""
@@ -73,53 +70,47 @@ class AdapterArrivals:
         own = sum(arrival.tenant_key == tenant_key for arrival in self)
         return own >= MAX_TENANT_ARRIVALS or len(self) >= MAX_ARRIVALS
 
-    def start(self, adapter: ResidentAdapter, packed: PackedAdapter, tenant_key: str) -> None:
-        """Copy into the pages that are reserved for it."""
+    def start(
+        self, packed: PackedAdapter, tenant: Tenant, load_ms: float, now_s: float
+    ) -> ResidentAdapter:
+        """Reserve room for an adapter, which there must be, and begin to copy it there."""
+        adapter = self._allocator.reserve(packed, tenant.namespace, load_ms, now_s)
         copy = PageCopy(packed.pages, range(packed.num_pages), adapter.pages)
-        self._flights[copy] = Arrival(adapter, packed, tenant_key, copy)
+        self.in_flight[copy] = Arrival(adapter, packed, tenant.key, copy)
         self._started += 1
         self.copier.start(copy)
+        return adapter
 
     def take_completed(self) -> list[tuple[str, bool]]:
         """Make resident what is there. Returns what has ended, as (digest, whether it is)."""
         ended: list[tuple[str, bool]] = []
-        if not self._flights:
+        if not self.in_flight:
             return ended
         for copy in self.copier.take_completed():
-            arrival = self._flights.get(copy)
+            arrival = self.in_flight.get(copy)
             if arrival is None:
                 continue
             ended.append((arrival.adapter.digest, not copy.failed))
             if copy.failed:
-                self._cancel(arrival)
+                self.cancel(arrival)
                 continue
-            del self._flights[copy]
+            del self.in_flight[copy]
             arrival.adapter.load_ms += copy.seconds * 1000
             self._cache.complete(arrival.adapter, arrival.packed)
         return ended
 
     def cancel_unwanted(self, key: Key) -> None:
         """A sequence that needed the adapter waits no more: perhaps nobody does."""
-        if self._flights and not self._cache.is_wanted(key[1], key[0]):
-            self.cancel_last(lambda arrival: _key(arrival) == key)
+        if self._cache.is_wanted(key[1], key[0]):
+            return
+        for arrival in self.in_flight.values():
+            if (arrival.adapter.scope, arrival.adapter.digest) == key:
+                self.cancel(arrival)
+                return
 
-    def cancel_last(self, could: Callable[[Arrival], bool]) -> bool:
-        """Cancel, of those that `could` be, the one that began last; its pages are free then.
-        Returns whether there was one."""
-        last = next(
-            (arrival for arrival in reversed(self._flights.values()) if could(arrival)), None
-        )
-        if last is None:
-            return False
-        self._cancel(last)
-        return True
-
-    def _cancel(self, arrival: Arrival) -> None:
-        del self._flights[arrival.copy]
+    def cancel(self, arrival: Arrival) -> None:
+        """Its pages and its slot are free then."""
+        del self.in_flight[arrival.copy]
         self.copier.cancel(arrival.copy)
         self._cancelled += 1
-        self._gone(arrival.adapter)
-
-
-def _key(arrival: Arrival) -> Key:
-    return arrival.adapter.scope, arrival.adapter.digest
+        self._allocator.abandon(arrival.adapter)

@@ -3,7 +3,7 @@ and the AdapterTable between steps; it knows neither the loader nor the queue.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,8 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.events import AdapterResidency
 from tenora_engine.memory.arena import Arena
+from tenora_engine.memory.costs import fade
+from tenora_engine.memory.eviction_queue import Candidates
 from tenora_engine.memory.pool import IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
 from tenora_kernels.segments import AdapterTable, common_alignment
@@ -37,6 +39,7 @@ class ResidentAdapter:
     visits: int = 1
     references: int = 0
     pinned: bool = False  # never given up for want of room
+    wanted: bool = False  # a waiting sequence needs it
     unpaid_bytes: int = 0  # whoever starts on it first is charged for its load
     ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
 
@@ -72,7 +75,7 @@ Key = tuple[str, str]
 
 class AdapterCache:
     """Residents by scope and digest. Whoever takes the last reference away makes an adapter
-    evictable: `offer` and `withdraw` tell the evictor.
+    evictable: `candidates` is told.
 
     `wanted` counts the waiting sequences that need an adapter; a wanted adapter is
     evicted last and is not forgotten before they have run.
@@ -83,18 +86,14 @@ class AdapterCache:
         config: ResolvedConfig,
         arena: Arena,
         pool: PagePool,
-        offer: Callable[[ResidentAdapter], None],
-        withdraw: Callable[[ResidentAdapter], None],
-        fade: Callable[[float], float],
+        candidates: Candidates[ResidentAdapter],
     ) -> None:
         self.table = allocate_table(config)
         self.occupancy = TierOccupancy()
         self._page_bytes = config.page_bytes
         self._pages = arena.adapters
         self._pool = pool
-        self._offer = offer
-        self._withdraw = withdraw
-        self._fade = fade
+        self._candidates = candidates
         self._residents: dict[Key, ResidentAdapter] = {}
         self._arriving: dict[Key, ResidentAdapter] = {}  # pages and slot reserved, not there yet
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
@@ -122,6 +121,9 @@ class AdapterCache:
     def arriving(self) -> Iterator[ResidentAdapter]:
         yield from self._arriving.values()
 
+    def is_arriving(self, key: Key) -> bool:
+        return key in self._arriving
+
     def copies(self, digest: str) -> list[ResidentAdapter]:
         """An adapter in all scopes."""
         return [item for item in self._residents.values() if item.digest == digest]
@@ -142,7 +144,7 @@ class AdapterCache:
         count = self._wanted.get(key, 0)
         self._wanted[key] = count + 1
         if not count:
-            self._value_again(key)
+            self._mark_wanted(key, True)
 
     def unwant(self, digest: str, scope: str = "") -> None:
         key = (scope, digest)
@@ -150,7 +152,7 @@ class AdapterCache:
         if count:
             self._wanted[key] = count
         else:
-            self._value_again(key)
+            self._mark_wanted(key, False)
 
     def install(
         self,
@@ -193,6 +195,7 @@ class AdapterCache:
             now_s,
             namespace,
             scope,
+            wanted=(scope, packed.digest) in self._wanted,
             unpaid_bytes=packed.pages.nbytes,
         )
         self._arriving[scope, packed.digest] = arriving
@@ -205,7 +208,7 @@ class AdapterCache:
         self._residents[key] = self._arriving.pop(key)
         self.occupancy.hold(key, arriving.digest, len(arriving.pages) * self._page_bytes)
         self._evictable_pages += len(arriving.pages)
-        self._offer(arriving)
+        self._candidates.offer(arriving)
 
     def abandon(self, arriving: ResidentAdapter) -> None:
         """Give back the pages and the slot of one that does not come after all."""
@@ -226,7 +229,7 @@ class AdapterCache:
     def acquire(self, resident: ResidentAdapter, now_s: float, tenant_key: str) -> None:
         """A running sequence uses the slot from now on; it cannot be evicted."""
         self.occupancy.use((resident.scope, resident.digest), tenant_key)
-        resident.heat = 1.0 + resident.heat * self._fade(now_s - resident.last_used_s)
+        resident.heat = 1.0 + resident.heat * fade(now_s - resident.last_used_s)
         resident.last_used_s = now_s
         resident.visits += 1
         if resident.is_idle:
@@ -293,19 +296,22 @@ class AdapterCache:
         if any(key not in self._wanted or key in self._residents for key in self._arriving):
             raise IntegrityError("an adapter is being copied that nobody waits for")
 
-    def _value_again(self, key: Key) -> None:
-        resident = self._residents.get(key)
-        if resident is not None and resident.is_idle:
-            self._offer(resident)
+    def _mark_wanted(self, key: Key, wanted: bool) -> None:
+        item = self._residents.get(key) or self._arriving.get(key)
+        if item is None:
+            return
+        item.wanted = wanted
+        if key in self._residents and item.is_idle:
+            self._candidates.offer(item)
 
     def _yield(self, resident: ResidentAdapter) -> None:
         """It may be given up from now on."""
         self._evictable_pages += len(resident.pages)
-        self._offer(resident)
+        self._candidates.offer(resident)
 
     def _withhold(self, resident: ResidentAdapter) -> None:
         self._evictable_pages -= len(resident.pages)
-        self._withdraw(resident)
+        self._candidates.withdraw(resident)
 
     def _write_slot(
         self,

@@ -1,9 +1,10 @@
-"""EvictionQueue: candidates for eviction in the order of their values."""
+"""EvictionQueue: candidates for eviction in the order of their values; and what a cache tells of
+its candidates."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 
@@ -13,7 +14,27 @@ class Evictable(Protocol):
     ticket: int
 
 
+class Paged(Evictable, Protocol):
+    """It has pages, all of them in one partition."""
+
+    @property
+    def pages(self) -> Sequence[int]: ...
+
+
 ItemT = TypeVar("ItemT", bound=Evictable)
+ItemT_contra = TypeVar("ItemT_contra", bound=Evictable, contravariant=True)
+
+
+class Candidates(Protocol[ItemT_contra]):
+    """What a cache tells of what could be given up of it."""
+
+    def offer(self, item: ItemT_contra) -> None:
+        """It could be given up from now on, or is to be valued anew."""
+        ...
+
+    def withdraw(self, item: ItemT_contra) -> None:
+        """It is needed, or gone."""
+        ...
 
 
 class EvictionQueue(Generic[ItemT]):

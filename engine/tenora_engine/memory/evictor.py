@@ -1,14 +1,16 @@
 """Evictor: the candidates for eviction in their partitions, valued by the policy, and which of them
-goes next. What evicting one means, its owner knows."""
+goes next. Trees and caches tell it what could be given up; what that means, they know."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
-from tenora_engine.memory.costs import AdapterDemand
+from tenora_engine.memory.costs import AdapterDemand, CostModel
+from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.partitions import Partition, Partitions
 from tenora_engine.memory.policies import Candidate, EvictionPolicy, Kind, MemoryState
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, LIVE_KV, IntegrityError, PagePool
@@ -21,14 +23,16 @@ KEPT_SHARE = 0.25
 
 
 class Evictor:
-    """`describe` makes a candidate of an item; the clock gives seconds."""
+    """The `Candidates` of the prefix tree and of the adapter cache. What it takes to have one again
+    `costs` says, and for KV `host`. The clock gives seconds."""
 
     def __init__(
         self,
         config: ResolvedConfig,
         policy: EvictionPolicy,
         pool: PagePool,
-        describe: Callable[[Item], Candidate],
+        costs: CostModel,
+        host: HostKV,
         clock: Callable[[], float],
     ) -> None:
         strict = config.engine.strict_isolation
@@ -37,7 +41,8 @@ class Evictor:
         self._page_bytes = config.page_bytes
         self._policy = policy
         self._pool = pool
-        self._describe = describe
+        self._costs = costs
+        self._host = host
         self._clock = clock
         self._leaves: Counter[Key] = Counter()  # KV candidates by their adapter
         self._num_adapters = 0
@@ -57,16 +62,9 @@ class Evictor:
         """Under which an adapter of the namespace is kept: see `adapter_cache.Key`."""
         return "" if self.partitions.adapters_are_shared else namespace
 
-    def partition(self, item: Item) -> Partition[Item]:
-        page = item.pages[0]
-        account = self._pool.account(page)
-        if not isinstance(account, Partition):
-            raise IntegrityError(f"page {page} belongs to no partition")
-        return account
-
     def offer(self, item: Item) -> None:
         """It could be given up from now on, or is to be valued anew."""
-        partition = self.partition(item)
+        partition = self.partitions.holding(item)
         if not item.ticket:
             if isinstance(item, ResidentAdapter):
                 self._count_idle(partition, len(item.pages))
@@ -78,8 +76,8 @@ class Evictor:
         """It is needed, or gone."""
         if not item.ticket:
             return
-        partition = self.partition(item)
-        partition.queues[_kind(item)].withdraw(item)
+        partition = self.partitions.holding(item)
+        partition.queues[kind_of(item)].withdraw(item)
         self.partitions.note_candidates(partition)
         if isinstance(item, ResidentAdapter):
             self._count_idle(partition, -len(item.pages))
@@ -88,7 +86,7 @@ class Evictor:
 
     def adapter_came(self, resident: ResidentAdapter) -> None:
         """It is on the device from now on."""
-        partition = self.partition(resident)
+        partition = self.partitions.holding(resident)
         partition.adapters += 1
         partition.adapter_pages += len(resident.pages)
         self._num_adapters += 1
@@ -99,22 +97,20 @@ class Evictor:
         partition.adapter_pages -= len(resident.pages)
         self._num_adapters -= 1
 
-    def bears_kv(self, resident: ResidentAdapter) -> bool:
-        """Whether an idle adapter has cached KV."""
-        return (resident.scope, resident.digest) in self._leaves
-
     def victims(
         self,
         partition: Partition[Item],
         count: int,
         demand: Kind,
-        is_spared: Callable[[Item], bool] = lambda item: False,
+        kept: Collection[Item] = (),
+        spares_wanted: bool = False,
     ) -> Iterator[tuple[Item, int]]:
         """What to give up, and of a run of KV blocks how many at most, one after another, until
         `count` pages of `partition` can be allocated; the caller evicts each before it asks for the
         next. The blocks of a run were used alike, and each costs less to compute again than the one
         after it, so they go together, from the run's end. O(what has changed since the last call),
-        and for each victim the logarithm of the partitions. Ends where the next one is spared.
+        and for each victim the logarithm of the partitions. Ends where the next one is `kept`, or
+        where it `spares_wanted` and the next one is wanted by a waiting sequence.
         Raises IntegrityError when there is nothing."""
         ranks: list[list[Kind]] = []
         while self.partitions.lacking(partition, count):
@@ -122,9 +118,9 @@ class Evictor:
                 self.revalue(self.partitions.sources(partition, count) or self.partitions)
                 ranks = self.ranks(demand, self.state(partition))
             item = self._next(partition, count, ranks)
-            if is_spared(item):
+            if item in kept or (spares_wanted and item.wanted):
                 return
-            yield item, self.partitions.most_from(self.partition(item), partition, count)
+            yield item, self.partitions.most_from(self.partitions.holding(item), partition, count)
             if isinstance(item, ResidentAdapter):
                 ranks = []
 
@@ -151,14 +147,52 @@ class Evictor:
 
     def least(self, residents: Iterable[ResidentAdapter]) -> ResidentAdapter:
         """Of idle adapters the one to give up for its slot."""
-        return min(residents, key=lambda item: self._value(self.partition(item), item))
+        return min(residents, key=lambda item: self._value(self.partitions.holding(item), item))
+
+    def describe(self, item: Item, without: int = 0) -> Candidate:
+        """What the policy is told of it. A run of KV blocks is what its last is, which goes first;
+        `without`: so many of them are taken to be gone."""
+        if isinstance(item, PrefixNode):
+            return self._describe_kv(item, without)
+        num_bytes = len(item.pages) * self._page_bytes
+        return Candidate(
+            kind="adapter",
+            namespace=item.namespace,
+            num_bytes=num_bytes,
+            last_used_s=item.last_used_s,
+            heat=item.heat,
+            visits=item.visits,
+            fetch_s=self._costs.adapter_again_s(num_bytes),
+            weight=item.weight,
+            bears_kv=(item.scope, item.digest) in self._leaves,
+            wanted=item.wanted,
+        )
+
+    def _describe_kv(self, node: PrefixNode, without: int) -> Candidate:
+        root, fetch_s = node.root, math.inf
+        if self._host.total:  # what does not lie there yet must be written first
+            copies = 1 if self._host.holds(node, without) else 2
+            fetch_s = self._costs.fetch_s(self._page_bytes) * copies
+        return Candidate(
+            kind="kv",
+            namespace=root.namespace,
+            num_bytes=self._page_bytes,
+            last_used_s=node.last_used_s,
+            heat=node.heat,
+            visits=node.visits,
+            fetch_s=fetch_s,
+            recompute_s=self._costs.block_s(node.end - 1 - without),
+            weight=root.weight,
+            returns=node.returns,
+            wanted=node.wanted > 0,
+        )
 
     def _enqueue(self, partition: Partition[Item], item: Item) -> None:
-        partition.queues[_kind(item)].offer(item, self._value(partition, item))
+        partition.queues[kind_of(item)].offer(item, self._value(partition, item))
         self.partitions.note_candidates(partition)
 
     def _value(self, partition: Partition[Item], item: Item) -> float:
-        candidate = self._describe(item)
+        candidate = self.describe(item)
         partition.most_visits = max(partition.most_visits, candidate.visits)
         partition.most_bytes = max(partition.most_bytes, candidate.num_bytes)
         return self.value(candidate, self.state(partition))
@@ -236,5 +270,5 @@ def _by_value(head: tuple[float, Item]) -> float:
     return head[0]
 
 
-def _kind(item: Item) -> Kind:
+def kind_of(item: Item) -> Kind:
     return "kv" if isinstance(item, PrefixNode) else "adapter"

@@ -6,12 +6,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from tenora_engine.memory.evictor import Evictor, Item
+from tenora_engine.memory.evictor import Evictor, Item, kind_of
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import Candidate, Kind
 from tenora_engine.memory.pool import PagePool
@@ -21,21 +21,17 @@ from tenora_engine.pages import Departure, TakenBy
 DEPARTURES_MAX = 20
 KINDS: tuple[Kind, ...] = ("kv", "adapter")
 
-Describe = Callable[[Item, int], Candidate]
-"""A candidate of an item of which so many pages are taken to be gone."""
-
 
 def forecast(
     evictor: Evictor,
     pool: PagePool,
-    describe: Describe,
     partition: Partition[Item],
     most: int = DEPARTURES_MAX,
 ) -> list[Departure]:
     """What would go, in this order, if `partition` asked for one page of KV after another once no
     page is free: at most so many runs of KV or adapters. O(partitions + most * log(candidates))."""
     evictor.revalue(evictor.partitions.sources(partition, 1) or evictor.partitions)
-    course = _Course(evictor, pool, describe, partition)
+    course = _Course(evictor, pool, partition)
     departures: list[Departure] = []
     for going in itertools.islice(course.run(), most):
         departures.append(going)
@@ -52,12 +48,9 @@ class _Held:
 
 
 class _Course:
-    def __init__(
-        self, evictor: Evictor, pool: PagePool, describe: Describe, partition: Partition[Item]
-    ) -> None:
+    def __init__(self, evictor: Evictor, pool: PagePool, partition: Partition[Item]) -> None:
         self._evictor = evictor
         self._partitions = evictor.partitions
-        self._describe = describe
         self._own = partition
         self._gone_adapters = 0
         self._held: dict[Partition[Item], _Held] = {}
@@ -87,8 +80,8 @@ class _Course:
             if found is None:
                 return
             item, source = found
-            value, _ = self._line(source, _kind(item)).take()
-            candidate = self._describe(item, self._taken_of(item))
+            value, _ = self._line(source, kind_of(item)).take()
+            candidate = self._evictor.describe(item, self._taken_of(item))
             by = self._rule(sources, source)
             pages = self._give_up(item, source, self._bound(sources, source))
             yield _departure(item, pages, candidate, value, by)
@@ -253,11 +246,11 @@ class _Course:
         elif (parent := node.parent) is not None and not parent.references:
             self._lost_children[parent] = self._lost_children.get(parent, 0) + 1
             if self._lost_children[parent] == len(parent.children):
-                self._add(parent, self._evictor.partition(parent))
+                self._add(parent, self._partitions.holding(parent))
         return list(left[len(left) - count :])[::-1]
 
     def _add(self, node: PrefixNode, partition: Partition[Item]) -> None:
-        candidate = self._describe(node, self._taken.get(node, 0))
+        candidate = self._evictor.describe(node, self._taken.get(node, 0))
         state = self._evictor.state(partition)
         state = msgspec.structs.replace(
             state,
@@ -295,10 +288,6 @@ class _Line:
 
     def add(self, value: float, item: Item) -> None:
         heapq.heappush(self._added, (value, next(self._numbers), item))
-
-
-def _kind(item: Item) -> Kind:
-    return "kv" if isinstance(item, PrefixNode) else "adapter"
 
 
 def _by_value(head: tuple[float, Item, Partition[Item]]) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,12 +15,10 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.arena import allocate_pinned
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.eviction_queue import EvictionQueue
+from tenora_engine.memory.page_copier import PageCopy
 from tenora_engine.memory.policies import Candidate, EvictionPolicy, MemoryState
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, num_blocks
-
-if TYPE_CHECKING:
-    from tenora_engine.memory.kv_fetches import KVFetch
 
 
 class HostBlock:
@@ -46,6 +44,20 @@ class HostBlock:
         self.last_used_s = 0.0
         self.fetch: KVFetch | None = None  # by which it is being copied to the device
         self.ticket = 0  # its place among the candidates for eviction; 0 = none
+
+
+@dataclass(eq=False)
+class KVFetch:
+    """`blocks` of the host on their way to `pages`: those of the path of `root` along `encoded`
+    from the `start`-th on."""
+
+    root: PrefixRoot
+    encoded: bytes
+    start: int
+    blocks: list[HostBlock]
+    pages: list[int]
+    tenant_key: str
+    copy: PageCopy
 
 
 class HostKV:

@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_cache import AdapterCache, ResidentAdapter
+from tenora_engine.memory.allocator import Pinning
 from tenora_engine.memory.evictor import Evictor
-from tenora_engine.memory.forecast import Describe, forecast
-from tenora_engine.memory.kv_fetches import KVFetch
-from tenora_engine.memory.pinning import Pinning
+from tenora_engine.memory.forecast import forecast
+from tenora_engine.memory.host_kv import KVFetch
+from tenora_engine.memory.kv_fetches import KVFetches
 from tenora_engine.memory.pool import ADAPTER, CACHED_KV, FREE, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.memory.prefix import PrefixNode, PrefixTree, num_blocks, pages_to, path, walk
 from tenora_engine.pages import ArenaAdapter, Departure, PageOwner, PartitionPages
@@ -124,7 +125,6 @@ def take_view(
     tree: PrefixTree,
     adapters: AdapterCache,
     evictor: Evictor,
-    describe: Describe,
     pinning: Pinning,
     namespace: str,
 ) -> PageView:
@@ -140,7 +140,7 @@ def take_view(
             *((_adapter(each, True), each.pages) for each in adapters.arriving()),
         ],
         partitions=_partitions(evictor),
-        departures=forecast(evictor, pool, describe, evictor.partitions.of(namespace, "kv")),
+        departures=forecast(evictor, pool, evictor.partitions.of(namespace, "kv")),
         pinned_pages=pinning.pinned_pages,
         pinnable_pages=pinning.pinnable_pages(namespace),
     )
@@ -179,7 +179,7 @@ def check_ownership(
     pool: PagePool,
     tree: PrefixTree,
     adapters: AdapterCache,
-    fetches: Iterable[KVFetch],
+    fetches: KVFetches,
     running: Collection[Sequence],
 ) -> None:
     """Raises IntegrityError when a page has two owners, none, or the wrong kind, or when a count
@@ -257,11 +257,12 @@ def _claim_sequences(pool: PagePool, owners: dict[int, str], running: Collection
             _claim(pool, owners, page, LIVE_KV, name)
 
 
-def _claim_fetches(pool: PagePool, owners: dict[int, str], fetches: Iterable[KVFetch]) -> None:
+def _claim_fetches(pool: PagePool, owners: dict[int, str], fetches: KVFetches) -> None:
     for fetch in fetches:
         for page in fetch.pages:
             _claim(pool, owners, page, LIVE_KV, f"fetch for {fetch.root.namespace}")
-        if not fetch.waiters or any(sequence.fetch is not fetch for sequence in fetch.waiters):
+        waiters = fetches.waiters(fetch)
+        if not waiters or any(sequence.fetch is not fetch for sequence in waiters):
             raise IntegrityError("a fetch is under way for nobody")
         if any(block.fetch is not fetch for block in fetch.blocks):
             raise IntegrityError("a block under way could be evicted from the host")

@@ -5,26 +5,21 @@ whose turn it is, others decide."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Set
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.allocator import PageAllocator
 from tenora_engine.memory.costs import CostModel, fade
-from tenora_engine.memory.host_kv import HostBlock, HostKV
+from tenora_engine.memory.host_kv import HostBlock, HostKV, KVFetch
 from tenora_engine.memory.page_copier import PageCopier, PageCopy
-from tenora_engine.memory.pool import PagePool
 from tenora_engine.memory.prefix import (
     TOKEN_BYTES,
     PrefixNode,
-    PrefixRoot,
     PrefixTree,
     num_blocks,
 )
-
-if TYPE_CHECKING:
-    from tenora_engine.sequence import Sequence
+from tenora_engine.sequence import Sequence
 
 MAX_FETCHES = 8
 """In flight at one time."""
@@ -38,65 +33,42 @@ AHEAD_FRACTION = 4
 _TRIES = 3  # fetches for one sequence, come or cancelled, before what is missing is computed
 
 
-@dataclass(eq=False)
-class KVFetch:
-    """`blocks` of the host on their way to `pages`: those of the path of `root` along `encoded`
-    from the `start`-th on."""
-
-    root: PrefixRoot
-    encoded: bytes
-    start: int
-    blocks: list[HostBlock]
-    pages: list[int]
-    tenant_key: str
-    copy: PageCopy
-    waiters: dict[Sequence, None] = field(default_factory=dict)
-
-
 class KVFetches:
-    """Fetches in flight, at most MAX_FETCHES; a waiting sequence waits for at most one.
-
-    `match` gives the end of what a sequence finds in the tree; `allocate(sequence, count, end,
-    ahead)` at most `count` pages for it, none of them at the cost of that path or, `ahead` of its
-    turn, of what any waiting sequence needs.
-    """
+    """Fetches in flight, at most MAX_FETCHES; a waiting sequence waits for at most one."""
 
     def __init__(
         self,
         config: ResolvedConfig,
+        allocator: PageAllocator,
+        tree: PrefixTree,
         host: HostKV,
         copier: PageCopier,
-        tree: PrefixTree,
-        pool: PagePool,
         costs: CostModel,
         clock: Callable[[], float],
-        match: Callable[[Sequence], PrefixNode | None],
-        allocate: Callable[[Sequence, int, PrefixNode | None, bool], list[int]],
     ) -> None:
         self.copier = copier
         self._host = host
         self._tree = tree
-        self._pool = pool
+        self._allocator = allocator
         self._costs = costs
         self._clock = clock
-        self._match = match
-        self._allocate = allocate
         self._block_bytes = config.engine.block_tokens * TOKEN_BYTES
         self._page_bytes = config.page_bytes
         self._max_ahead = config.num_pages // AHEAD_FRACTION
-        self._flights: dict[PageCopy, KVFetch] = {}
+        self.in_flight: dict[PageCopy, KVFetch] = {}
+        self.num_ended = 0  # that have come or were cancelled
+        self._waiters: dict[KVFetch, dict[Sequence, None]] = {}
         self._started = self._cancelled = self._pages_fetched = 0
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self.in_flight)
 
     def __iter__(self) -> Iterator[KVFetch]:
-        yield from self._flights.values()
+        yield from self.in_flight.values()
 
-    @property
-    def num_ended(self) -> int:
-        """Fetches that have come or were cancelled."""
-        return self._started - len(self._flights)
+    def waiters(self, fetch: KVFetch) -> Collection[Sequence]:
+        """The sequences that wait for one in flight, at least one."""
+        return self._waiters[fetch]
 
     def counters(self) -> dict[str, float]:
         """Of the KV on the host: its bytes now, and the pages and fetches that came and went."""
@@ -146,16 +118,15 @@ class KVFetches:
 
     def take_completed(self) -> None:
         """Hand what has come to the prefix tree."""
-        if not self._flights:
+        if not self.in_flight:
             return
         for copy in self.copier.take_completed():
-            fetch = self._flights.get(copy)
+            fetch = self.in_flight.get(copy)
             if fetch is None:
                 continue
             if copy.failed:
                 self._cancel(fetch)
                 continue
-            del self._flights[copy]
             self._costs.observe_fetch(len(fetch.pages) * self._page_bytes, copy.seconds)
             self._land(fetch)
 
@@ -166,17 +137,30 @@ class KVFetches:
         if fetch is None:
             return
         sequence.fetch = None
-        del fetch.waiters[sequence]
-        if not fetch.waiters:
+        waiters = self._waiters[fetch]
+        del waiters[sequence]
+        if not waiters:
             self._cancel(fetch)
 
-    def cancel(self, should: Callable[[KVFetch], bool] = lambda fetch: True) -> bool:
-        """Cancel some of those in flight, at once; their pages are free then. Returns whether
-        there were any."""
-        doomed = [fetch for fetch in self._flights.values() if should(fetch)]
+    def cancel(self) -> bool:
+        """Cancel those in flight, at once; their pages are free then. Returns whether there were
+        any."""
+        doomed = list(self)
         for fetch in doomed:
             self._cancel(fetch)
         return bool(doomed)
+
+    def cancel_others(self, sequences: Set[Sequence]) -> None:
+        """Cancel those that none of the sequences waits for."""
+        for fetch in list(self):
+            if sequences.isdisjoint(self._waiters[fetch]):
+                self._cancel(fetch)
+
+    def purge(self, namespace: str, digest: str) -> None:
+        """Cancel those of one (namespace, digest)."""
+        for fetch in list(self):
+            if (fetch.root.namespace, fetch.root.digest) == (namespace, digest):
+                self._cancel(fetch)
 
     def _find(self, sequence: Sequence) -> tuple[PrefixNode | None, list[HostBlock]]:
         """Where that ends which the device has of its prefix, and what the host has from there on:
@@ -184,14 +168,14 @@ class KVFetches:
         root = sequence.prefix_root
         if root is None or sequence.num_fetches >= _TRIES:
             return None, []
-        end = self._match(sequence)
+        end = self._tree.match(root, sequence.encoded)
         blocks = self._host.match(root, end, sequence.encoded)
         under_way = (number for number, block in enumerate(blocks) if number and block.fetch)
         return end, blocks[: next(under_way, len(blocks))]
 
     def _join(self, sequence: Sequence, fetch: KVFetch) -> None:
         sequence.fetch = fetch
-        fetch.waiters[sequence] = None
+        self._waiters.setdefault(fetch, {})[sequence] = None
 
     def _pays(self, start: int, count: int, least_s: float) -> bool:
         return max(self._fetch_s(count), least_s) < self._costs.blocks_s(start, count)
@@ -201,11 +185,11 @@ class KVFetches:
         return self._costs.fetch_s((self._pages_in_flight() + count) * self._page_bytes)
 
     def _is_full(self, tenant_key: str) -> bool:
-        own = sum(fetch.tenant_key == tenant_key for fetch in self._flights.values())
-        return own >= MAX_TENANT_FETCHES or len(self._flights) >= MAX_FETCHES
+        own = sum(fetch.tenant_key == tenant_key for fetch in self.in_flight.values())
+        return own >= MAX_TENANT_FETCHES or len(self.in_flight) >= MAX_FETCHES
 
     def _pages_in_flight(self) -> int:
-        return sum(len(fetch.pages) for fetch in self._flights.values())
+        return sum(len(fetch.pages) for fetch in self.in_flight.values())
 
     def _start(
         self,
@@ -220,7 +204,9 @@ class KVFetches:
         copy = PageCopy(self._host.pages, [], [])
         fetch = KVFetch(root, b"", num_blocks(end), blocks, [], tenant_key, copy)
         self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
-        fetch.pages = self._allocate(sequence, len(blocks), end, ahead)
+        fetch.pages = self._allocator.allocate_at_most(
+            len(blocks), root.namespace, root.number, end, spares_wanted=ahead
+        )
         fetch.blocks = blocks[: len(fetch.pages)]
         self._host.unpin(blocks[len(fetch.pages) :])
         if not fetch.pages:
@@ -229,7 +215,7 @@ class KVFetches:
         fetch.encoded = sequence.encoded[: size + TOKEN_BYTES]  # `match` leaves a token
         sources = [block.page for block in fetch.blocks]
         fetch.copy = PageCopy(self._host.pages, sources, fetch.pages)
-        self._flights[fetch.copy] = fetch
+        self.in_flight[fetch.copy] = fetch
         self._join(sequence, fetch)
         self._started += 1
         self.copier.start(fetch.copy)
@@ -242,7 +228,7 @@ class KVFetches:
         end = self._tree.match(fetch.root, fetch.encoded)
         there = num_blocks(end) - fetch.start
         come = there if there >= 0 else size
-        self._pool.release(fetch.pages[:come])
+        self._allocator.release(fetch.pages[:come])
         pages = iter(fetch.pages[come:])
         for _, alike in groupby(fetch.blocks[come:], _use):
             blocks = list(alike)
@@ -255,26 +241,30 @@ class KVFetches:
             self._tree.unpin(end, now_s, last)
         self._host.unpin(fetch.blocks)
         self._pages_fetched += size - come
-        next(iter(fetch.waiters)).unpaid_pages += len(fetch.pages)  # one pays for all who share it
-        for sequence in fetch.waiters:
-            sequence.fetch = None
-            sequence.num_fetches += 1
-            sequence.looked_ahead = False
+        waiters = self._end(fetch)
+        waiters[0].unpaid_pages += len(fetch.pages)  # one pays for all who share it
+        for sequence in waiters:
             self._tree.unwant(sequence.wanted_end)
-            sequence.wanted_end = self._match(sequence)
+            sequence.wanted_end = self._tree.match(fetch.root, sequence.encoded)
             self._tree.want(sequence.wanted_end)
 
-    def _cancel(self, fetch: KVFetch) -> None:
-        del self._flights[fetch.copy]
-        self.copier.cancel(fetch.copy)
-        self._pool.release(fetch.pages)
-        self._host.unpin(fetch.blocks)
-        for sequence in fetch.waiters:
+    def _end(self, fetch: KVFetch) -> list[Sequence]:
+        """It is not in flight any more; returns those which waited for it."""
+        del self.in_flight[fetch.copy]
+        self.num_ended += 1
+        waiters = list(self._waiters.pop(fetch))
+        for sequence in waiters:
             sequence.fetch = None
             sequence.num_fetches += 1
             sequence.looked_ahead = False
+        return waiters
+
+    def _cancel(self, fetch: KVFetch) -> None:
+        self.copier.cancel(fetch.copy)
+        self._allocator.release(fetch.pages)
+        self._host.unpin(fetch.blocks)
         self._cancelled += 1
-        if fetch.waiters and self.copier.on_complete is not None:
+        if self._end(fetch) and self.copier.on_complete is not None:
             self.copier.on_complete()
 
 

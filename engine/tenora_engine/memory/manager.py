@@ -1,22 +1,20 @@
-"""MemoryManager: gives pages to sequences and adapters, and takes back what is worth least. It ties
-pool, prefix tree, adapter cache and eviction policy together; it decides nothing about order."""
+"""MemoryManager: the memory as the scheduler sees it: room for sequences and their adapters, what
+is cached of them, what is on its way. It decides neither whose turn it is nor what is evicted."""
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES, MAX_ARRIVALS, AdapterArrivals
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
-from tenora_engine.memory.adapter_slots import AdapterSlots
-from tenora_engine.memory.appraiser import Appraiser
+from tenora_engine.memory.allocator import PageAllocator
 from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.competition import Competition
-from tenora_engine.memory.costs import CostModel, fade, slo_weight
+from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.host_kv import HostKV
 from tenora_engine.memory.inspection import (
@@ -29,9 +27,8 @@ from tenora_engine.memory.inspection import (
 from tenora_engine.memory.kv_fetches import KVFetches
 from tenora_engine.memory.page_copier import MakeCopier, PageCopier, ThreadPageCopier
 from tenora_engine.memory.partitions import Partition
-from tenora_engine.memory.pinning import Pinning
-from tenora_engine.memory.policies import EvictionPolicy, Kind, make_policy
-from tenora_engine.memory.pool import ADAPTER, LIVE_KV, IntegrityError, PagePool
+from tenora_engine.memory.policies import EvictionPolicy, make_policy
+from tenora_engine.memory.pool import IntegrityError, PagePool
 from tenora_engine.memory.prefix import (
     BASE,
     TOKEN_BYTES,
@@ -40,10 +37,7 @@ from tenora_engine.memory.prefix import (
     encode_tokens,
     num_blocks,
     pages_to,
-    path,
 )
-from tenora_engine.memory.room import can_admit
-from tenora_engine.memory.sparing import allocate_sparing
 from tenora_engine.pace import Pace
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
@@ -77,38 +71,25 @@ class MemoryManager:
         # What eviction goes by: in strict mode it never learns, so that no tenant's load shows in
         # what another's pages are worth.
         values = CostModel(config) if config.engine.strict_isolation else self.costs
-        self.pool = PagePool(config.num_pages)
         policy = policy or make_policy(config.engine.eviction_policy)
-        evictor = self._evictor = Evictor(
-            config, policy, self.pool, lambda item: self._appraiser.describe(item), clock
-        )
-        self.tree = PrefixTree(self.pool, self._block_tokens, evictor.offer, evictor.withdraw, fade)
-        self.adapters = AdapterCache(
-            config, arena, self.pool, evictor.offer, evictor.withdraw, fade
-        )
-        self.slots = AdapterSlots(self.adapters, evictor)
-        self.arrivals = AdapterArrivals(
-            self.adapters, copier(arena.adapters, MAX_ARRIVALS, pace), at_once_bytes, self._abandon
-        )
+        self.pool = PagePool(config.num_pages)
         self.host = HostKV(config, arena.pool, policy, self.costs, clock)
-        self._appraiser = Appraiser(config, values, self.adapters, self.host, evictor.bears_kv)
+        self._has_host_kv = self.host.total > 0
+        self._evictor = Evictor(config, policy, self.pool, values, self.host, clock)
+        self._partitions = self._evictor.partitions
+        self.tree = PrefixTree(self.pool, self._block_tokens, self._evictor)
+        self.adapters = AdapterCache(config, arena, self.pool, self._evictor)
+        self.allocator = PageAllocator(
+            self.pool, self._evictor, self.tree, self.adapters, self.host
+        )
+        self.pinning = self.allocator.pinning
+        adapter_copier = copier(arena.adapters, MAX_ARRIVALS, pace)
+        self.arrivals = AdapterArrivals(
+            self.adapters, self.allocator, adapter_copier, at_once_bytes
+        )
         self.fetches = KVFetches(
-            config,
-            self.host,
-            copier(arena.pool),
-            self.tree,
-            self.pool,
-            self.costs,
-            clock,
-            self._match,
-            self._allocate_for_fetch,
+            config, self.allocator, self.tree, self.host, copier(arena.pool), self.costs, clock
         )
-        self.pinning = Pinning(
-            evictor, self.adapters, self.slots, self.arrivals, clock, self._place
-        )
-        self._competition = Competition(evictor, self.adapters, self._block_tokens)
-        self.kv_evictions = 0
-        self.adapter_evictions = 0
 
     @property
     def copiers(self) -> tuple[PageCopier, PageCopier]:
@@ -118,19 +99,24 @@ class MemoryManager:
     def register(self, tenant: Tenant) -> None:
         """See to the tenant's share of the memory. Raises InvalidRequestError when strict isolation
         leaves it none."""
-        self._evictor.partitions.register(
-            tenant, lambda: any(root.namespace == tenant.namespace for root in self.tree.roots())
-        )
+        if self._partitions.is_to_leave_common(tenant) and any(
+            root.namespace == tenant.namespace for root in self.tree.roots()
+        ):
+            return  # once it has neither pages nor requests there
+        self._partitions.register(tenant)
 
     def most_kv_pages(self, tenant: Tenant) -> int:
         """What one sequence of the tenant can have when nothing else runs."""
-        partitions = self._evictor.partitions
-        return partitions.most_pages(partitions.of(tenant.namespace, "kv"))
+        return self._partitions.most_pages(self._partitions.of(tenant.namespace, "kv"))
+
+    def most_adapters(self, tenant: Tenant) -> int:
+        """Adapters that the tenant can have on the device."""
+        return self._partitions.of(tenant.namespace, "adapter").max_slots
 
     @property
     def is_partitioned(self) -> bool:
         """Whether one tenant may lack pages while another does not."""
-        return self._evictor.partitions.has_tenants
+        return self._partitions.has_tenants
 
     def resident(self, request: GenerationRequest) -> ResidentAdapter | None:
         """The request's adapter, if it is on the device for this tenant."""
@@ -140,7 +126,7 @@ class MemoryManager:
     def is_arriving(self, request: GenerationRequest) -> bool:
         """Whether the request's adapter is being copied to the device."""
         key = self._adapter_key(request)
-        return key is not None and self.arrivals.is_coming(key)
+        return key is not None and self.adapters.is_arriving(key)
 
     def blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)
@@ -148,13 +134,12 @@ class MemoryManager:
     def enter(self, sequence: Sequence) -> None:
         """A new sequence: it keeps its prefix root, purged or not, until `leave`."""
         request = sequence.request
-        namespace = request.tenant.namespace
         digest = BASE if request.adapter is None else request.adapter.digest
-        root = sequence.prefix_root = self.tree.enter(namespace, digest)
+        root = sequence.prefix_root = self.tree.enter(request.tenant.namespace, digest)
         root.weight = slo_weight(request.tenant)
         root.meter = sequence.meter
         needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
-        self._evictor.partitions.of(namespace, "kv").enter(needed)
+        self._own(sequence).enter(needed)
         self.wait(sequence)
 
     def wait(self, sequence: Sequence) -> None:
@@ -169,19 +154,20 @@ class MemoryManager:
 
     def stop_waiting(self, sequence: Sequence) -> None:
         """It runs, or has ended."""
-        self.fetches.leave(sequence)
+        if sequence.fetch is not None:
+            self.fetches.leave(sequence)
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.unwant(key[1], key[0])
-            self.arrivals.cancel_unwanted(key)
+            if self.arrivals.in_flight:
+                self.arrivals.cancel_unwanted(key)
         self.tree.unwant(sequence.wanted_end)
         sequence.wanted_end = None
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence has ended and holds no pages any more."""
         if sequence.prefix_root is not None:
-            namespace = sequence.request.tenant.namespace
-            self._evictor.partitions.of(namespace, "kv").leave()
+            self._own(sequence).leave()
             self.tree.leave(sequence.prefix_root)
             sequence.prefix_root = None
 
@@ -204,21 +190,19 @@ class MemoryManager:
         end = self._match(sequence)
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end)
         adapter_pages = 0 if packed is None else packed.num_pages
-        if not can_admit(self._evictor, sequence, end, resident, needed + reserve, adapter_pages):
+        if not self.allocator.can_have(namespace, end, resident, needed + reserve, adapter_pages):
             return False
         now_s = self._clock()
         self.tree.pin(end, now_s)
         if packed is not None:
-            own, scope = self._place(namespace, packed)
-            resident = self.adapters.install(packed, own, load_ms, now_s, namespace, scope)
-            self._evictor.adapter_came(resident)
+            resident = self.allocator.install(packed, namespace, load_ms, now_s)
         if resident is not None:
             self.adapters.acquire(resident, now_s, request.tenant.key)
             resident.weight = slo_weight(request.tenant)
             resident.meter = sequence.meter
             sequence.adapter_slot = resident.slot
         sequence.prefix_end = end
-        pages = self._allocate(needed, "kv", namespace, sequence.page_owner)
+        pages = self.allocator.allocate(needed, "kv", namespace, sequence.page_owner)
         self._count_running(sequence, 1)
         sequence.block_table = pages_to(end)
         sequence.block_table.extend(pages)
@@ -235,65 +219,120 @@ class MemoryManager:
         it (see `try_admit`)."""
         end = self._match(sequence)
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end) + reserve
-        if not can_admit(self._evictor, sequence, end, None, needed, packed.num_pages):
+        tenant = sequence.request.tenant
+        if not self.allocator.can_have(tenant.namespace, end, None, needed, packed.num_pages):
             return False
-        namespace = sequence.request.tenant.namespace
-        pages, scope = self._place(namespace, packed)
-        arriving = self.adapters.reserve(packed, pages, load_ms, self._clock(), namespace, scope)
-        self._evictor.adapter_came(arriving)
-        self.arrivals.start(arriving, packed, sequence.request.tenant.key)
+        self.arrivals.start(packed, tenant, load_ms, self._clock())
         return True
 
+    def try_install(self, tenant: Tenant, packed: PackedAdapter, load_ms: float) -> bool:
+        """See to it that an adapter, which nobody may have asked for, comes to the device: for the
+        operator, who has pinned it. False, and nothing changed, while there is no room."""
+        takes_steps = self.arrivals.takes_steps(packed)
+        if takes_steps and self.arrivals.is_full(tenant.key):
+            return False
+        partition = self._partitions.of(tenant.namespace, "adapter")
+        if packed.num_pages > self._partitions.available(partition, packed.num_pages, {}):
+            return False
+        if not self.allocator.can_have_slot(tenant.namespace):
+            return False
+        now_s = self._clock()
+        if takes_steps:
+            coming = self.arrivals.start(packed, tenant, load_ms, now_s)
+        else:
+            coming = self.allocator.install(packed, tenant.namespace, load_ms, now_s)
+        coming.unpaid_bytes = 0
+        return True
+
+    def can_have_slot(self, tenant: Tenant) -> bool:
+        """Whether a slot for an adapter is free for the tenant, or could be made so."""
+        return self.allocator.can_have_slot(tenant.namespace)
+
     def cancel_arrival(self, sequence: Sequence) -> bool:
-        """Cancel an adapter's copy whose pages could help a running sequence to those it needs;
-        returns whether there was one."""
-        return self.arrivals.cancel_last(
-            lambda arrival: self.adapter_competes(sequence, arrival.adapter)
-        )
+        """Cancel an adapter's copy, the one that began last, whose pages could help a running
+        sequence to those it needs; returns whether there was one."""
+        for arrival in reversed(list(self.arrivals)):
+            if self.adapter_competes(sequence, arrival.adapter):
+                self.arrivals.cancel(arrival)
+                return True
+        return False
+
+    def request_fetch(self, sequence: Sequence, *, ahead: bool, busy: bool = False) -> bool:
+        """See `KVFetches.request`."""
+        return self._has_host_kv and self.fetches.request(sequence, ahead=ahead, busy=busy)
+
+    def estimate_fetch(self, sequence: Sequence) -> tuple[int, float]:
+        """See `KVFetches.estimate`."""
+        return self.fetches.estimate(sequence) if self._has_host_kv else (0, 0.0)
+
+    def cancel_other_fetches(self, sequences: Set[Sequence]) -> None:
+        """Cancel the fetches that none of the sequences waits for."""
+        if self.fetches.in_flight:
+            self.fetches.cancel_others(sequences)
+
+    def take_completed_fetches(self) -> None:
+        """Cached KV that has come from the host is found from now on."""
+        if self.fetches.in_flight:
+            self.fetches.take_completed()
+
+    def take_completed_arrivals(self) -> list[tuple[str, bool]]:
+        """See `AdapterArrivals.take_completed`."""
+        return self.arrivals.take_completed() if self.arrivals.in_flight else []
+
+    def competitors(self, sequence: Sequence, running: Collection[Sequence]) -> list[Sequence]:
+        """Those of `running` whose preemption could help the sequence to the pages it lacks: such a
+        one gives up its KV, and what an adapter takes that nobody else uses."""
+        if not self._partitions.has_tenants:
+            return list(running)
+        own, count, slots = self._own(sequence), self._lacks(sequence), self._slots(sequence)
+        compete: dict[str, bool] = {}
+        for namespace in {other.request.tenant.namespace for other in running}:
+            other = self._partitions.of(namespace, "kv")
+            compete[namespace] = self._partitions.compete(own, other, count)
+        return [
+            other
+            for other in running
+            if compete[other.request.tenant.namespace] or other.adapter_slot in slots
+        ]
+
+    def num_competitors(self, sequence: Sequence, running: Collection[Sequence]) -> int:
+        """How many they are among all that run. O(running) only where an adapter lies in the
+        sequence's partition."""
+        if not self._partitions.has_tenants:
+            return len(running)
+        num = self._partitions.num_competing(self._own(sequence), self._lacks(sequence))
+        slots = self._slots(sequence)
+        if slots:
+            holders = [other for other in running if other.adapter_slot in slots]
+            num += sum(not self.compete(sequence, other) for other in holders)
+        return num
+
+    def compete(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether the KV of `other` lies where pages could help the sequence."""
+        if not self._partitions.has_tenants:
+            return True
+        own, its = self._own(sequence), self._own(other)
+        return self._partitions.compete(own, its, self._lacks(sequence))
+
+    def adapter_competes(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
+        """Whether the adapter's pages could help the sequence."""
+        its = self._partitions.holding(adapter)
+        return self._partitions.compete(self._own(sequence), its, self._lacks(sequence))
 
     def make_room(self, sequences: Collection[Sequence]) -> None:
         """Evict at once for a page for each of them, as far as it makes no difference to what is
         evicted who they are."""
-        partitions = self._evictor.partitions
-        owns = [partitions.of(sequence.request.tenant.namespace, "kv") for sequence in sequences]
-        partition, count = partitions.most_alike(owns)
-        if count <= partitions.available(partition, count, {}):
-            self._make_room(partition, count, "kv")
+        self.allocator.make_room(sequence.request.tenant.namespace for sequence in sequences)
 
     def try_grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Pages for the KV of the sequence's first `num_tokens` tokens, evicting as needed."""
         count = max(self.blocks(num_tokens) - len(sequence.block_table), 0)
         namespace = sequence.request.tenant.namespace
-        pages = self.try_allocate(count, "kv", namespace, sequence.page_owner)
+        pages = self.allocator.try_allocate(count, "kv", namespace, sequence.page_owner)
         if pages is None:
             return False
         sequence.block_table.extend(pages)
         return True
-
-    def try_allocate(
-        self, count: int, kind: Kind, namespace: str, owner: int = 0
-    ) -> list[int] | None:
-        """`count` pages, at the cost of what is worth least; None when even that is not enough."""
-        partitions = self._evictor.partitions
-        partition = partitions.of(namespace, kind)
-        if partitions.lacking(partition, count):
-            if count > partitions.available(partition, count, {}):
-                return None
-            self._make_room(partition, count, kind)
-        return self.pool.try_allocate(count, LIVE_KV if kind == "kv" else ADAPTER, partition, owner)
-
-    def competitors(self, sequence: Sequence, running: Collection[Sequence]) -> list[Sequence]:
-        """Those of `running` whose preemption could help the sequence to the pages it lacks."""
-        return self._competition.among(sequence, running)
-
-    def num_competitors(self, sequence: Sequence, running: Collection[Sequence]) -> int:
-        return self._competition.count(sequence, running)
-
-    def compete(self, sequence: Sequence, other: Sequence) -> bool:
-        return self._competition.includes(sequence, other)
-
-    def adapter_competes(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
-        return self._competition.includes_adapter(sequence, adapter)
 
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
@@ -312,7 +351,8 @@ class MemoryManager:
         if cached:  # another sequence was first with these blocks: share its pages
             self.pool.release(pages[: len(cached)])
             sequence.block_table[first : first + len(cached)] = cached
-        self.host.name(sequence.prefix_end)
+        if self._has_host_kv:
+            self.host.name(sequence.prefix_end)
 
     def release(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and its hold on the adapter. Its full blocks stay
@@ -338,7 +378,7 @@ class MemoryManager:
     def purge(self, namespace: str, digest: str) -> None:
         """Free what is cached of one (namespace, digest), on the device and on the host, now; what
         live sequences hold follows when they end."""
-        self.fetches.cancel(lambda f: (f.root.namespace, f.root.digest) == (namespace, digest))
+        self.fetches.purge(namespace, digest)
         self.tree.purge(namespace, digest)
         self.host.purge(namespace, digest)
 
@@ -346,7 +386,11 @@ class MemoryManager:
         """Evict an adapter that nobody uses, wherever it is resident and not pinned."""
         for resident in self.adapters.copies(digest):
             if not resident.pinned:
-                self.give_up(resident)
+                self.allocator.give_up(resident)
+
+    def give_up(self, resident: ResidentAdapter) -> None:
+        """Take an adapter that nobody uses from the device. Raises IntegrityError while one is."""
+        self.allocator.give_up(resident)
 
     def pool_stats(self, running: Collection[Sequence]) -> PoolStats:
         """`running`: the sequences that hold pages."""
@@ -354,10 +398,10 @@ class MemoryManager:
 
     def page_view(self, namespace: str) -> PageView:
         """What all pages hold, and what a tenant's need would push out next."""
+        now_s, evictor = self._clock(), self._evictor
         return take_view(
-            self._clock(), self.pool, self.tree, self.adapters, self._evictor,
-            self._appraiser.describe, self.pinning, namespace,
-        )  # fmt: skip
+            now_s, self.pool, self.tree, self.adapters, evictor, self.pinning, namespace
+        )
 
     def key_of(self, namespace: str, digest: str) -> Key:
         """Under which an adapter is kept for a tenant."""
@@ -371,11 +415,11 @@ class MemoryManager:
         check_ownership(self.pool, self.tree, self.adapters, self.fetches, running)
         self.host.check()
         self.pinning.check()
-        self._evictor.partitions.check()
+        self._partitions.check()
         check_candidates(self._evictor.num_candidates, self.tree, self.adapters)
 
     def _count_running(self, sequence: Sequence, change: int) -> None:
-        partition = self._evictor.partitions.of(sequence.request.tenant.namespace, "kv")
+        partition = self._own(sequence)
         partition.running += change
         self.pool.note_change(partition)
 
@@ -386,63 +430,19 @@ class MemoryManager:
             sequence.encoded = encode_tokens(sequence.token_ids)
         return self.tree.match(sequence.prefix_root, sequence.encoded)
 
-    def _place(self, namespace: str, packed: PackedAdapter) -> tuple[list[int], str]:
-        """Room for an adapter: its pages, a slot, and the scope it belongs to."""
-        idle = self.slots.victim(namespace)
-        if idle is not None:
-            self._evict_adapter(idle)
-        pages = self._allocate(packed.num_pages, "adapter", namespace)
-        return pages, self._evictor.scope(namespace)
+    def _own(self, sequence: Sequence) -> Partition[Item]:
+        return self._partitions.of(sequence.request.tenant.namespace, "kv")
 
-    def _allocate(self, count: int, kind: Kind, namespace: str, owner: int = 0) -> list[int]:
-        pages = self.try_allocate(count, kind, namespace, owner)
-        if pages is None:
-            raise IntegrityError("there are not the pages that were promised")
-        return pages
+    def _lacks(self, sequence: Sequence) -> int:
+        return self.blocks(len(sequence.token_ids)) - len(sequence.block_table)
 
-    def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
-        for item, most in self._evictor.victims(partition, count, kind):
-            self._evict(item, most)
-
-    def _allocate_for_fetch(
-        self, sequence: Sequence, count: int, end: PrefixNode | None, ahead: bool
-    ) -> list[int]:
-        """See `KVFetches`."""
-        kept, namespace = set(path(end)), sequence.request.tenant.namespace
-
-        def is_spared(item: Item) -> bool:
-            return item in kept or (ahead and self._appraiser.is_wanted(item))
-
-        return allocate_sparing(
-            self._evictor, self.pool, self._evict, namespace, count, is_spared, sequence.page_owner
-        )
-
-    def _evict(self, item: Item, most: int) -> None:
-        """Of KV at most so many pages."""
-        if isinstance(item, PrefixNode):
-            self.host.keep(item, most)
-            count = self.tree.evict(item, most)
-            self.kv_evictions += count
-            item.root.meter.kv_evictions += count
-        else:
-            self._evict_adapter(item)
-
-    def _evict_adapter(self, resident: ResidentAdapter) -> None:
-        self.give_up(resident)
-        self.adapter_evictions += 1
-        resident.meter.adapter_evictions += 1
-
-    def give_up(self, resident: ResidentAdapter) -> None:
-        """Take an adapter that nobody uses from the device. Raises IntegrityError while one is."""
-        self.pinning.unpin(resident)
-        partition = self._evictor.partition(resident)
-        self.adapters.evict(resident)
-        self._evictor.adapter_went(resident, partition)
-
-    def _abandon(self, arriving: ResidentAdapter) -> None:
-        partition = self._evictor.partition(arriving)
-        self.adapters.abandon(arriving)
-        self._evictor.adapter_went(arriving, partition)
+    def _slots(self, sequence: Sequence) -> set[int]:
+        """Of the adapters in the sequence's partition, whoever uses them."""
+        own = self._own(sequence)
+        if not own.adapters:
+            return set()
+        residents = self.adapters.residents()
+        return {item.slot for item in residents if self._partitions.holding(item) is own}
 
     def _adapter_key(self, request: GenerationRequest) -> Key | None:
         if request.adapter is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tenora_engine.errors import InvalidRequestError
-from tenora_engine.memory.eviction_queue import Evictable, EvictionQueue
+from tenora_engine.memory.eviction_queue import EvictionQueue, Paged
 from tenora_engine.memory.policies import Kind, Partitioning
 from tenora_engine.memory.pool import IntegrityError, PageAccount, PagePool
 
@@ -22,7 +22,7 @@ ADAPTER_SHARE = 0.2
 PIN_SHARE = 0.25
 """Of the arena, or of a tenant's hard partition, at most: adapters that are never given up."""
 
-ItemT = TypeVar("ItemT", bound=Evictable)
+ItemT = TypeVar("ItemT", bound=Paged)
 
 
 class Partition(PageAccount, Generic[ItemT]):
@@ -82,14 +82,14 @@ class Partition(PageAccount, Generic[ItemT]):
         """So many, but no fewer than are promised."""
         return max(max_pages, self.min_pages, self.most_needed + self.pinned_pages, 1)
 
+    def is_promised(self, min_pages: int, max_pages: int) -> bool:
+        """Whether these are its bounds already."""
+        return self.min_pages == min_pages and self.max_pages == self.bounded_max(max_pages)
+
     @property
     def pinned_beyond(self) -> int:
         """Pages that are never given up and are not of those it is guaranteed."""
         return max(self.pinned_pages - self.min_pages, 0)
-
-    def is_promised(self, min_pages: int, max_pages: int) -> bool:
-        """Whether these are its bounds already."""
-        return self.min_pages == min_pages and self.max_pages == self.bounded_max(max_pages)
 
     def num_preemptible(self) -> int:
         """Running sequences that others could take pages of."""
@@ -133,9 +133,10 @@ class Partitions(Generic[ItemT]):
         self._common: Partition[ItemT] = Partition(0, pool.total, max_slots, hard=False)
         if partitioning == "kind":
             adapter_pages = min(max(int(pool.total * ADAPTER_SHARE), 1), pool.total - 1)
+            kv_pages = pool.total - adapter_pages
             self._kinds = {
-                "adapter": self._hard(adapter_pages, max_slots),
-                "kv": self._hard(pool.total - adapter_pages, max_slots),
+                "adapter": Partition(adapter_pages, adapter_pages, max_slots, hard=True),
+                "kv": Partition(kv_pages, kv_pages, max_slots, hard=True),
             }
 
     def __iter__(self) -> Iterator[Partition[ItemT]]:
@@ -165,14 +166,27 @@ class Partitions(Generic[ItemT]):
             return self._kinds[kind]
         return self._tenants.get(namespace, self._common)
 
-    def register(self, tenant: Tenant, is_in_common: Callable[[], bool]) -> None:
-        """See to the partition of a tenant that sends a request.
+    def holding(self, item: ItemT) -> Partition[ItemT]:
+        """The partition in which its pages are."""
+        account = self._pool.account(item.pages[0])
+        if not isinstance(account, Partition):
+            raise IntegrityError(f"page {item.pages[0]} belongs to no partition")
+        return account
 
-        A tenant with shares gets its own, unless it `is_in_common` with pages or requests: then
-        once it has none. A minimum is cut to what is left of what others have been promised: their
-        minimum, and pages for all they have in flight, at least those that are kept for everybody.
-        In strict mode the partition is the minimum share, fixed while it is in use; raises
-        InvalidRequestError when there is none or not enough is left.
+    def is_to_leave_common(self, tenant: Tenant) -> bool:
+        """Whether the tenant has a share now, and no partition yet."""
+        if self.partitioning != "tenant" or tenant.namespace in self._tenants:
+            return False
+        return tenant.min_memory_share > 0 or tenant.max_memory_share < 1
+
+    def register(self, tenant: Tenant) -> None:
+        """See to the partition of a tenant that sends a request: its own if it has shares. One that
+        `is_to_leave_common` must have neither pages nor requests there.
+
+        A minimum is cut to what is left of what others have been promised: their minimum, and pages
+        for all they have in flight, at least those that are kept for everybody. In strict mode the
+        partition is the minimum share, fixed while it is in use; raises InvalidRequestError when
+        there is none or not enough is left.
         """
         if self.partitioning not in ("tenant", "strict"):
             return
@@ -181,8 +195,7 @@ class Partitions(Generic[ItemT]):
         most = int(tenant.max_memory_share * total)
         if known is not None and (strict or known.is_promised(wanted, most)):
             return
-        plain = tenant.min_memory_share <= 0 and tenant.max_memory_share >= 1
-        if known is None and not strict and (plain or is_in_common()):
+        if known is None and not strict and not self.is_to_leave_common(tenant):
             return
         self._drop_unused(tenant.namespace)
         others = [partition for partition in self if partition is not known]
@@ -195,7 +208,7 @@ class Partitions(Generic[ItemT]):
                     param="tenant",
                 )
             slots = int(tenant.min_memory_share * self._max_slots)
-            self._tenants[tenant.namespace] = self._hard(wanted, slots)
+            self._tenants[tenant.namespace] = Partition(wanted, wanted, slots, hard=True)
             return
         partition = known or Partition(0, total, self._max_slots, hard=False)
         beyond = max(other.most_needed - other.min_pages for other in others)
@@ -426,9 +439,6 @@ class Partitions(Generic[ItemT]):
     def _recount_promises(self) -> None:
         self._promised = sum(partition.min_pages for partition in self)
         self._pinned_beyond = sum(partition.pinned_beyond for partition in self)
-
-    def _hard(self, pages: int, slots: int) -> Partition[ItemT]:
-        return Partition(pages, pages, slots, hard=True)
 
     def _drop_unused(self, namespace: str) -> None:
         """Forget tenants that have neither pages nor requests."""

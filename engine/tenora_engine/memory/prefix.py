@@ -5,10 +5,12 @@ match never crosses a tenant's namespace or an adapter. It knows pages by number
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from tenora_engine.memory.costs import fade
+from tenora_engine.memory.eviction_queue import Candidates
 from tenora_engine.memory.pool import CACHED_KV, LIVE_KV, IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
 
@@ -113,26 +115,16 @@ class PrefixRoot:
 
 
 class PrefixTree:
-    """Owns the pages of its nodes: LIVE_KV while referenced, CACHED_KV otherwise.
-
-    `offer` is told of a node when it becomes evictable and `withdraw` when it no longer is.
-    `fade(seconds)` is the factor by which heat fades.
-    """
+    """Owns the pages of its nodes: LIVE_KV while referenced, CACHED_KV otherwise. `candidates` is
+    told of a node when it becomes evictable, and when it no longer is."""
 
     def __init__(
-        self,
-        pool: PagePool,
-        block_tokens: int,
-        offer: Callable[[PrefixNode], None],
-        withdraw: Callable[[PrefixNode], None],
-        fade: Callable[[float], float],
+        self, pool: PagePool, block_tokens: int, candidates: Candidates[PrefixNode]
     ) -> None:
         self._pool = pool
         self._block_tokens = block_tokens
         self._block_bytes = block_tokens * TOKEN_BYTES
-        self._offer = offer
-        self._withdraw = withdraw
-        self._fade = fade
+        self._candidates = candidates
         self._roots: dict[tuple[str, str], PrefixRoot] = {}
         self._detached: dict[PrefixRoot, None] = {}  # purged, but still in use
         self._numbers: list[int] = []  # given back
@@ -172,7 +164,7 @@ class PrefixTree:
     def pin(self, end: PrefixNode | None, now_s: float, above: PrefixNode | None = None) -> None:
         """Take a reference to each node from `end` up to below `above`; it counts as a use."""
         for node in path(end, above):
-            node.heat = 1.0 + node.heat * self._fade(now_s - node.last_used_s)
+            node.heat = 1.0 + node.heat * fade(now_s - node.last_used_s)
             node.visits += 1
             node.last_used_s = now_s
             node.references += 1
@@ -181,7 +173,7 @@ class PrefixTree:
                 node.root.cached_pages -= len(node.pages)
                 self._pool.set_kind(node.pages, LIVE_KV, now_s)
                 if node.ticket:
-                    self._withdraw(node)
+                    self._candidates.withdraw(node)
 
     def unpin(self, end: PrefixNode | None, now_s: float, above: PrefixNode | None = None) -> None:
         """Give back a reference to each node from `end` up to below `above`. What is then unused
@@ -199,21 +191,21 @@ class PrefixTree:
             if node.root.purged:
                 self._drop(node)
             else:
-                self._offer(node)
+                self._candidates.offer(node)
 
     def want(self, end: PrefixNode | None) -> None:
         """A waiting sequence begins with the path to `end`."""
         for node in path(end):
             node.wanted += 1
             if node.ticket and node.wanted == 1:
-                self._offer(node)
+                self._candidates.offer(node)
 
     def unwant(self, end: PrefixNode | None) -> None:
         """It waits no more. Nodes may have been evicted meanwhile."""
         for node in path(end):
             node.wanted -= 1
             if node.ticket and not node.wanted:
-                self._offer(node)
+                self._candidates.offer(node)
 
     def insert(
         self,
@@ -254,7 +246,7 @@ class PrefixTree:
             root.children[self._first_block(node)] = node
             return node
         if end.ticket:
-            self._withdraw(end)
+            self._candidates.withdraw(end)
         is_own = end.visits == 1
         fork = end.fork if is_own else end
         node = PrefixNode(root, end, bytearray(encoded), pages, end.end, now_s, fork)
@@ -274,7 +266,7 @@ class PrefixTree:
             self._drop(node)
             parent = node.parent
             if parent is not None and not parent.references and not parent.children:
-                self._offer(parent)
+                self._candidates.offer(parent)
             self._drop_if_empty(node.root)
             return count
         pages = node.pages[-count:]
@@ -283,7 +275,7 @@ class PrefixTree:
             del node.chains[-count:]
         node.root.cached_pages -= count
         self._pool.release(pages[::-1])
-        self._offer(node)
+        self._candidates.offer(node)
         return count
 
     def purge(self, namespace: str, digest: str) -> int:
@@ -383,7 +375,7 @@ class PrefixTree:
         """Forget an unreferenced node without children."""
         del self._siblings(node)[self._first_block(node)]
         if node.ticket:
-            self._withdraw(node)
+            self._candidates.withdraw(node)
         node.root.cached_pages -= len(node.pages)
         self._pool.release(node.pages[::-1])
 

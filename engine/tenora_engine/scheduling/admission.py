@@ -65,7 +65,7 @@ def check_share(config: ResolvedConfig, request: GenerationRequest, memory: Memo
     """Raises ContextLengthError, with the numbers, when prompt and max_tokens fit neither the
     context nor what the tenant can have of the arena, and InvalidRequestError when its share has
     no room for an adapter."""
-    if request.adapter is not None and memory.slots.most(request.tenant.namespace) < 1:
+    if request.adapter is not None and memory.most_adapters(request.tenant) < 1:
         raise InvalidRequestError("the tenant's memory share has no adapter slot", param="model")
     sampling, prompt = request.sampling, request.prompt_token_ids
     pages = memory.most_kv_pages(request.tenant)

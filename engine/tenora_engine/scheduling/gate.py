@@ -55,7 +55,7 @@ class Gate:
         first token cannot be expected in time and its plan refuses what is late."""
         tenant, adapter = sequence.request.tenant, sequence.request.adapter
         costs, load_s = self._memory.costs, self._load_s(adapter, residency)
-        fetched, fetch_s = self._memory.fetches.estimate(sequence)
+        fetched, fetch_s = self._memory.estimate_fetch(sequence)
         computed = len(sequence.token_ids) - self._memory.cached_tokens(sequence) - fetched
         sequence.token_cost = self._charges.token(adapter)
         sequence.work = computed * sequence.token_cost + fetch_s / costs.token_s

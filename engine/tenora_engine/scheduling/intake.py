@@ -193,10 +193,10 @@ class Intake:
         if adapter is not None and resident is None:
             loaded = self._loaded(sequence, adapter, step)
         is_ahead = lacks_adapter and loaded is None
-        fetches = self._memory.fetches.request(sequence, ahead=is_ahead, busy=bool(self._running))
+        fetches = self._memory.request_fetch(sequence, ahead=is_ahead, busy=bool(self._running))
         if is_ahead or fetches:
             return _Start.BLOCKED
-        if lacks_adapter and not self._memory.slots.can_have(sequence.request.tenant.namespace):
+        if lacks_adapter and not self._memory.can_have_slot(sequence.request.tenant):
             sequence.slot_waits += 1
             self._waits.short_of_slots(sequence)
             return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED

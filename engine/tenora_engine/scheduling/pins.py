@@ -102,7 +102,7 @@ class Pins:
                 self._memory.pinning.pin(resident)
             self._stop(key)
             return
-        if self._memory.arrivals.is_coming(key):
+        if self._memory.adapters.is_arriving(key):
             return
         result = self._loads.request(pin.adapter, pin.tenant.key)
         if result is None or result.packed is None:
@@ -110,7 +110,7 @@ class Pins:
         if self._is_refused(key, result.packed.num_pages):
             self._stop(key)
             return
-        self._memory.pinning.try_install(pin.tenant, result.packed, result.load_ms)
+        self._memory.try_install(pin.tenant, result.packed, result.load_ms)
         if adapters.get(key[1], key[0]) is not None:
             self._loads.discard(key[1])
             self._go_on(key)

@@ -38,7 +38,7 @@ class Prefetch:
     ) -> None:
         """`sequences` wait, in the order in which their turns are expected. Where one of them lacks
         pages, none are taken for those behind it. O(LOOK_AHEAD), and nothing unless it is due."""
-        fetches, loads = self._memory.fetches, self._book.loads
+        memory, loads = self._memory, self._book.loads
         if not self.is_due(now_s):
             return
         self._seen, self._looked_s = self._state(), now_s
@@ -53,8 +53,8 @@ class Prefetch:
                 digests.add(request.adapter.digest)
                 loads.request(request.adapter, request.tenant.key, digests)
             if not memory_is_short:
-                fetches.request(sequence, ahead=True)
-        fetches.cancel(lambda fetch: near.isdisjoint(fetch.waiters))
+                memory.request_fetch(sequence, ahead=True)
+        memory.cancel_other_fetches(near)
 
     def _state(self) -> tuple[int, int]:
         return self._book.changes, self._memory.fetches.num_ended

@@ -326,7 +326,7 @@ class RequestBook:
     def take_arrivals(self) -> None:
         """Take in adapters that have come to the device; one that could not ends the sequences that
         wait for it."""
-        for digest, has_come in self._memory.arrivals.take_completed():
+        for digest, has_come in self._memory.take_completed_arrivals():
             self.changes += 1
             self.waits.load_changed(digest, is_coming=False)
             if has_come:

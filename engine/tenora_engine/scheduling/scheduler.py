@@ -93,8 +93,8 @@ class Scheduler:
             **vars(self._book.counters),
             **self._book.telemetry.totals(),
             "adapter_loads": self._book.loads.num_loads,
-            "adapter_evictions": self._memory.adapter_evictions,
-            "kv_evictions": self._memory.kv_evictions,
+            "adapter_evictions": self._memory.allocator.adapter_evictions,
+            "kv_evictions": self._memory.allocator.kv_evictions,
             **self._memory.fetches.counters(),
             **self._memory.arrivals.counters(),
         }
@@ -116,7 +116,7 @@ class Scheduler:
         self._load_ended = False
         self._book.take_loads()
         self._book.take_arrivals()
-        self._memory.fetches.take_completed()
+        self._memory.take_completed_fetches()
         now_s = self._clock()
         self._book.give_up_late(now_s)
         if self._express is not None:
