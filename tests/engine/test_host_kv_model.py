@@ -106,7 +106,7 @@ def test_pages_come_back_to_the_bit(folder: Path) -> None:
                 answer(small, f"{turn}-{number}", prompt)
                 nodes = [node for root in memory.tree.roots() for node in root.evictable()]
                 for node in nodes:
-                    for chain, page in zip(node.chains, node.pages, strict=True):
+                    for chain, page in zip(node.hashes, node.pages, strict=True):
                         block = memory.host._blocks.get(chain)
                         if block is not None:
                             assert torch.equal(arena[page], memory.host.pages[block.page])

@@ -62,7 +62,7 @@ class AdapterArrivals:
     def counters(self) -> dict[str, float]:
         return {"adapter_copies": self._started, "adapter_copies_cancelled": self._cancelled}
 
-    def takes_steps(self, packed: PackedAdapter) -> bool:
+    def is_large(self, packed: PackedAdapter) -> bool:
         """Whether it is too large to be copied within a step."""
         return packed.pages.nbytes > self._at_once_bytes
 
@@ -113,4 +113,4 @@ class AdapterArrivals:
         del self.in_flight[arrival.copy]
         self.copier.cancel(arrival.copy)
         self._cancelled += 1
-        self._allocator.abandon(arrival.adapter)
+        self._allocator.release_reserved(arrival.adapter)

@@ -210,7 +210,7 @@ class AdapterCache:
         self._evictable_pages += len(arriving.pages)
         self._candidates.offer(arriving)
 
-    def abandon(self, arriving: ResidentAdapter) -> None:
+    def release_reserved(self, arriving: ResidentAdapter) -> None:
         """Give back the pages and the slot of one that does not come after all."""
         del self._arriving[arriving.scope, arriving.digest]
         self._pool.release(arriving.pages)

@@ -123,7 +123,7 @@ class PageAllocator:
         """Copy an adapter to the device. There must be room for it."""
         pages, scope = self._place(packed, namespace)
         resident = self._adapters.install(packed, pages, load_ms, now_s, namespace, scope)
-        self._evictor.adapter_came(resident)
+        self._evictor.add_adapter(resident)
         return resident
 
     def reserve(
@@ -132,38 +132,38 @@ class PageAllocator:
         """Pages and a slot for an adapter that somebody else copies. There must be room for it."""
         pages, scope = self._place(packed, namespace)
         arriving = self._adapters.reserve(packed, pages, load_ms, now_s, namespace, scope)
-        self._evictor.adapter_came(arriving)
+        self._evictor.add_adapter(arriving)
         return arriving
 
-    def abandon(self, arriving: ResidentAdapter) -> None:
+    def release_reserved(self, arriving: ResidentAdapter) -> None:
         """Give back what was reserved."""
         partition = self._partitions.holding(arriving)
-        self._adapters.abandon(arriving)
-        self._evictor.adapter_went(arriving, partition)
+        self._adapters.release_reserved(arriving)
+        self._evictor.remove_adapter(arriving, partition)
 
     def evict(self, item: Item, most: int) -> None:
         """Of KV at most so many pages."""
         if isinstance(item, PrefixNode):
-            self._host.keep(item, most)
+            self._host.store(item, most)
             count = self._tree.evict(item, most)
             self.kv_evictions += count
             item.root.meter.kv_evictions += count
         else:
             self._evict_adapter(item)
 
-    def give_up(self, resident: ResidentAdapter) -> None:
+    def remove_adapter(self, resident: ResidentAdapter) -> None:
         """Take an adapter that nobody uses from the device. Raises IntegrityError while one is."""
         self.pinning.unpin(resident)
         partition = self._partitions.holding(resident)
         self._adapters.evict(resident)
-        self._evictor.adapter_went(resident, partition)
+        self._evictor.remove_adapter(resident, partition)
 
     def _make_room(self, partition: Partition[Item], count: int, kind: Kind) -> None:
         for item, most in self._evictor.victims(partition, count, kind):
             self.evict(item, most)
 
     def _evict_adapter(self, resident: ResidentAdapter) -> None:
-        self.give_up(resident)
+        self.remove_adapter(resident)
         self.adapter_evictions += 1
         resident.meter.adapter_evictions += 1
 

@@ -84,14 +84,14 @@ class Evictor:
         elif item.root.digest != BASE:
             self._forget_leaf(item)
 
-    def adapter_came(self, resident: ResidentAdapter) -> None:
+    def add_adapter(self, resident: ResidentAdapter) -> None:
         """It is on the device from now on."""
         partition = self.partitions.holding(resident)
         partition.adapters += 1
         partition.adapter_pages += len(resident.pages)
         self._num_adapters += 1
 
-    def adapter_went(self, resident: ResidentAdapter, partition: Partition[Item]) -> None:
+    def remove_adapter(self, resident: ResidentAdapter, partition: Partition[Item]) -> None:
         """It was given up."""
         partition.adapters -= 1
         partition.adapter_pages -= len(resident.pages)

@@ -22,20 +22,20 @@ from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, num
 
 
 class HostBlock:
-    """The copy of one block. `chain` names it: SHA-256 over its namespace, its adapter's digest and
-    all tokens up to its end; `before` names the block before it."""
+    """The copy of one block. `block_hash`: SHA-256 over its namespace, its adapter's digest and
+    all tokens up to its end; `parent_hash`: of the block before it."""
 
     __slots__ = (
-        "before", "chain", "depth", "fetch", "heat", "last_used_s", "page", "root", "ticket",
-        "visits", "weight",
+        "block_hash", "depth", "fetch", "heat", "last_used_s", "page", "parent_hash", "root",
+        "ticket", "visits", "weight",
     )  # fmt: skip
 
     def __init__(
-        self, root: tuple[str, str], chain: bytes, before: bytes, depth: int, page: int
+        self, root: tuple[str, str], block_hash: bytes, parent_hash: bytes, depth: int, page: int
     ) -> None:
         self.root = root
-        self.chain = chain
-        self.before = before
+        self.block_hash = block_hash
+        self.parent_hash = parent_hash
         self.depth = depth
         self.page = page
         self.weight = 1.0
@@ -64,7 +64,7 @@ class HostKV:
     """At most `config.engine.host_kv_bytes` of KV pages; none under strict isolation, where one
     tenant could see by a miss that another fills the tier.
 
-    A page is written when the device evicts it (`keep`), if fetching it would take less than
+    A page is written when the device evicts it (`store`), if fetching it would take less than
     computing it and it is worth more than the least that lies here; it stays when it is fetched.
     What nothing here builds upon may be evicted, the least by the policy's value first, as the
     device's KV is.
@@ -95,7 +95,7 @@ class HostKV:
         self._free = list(range(self.total - 1, -1, -1))
         self._blocks: dict[bytes, HostBlock] = {}
         self._roots: dict[tuple[str, str], dict[HostBlock, None]] = {}
-        self._children: Counter[bytes] = Counter()  # blocks by `before`
+        self._children: Counter[bytes] = Counter()  # blocks by `parent_hash`
         self._queue: EvictionQueue[HostBlock] = EvictionQueue()
         self._most_visits = 1
         self._valued_s = 0.0
@@ -108,26 +108,26 @@ class HostKV:
 
     def holds(self, node: PrefixNode, without: int) -> bool:
         """Whether the block does that is the last if so many are taken to be gone."""
-        return len(node.chains) > without and node.chains[-1 - without] in self._blocks
+        return len(node.hashes) > without and node.hashes[-1 - without] in self._blocks
 
     @property
     def used(self) -> int:
         return len(self._blocks)
 
-    def name(self, node: PrefixNode | None) -> None:
+    def hash_blocks(self, node: PrefixNode | None) -> None:
         """The new blocks at the end of a node of the prefix tree, those before named already."""
         if not self.total or node is None:
             return
-        for number in range(len(node.chains), len(node.pages)):
+        for number in range(len(node.hashes), len(node.pages)):
             key = node.key[number * self._block_bytes : (number + 1) * self._block_bytes]
-            node.chains.append(_chain(_before(node, number), key))
+            node.hashes.append(_hash(_parent_hash(node, number), key))
 
-    def keep(self, node: PrefixNode, most: int) -> None:
+    def store(self, node: PrefixNode, most: int) -> None:
         """At most so many of the last blocks of a node of the prefix tree are about to be evicted:
         copy their pages, where that is worth it."""
         if self.total:
             for number in range(len(node.pages) - 1, max(len(node.pages) - most, 0) - 1, -1):
-                self._keep(node, number)
+                self._store(node, number)
 
     def match(self, root: PrefixRoot, last: PrefixNode | None, encoded: bytes) -> list[HostBlock]:
         """The blocks that go on from `last`, a node of `root` or None, along the tokens of
@@ -136,10 +136,10 @@ class HostKV:
         blocks: list[HostBlock] = []
         if not self._blocks or root.purged:
             return blocks
-        step, chain = self._block_bytes, _name(root, last)
+        step, block_hash = self._block_bytes, _last_hash(root, last)
         for at in range(num_blocks(last) * step, len(encoded) - step, step):
-            chain = _chain(chain, encoded[at : at + step])
-            block = self._blocks.get(chain)
+            block_hash = _hash(block_hash, encoded[at : at + step])
+            block = self._blocks.get(block_hash)
             if block is None:
                 break
             blocks.append(block)
@@ -169,21 +169,21 @@ class HostKV:
         pages = [*self._free, *(block.page for block in self._blocks.values())]
         if sorted(pages) != list(range(self.total)):
             raise IntegrityError("a page of the host's KV is lost or counted twice")
-        if Counter(block.before for block in self._blocks.values()) != self._children:
+        if Counter(block.parent_hash for block in self._blocks.values()) != self._children:
             raise IntegrityError("the host's KV does not know what builds on what")
         if sum(len(blocks) for blocks in self._roots.values()) != len(self._blocks):
             raise IntegrityError("a block of the host's KV has no root")
         if sum(map(self._is_candidate, self._blocks.values())) != len(self._queue):
             raise IntegrityError("wrong candidates for eviction from the host's KV")
 
-    def _keep(self, node: PrefixNode, number: int) -> None:
-        chain, depth = node.chains[number], node.depth + number
-        block = self._blocks.get(chain)
+    def _store(self, node: PrefixNode, number: int) -> None:
+        block_hash, depth = node.hashes[number], node.depth + number
+        block = self._blocks.get(block_hash)
         if block is None:
             if self._costs.fetch_s(self._page_bytes) >= self._costs.block_s(depth):
                 return
             root = node.root.namespace, node.root.digest
-            block = HostBlock(root, chain, _before(node, number), depth, -1)
+            block = HostBlock(root, block_hash, _parent_hash(node, number), depth, -1)
         block.heat, block.visits = node.heat, node.visits
         block.last_used_s, block.weight = node.last_used_s, node.root.weight
         if block.page < 0:
@@ -197,15 +197,15 @@ class HostKV:
         self._offer(block)
 
     def _add(self, block: HostBlock) -> None:
-        self._blocks[block.chain] = block
+        self._blocks[block.block_hash] = block
         self._roots.setdefault(block.root, {})[block] = None
-        self._children[block.before] += 1
-        before = self._blocks.get(block.before)
-        if before is not None:
-            self._queue.withdraw(before)
+        self._children[block.parent_hash] += 1
+        parent = self._blocks.get(block.parent_hash)
+        if parent is not None:
+            self._queue.withdraw(parent)
 
     def _remove(self, block: HostBlock) -> None:
-        del self._blocks[block.chain]
+        del self._blocks[block.block_hash]
         self._queue.withdraw(block)
         self._free.append(block.page)
         siblings = self._roots.get(block.root)
@@ -213,12 +213,12 @@ class HostKV:
             del siblings[block]
             if not siblings:
                 del self._roots[block.root]
-        self._children[block.before] -= 1
-        if not self._children[block.before]:
-            del self._children[block.before]
-        before = self._blocks.get(block.before)
-        if before is not None:
-            self._offer(before)
+        self._children[block.parent_hash] -= 1
+        if not self._children[block.parent_hash]:
+            del self._children[block.parent_hash]
+        parent = self._blocks.get(block.parent_hash)
+        if parent is not None:
+            self._offer(parent)
 
     def _take_page(self, value: float) -> int | None:
         """A free page, or that of what is worth less than `value`."""
@@ -231,7 +231,7 @@ class HostKV:
         return self._free.pop()
 
     def _is_candidate(self, block: HostBlock) -> bool:
-        return block.fetch is None and block.chain not in self._children
+        return block.fetch is None and block.block_hash not in self._children
 
     def _offer(self, block: HostBlock) -> None:
         if self._is_candidate(block):
@@ -267,18 +267,18 @@ class HostKV:
         return self._policy.value(candidate, state)
 
 
-def _name(root: PrefixRoot, node: PrefixNode | None) -> bytes:
+def _last_hash(root: PrefixRoot, node: PrefixNode | None) -> bytes:
     """Of the last block of a node of the tree, or of its root."""
     if node is not None:
-        return node.chains[-1]
+        return node.hashes[-1]
     namespace = root.namespace.encode()
     return sha256(b"%d:%b%b" % (len(namespace), namespace, root.digest.encode())).digest()
 
 
-def _before(node: PrefixNode, number: int) -> bytes:
+def _parent_hash(node: PrefixNode, number: int) -> bytes:
     """The name of the block before that of a node, or of the root."""
-    return node.chains[number - 1] if number else _name(node.root, node.parent)
+    return node.hashes[number - 1] if number else _last_hash(node.root, node.parent)
 
 
-def _chain(before: bytes, key: bytes | bytearray) -> bytes:
-    return sha256(before + key).digest()
+def _hash(parent_hash: bytes, key: bytes | bytearray) -> bytes:
+    return sha256(parent_hash + key).digest()

@@ -235,7 +235,7 @@ class KVFetches:
             encoded = fetch.encoded[blocks[0].depth * step : (blocks[-1].depth + 1) * step]
             own, last = array("i", islice(pages, len(blocks))), end
             end = self._tree.attach(fetch.root, last, encoded, own, now_s)
-            end.chains = [block.chain for block in blocks]
+            end.hashes = [block.block_hash for block in blocks]
             end.heat = blocks[0].heat * fade(max(now_s - blocks[0].last_used_s, 0.0))
             end.visits = blocks[0].visits
             self._tree.unpin(end, now_s, last)

@@ -228,8 +228,8 @@ class MemoryManager:
     def try_install(self, tenant: Tenant, packed: PackedAdapter, load_ms: float) -> bool:
         """See to it that an adapter, which nobody may have asked for, comes to the device: for the
         operator, who has pinned it. False, and nothing changed, while there is no room."""
-        takes_steps = self.arrivals.takes_steps(packed)
-        if takes_steps and self.arrivals.is_full(tenant.key):
+        is_large = self.arrivals.is_large(packed)
+        if is_large and self.arrivals.is_full(tenant.key):
             return False
         partition = self._partitions.of(tenant.namespace, "adapter")
         if packed.num_pages > self._partitions.available(partition, packed.num_pages, {}):
@@ -237,7 +237,7 @@ class MemoryManager:
         if not self.allocator.can_have_slot(tenant.namespace):
             return False
         now_s = self._clock()
-        if takes_steps:
+        if is_large:
             coming = self.arrivals.start(packed, tenant, load_ms, now_s)
         else:
             coming = self.allocator.install(packed, tenant.namespace, load_ms, now_s)
@@ -352,7 +352,7 @@ class MemoryManager:
             self.pool.release(pages[: len(cached)])
             sequence.block_table[first : first + len(cached)] = cached
         if self._has_host_kv:
-            self.host.name(sequence.prefix_end)
+            self.host.hash_blocks(sequence.prefix_end)
 
     def release(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and its hold on the adapter. Its full blocks stay
@@ -386,11 +386,11 @@ class MemoryManager:
         """Evict an adapter that nobody uses, wherever it is resident and not pinned."""
         for resident in self.adapters.copies(digest):
             if not resident.pinned:
-                self.allocator.give_up(resident)
+                self.allocator.remove_adapter(resident)
 
-    def give_up(self, resident: ResidentAdapter) -> None:
+    def remove_adapter(self, resident: ResidentAdapter) -> None:
         """Take an adapter that nobody uses from the device. Raises IntegrityError while one is."""
-        self.allocator.give_up(resident)
+        self.allocator.remove_adapter(resident)
 
     def pool_stats(self, running: Collection[Sequence]) -> PoolStats:
         """`running`: the sequences that hold pages."""

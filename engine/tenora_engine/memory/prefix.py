@@ -52,7 +52,7 @@ class PrefixNode(msgspec.Struct, eq=False):
     visits: int = 1
     wanted: int = 0  # waiting sequences that begin with it
     ticket: int = 0  # its place among the candidates for eviction; 0 = none
-    chains: list[bytes] = []  # the names of its blocks in the HostKV, if there is one
+    hashes: list[bytes] = []  # of its blocks, if there is a HostKV
     new_paths: int = 0  # that have parted here
     paths: set[int] | None = None  # the latest of them, cached or not, by their first block
 
@@ -271,8 +271,8 @@ class PrefixTree:
             return count
         pages = node.pages[-count:]
         del node.key[-count * self._block_bytes :], node.pages[-count:]
-        if node.chains:
-            del node.chains[-count:]
+        if node.hashes:
+            del node.hashes[-count:]
         node.root.cached_pages -= count
         self._pool.release(pages[::-1])
         self._candidates.offer(node)
@@ -339,10 +339,10 @@ class PrefixTree:
             heat=node.heat,
             visits=node.visits,
             wanted=node.wanted,
-            chains=node.chains[:count],
+            hashes=node.hashes[:count],
         )
         self._siblings(node)[self._first_block(upper)] = upper
-        del node.key[:size], node.pages[:count], node.chains[:count]
+        del node.key[:size], node.pages[:count], node.hashes[:count]
         node.depth += count
         node.parent = upper
         upper.children[self._first_block(node)] = node

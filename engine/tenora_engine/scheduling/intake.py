@@ -206,7 +206,7 @@ class Intake:
         competitors = self._memory.num_competitors(sequence, self._running)
         most_pages = self._memory.most_kv_pages(sequence.request.tenant)
         reserve = min(competitors, most_pages // RESERVE_FRACTION)
-        if packed is not None and arrivals.takes_steps(packed):
+        if packed is not None and arrivals.is_large(packed):
             if self._memory.try_start_copy(sequence, packed, load_ms, reserve):
                 self._waits.load_changed(packed.digest, is_coming=True)
                 return _Start.BLOCKED
@@ -245,7 +245,7 @@ class Intake:
         if loaded is None or loaded.packed is None:
             return None
         arrivals = self._memory.arrivals
-        if arrivals.takes_steps(loaded.packed):
+        if arrivals.is_large(loaded.packed):
             return None if arrivals.is_full(tenant_key) else loaded
         return loaded if step.cold_adapters < MAX_COLD_ADAPTERS else None
 

@@ -78,7 +78,7 @@ class Pins:
             raise AdapterBusyError(
                 f"{len(users)} {many} on the adapter; try again when they have ended", len(users)
             )
-        self._memory.give_up(resident)
+        self._memory.remove_adapter(resident)
         return len(resident.pages)
 
     def _begin(self, key: Key) -> None:
