@@ -62,6 +62,18 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=None, head_dim=12),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES),
     "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+    "olmo2": lambda: transformers.Olmo2Config(**SIZES),
+    "smollm3": lambda: transformers.SmolLM3Config(
+        **SIZES, no_rope_layer_interval=2, pad_token_id=None
+    ),
+    "granite": lambda: transformers.GraniteConfig(
+        **SIZES,
+        embedding_multiplier=6.0,
+        attention_multiplier=0.3,
+        residual_multiplier=0.22,
+        logits_scaling=1.7,
+        tie_word_embeddings=True,
+    ),
 }
 
 
@@ -212,7 +224,7 @@ def put_adapter(
 
 
 @pytest.mark.usefixtures("kind")
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "olmo2", "smollm3", "granite"])
 def test_adapters_equal_merged_weights(tmp_path: Path, name: str) -> None:
     reference = save_random_model(tmp_path, CONFIGS[name]())
     harness = Harness.of(tmp_path)
@@ -253,7 +265,7 @@ def test_model_info(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kind")
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "olmo2", "granite"])
 def test_bfloat16_is_as_near_as_transformers(tmp_path: Path, name: str) -> None:
     """Both round; ours may be at most twice as far from float32 as theirs."""
     reference = save_random_model(tmp_path, CONFIGS[name]())
@@ -265,8 +277,9 @@ def test_bfloat16_is_as_near_as_transformers(tmp_path: Path, name: str) -> None:
     assert (ours - exact).square().mean() < 4 * (theirs - exact).square().mean()
 
 
-def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(tmp_path: Path) -> None:
-    save_random_model(tmp_path, CONFIGS["qwen3"]())
+@pytest.mark.parametrize("name", ["qwen3", "olmo2"])
+def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(tmp_path: Path, name: str) -> None:
+    save_random_model(tmp_path, CONFIGS[name]())
     threads = torch.get_num_threads()
     results = []
     try:
@@ -303,13 +316,13 @@ def test_next_tokens_are_the_first_of_the_highest_logits(tmp_path: Path, dtype: 
 
 
 @pytest.mark.skipif(not has_compiled_ops(), reason="only the compiled decoder can be paused")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "dtype"), [("llama", "float32"), ("olmo2", "bfloat16")])
 def test_a_paused_step_goes_on_as_if_nothing_had_been_run_meanwhile(
-    tmp_path: Path, dtype: DType
+    tmp_path: Path, name: str, dtype: DType
 ) -> None:
     """Paused after every layer, with a longer step of another sequence on the same decoder each
     time."""
-    save_random_model(tmp_path, CONFIGS["llama"]())
+    save_random_model(tmp_path, CONFIGS[name]())
     alone = Harness.of(tmp_path, dtype)
     wanted = alone.run(TOKENS[:30])
     harness = Harness.of(tmp_path, dtype)

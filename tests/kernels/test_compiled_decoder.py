@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ QUERY, KEYS = 96, 32  # widths
 # (in, out) of q, k, v, o, gate, up, down
 SHAPES = [(48, 96), (48, 32), (48, 32), (96, 48), (48, 72), (48, 72), (72, 48)]
 MAX_POSITIONS = 1200
+Form = Literal["plain", "biased", "after", "around"]
 EPS, SCALE = 1e-5, 0.25
 
 # The first sequence alone has more than half of the step's attention: its context is split.
@@ -55,10 +56,14 @@ class Linear:
 
 @dataclass(frozen=True)
 class Layer:
-    input_norm: Tensor
+    attention_in: Tensor | None
+    attention_out: Tensor | None
+    mlp_in: Tensor | None
+    mlp_out: Tensor | None
     query_norm: Tensor | None
     key_norm: Tensor | None
-    post_norm: Tensor
+    cos: Tensor
+    sin: Tensor
     qkv: Linear
     out: Linear
     gate_up: Linear
@@ -71,8 +76,6 @@ class Model:
     embedding: Tensor | None  # None: the head's weights
     final_norm: Tensor
     head: Tensor
-    cos: Tensor
-    sin: Tensor
 
     def packed(self, pack: Callable[[Tensor], PackedWeight] = pack_weight) -> StepDecoder:
         def projection(linear: Linear) -> PackedProjection:
@@ -80,22 +83,29 @@ class Model:
 
         layers = [
             PackedLayer(
-                layer.input_norm,
-                layer.query_norm,
-                layer.key_norm,
-                layer.post_norm,
-                *map(projection, (layer.qkv, layer.out, layer.gate_up, layer.down)),
+                attention_in=layer.attention_in,
+                attention_out=layer.attention_out,
+                mlp_in=layer.mlp_in,
+                mlp_out=layer.mlp_out,
+                query_norm=layer.query_norm,
+                key_norm=layer.key_norm,
+                cos=layer.cos,
+                sin=layer.sin,
+                qkv=projection(layer.qkv),
+                out=projection(layer.out),
+                gate_up=projection(layer.gate_up),
+                down=projection(layer.down),
             )
             for layer in self.layers
         ]
         head = pack(self.head)
-        return StepDecoder(
-            SIZES, layers, self.embedding, self.final_norm, head, self.cos, self.sin, EPS, SCALE
-        )
+        return StepDecoder(SIZES, layers, self.embedding, self.final_norm, head, EPS, SCALE)
 
 
-def random_model(dtype: torch.dtype, *, extras: bool) -> Model:
-    """`extras`: biases, norms of queries and keys, an embedding apart from the head."""
+def random_model(dtype: torch.dtype, form: Form) -> Model:
+    """`biased`: with biases, norms of each head, an embedding apart from the head. `after`: norms
+    of what parts add and of whole queries and keys, and a layer without positions. `around`: norms
+    of what they read too, and half of each head turned."""
     generator = torch.Generator().manual_seed(5)
 
     def normal(*shape: int, mean: float = 0.0) -> Tensor:
@@ -103,29 +113,37 @@ def random_model(dtype: torch.dtype, *, extras: bool) -> Model:
         return (mean + deviation * torch.randn(*shape, generator=generator)).to(dtype)
 
     def linear(features_in: int, features_out: int) -> Linear:
-        return Linear(normal(features_out, features_in), normal(features_out) if extras else None)
+        bias = normal(features_out) if form == "biased" else None
+        return Linear(normal(features_out, features_in), bias)
 
+    def norm(*forms: Form, width: int = 48) -> Tensor | None:
+        return normal(width, mean=1) if form in forms else None
+
+    query_norm_width, key_norm_width = (QUERY, KEYS) if form == "after" else (16, 16)
+    half = 4 if form == "around" else 8
+    angle = torch.arange(MAX_POSITIONS)[:, None] * 100.0 ** (-torch.arange(half) / half)
     layers = [
         Layer(
-            normal(48, mean=1),
-            normal(16, mean=1) if extras else None,
-            normal(16, mean=1) if extras else None,
-            normal(48, mean=1),
-            linear(48, QUERY + 2 * KEYS),
-            linear(QUERY, 48),
-            linear(48, 2 * SIZES.intermediate),
-            linear(SIZES.intermediate, 48),
+            attention_in=norm("plain", "biased", "around"),
+            attention_out=norm("after", "around"),
+            mlp_in=norm("plain", "biased", "around"),
+            mlp_out=norm("after", "around"),
+            query_norm=norm("biased", "after", width=query_norm_width),
+            key_norm=norm("biased", "after", width=key_norm_width),
+            cos=angle.cos()[:, :turned].contiguous(),
+            sin=angle.sin()[:, :turned].contiguous(),
+            qkv=linear(48, QUERY + 2 * KEYS),
+            out=linear(QUERY, 48),
+            gate_up=linear(48, 2 * SIZES.intermediate),
+            down=linear(SIZES.intermediate, 48),
         )
-        for _ in range(KV.num_layers)
+        for turned in (half, 0 if form == "after" else half)
     ]
-    angle = torch.arange(MAX_POSITIONS)[:, None] * 100.0 ** (-torch.arange(0, 16, 2) / 16)
     return Model(
         layers=layers,
-        embedding=normal(SIZES.vocab, 48) if extras else None,
+        embedding=normal(SIZES.vocab, 48) if form == "biased" else None,
         final_norm=normal(48, mean=1),
         head=normal(SIZES.vocab, 48),
-        cos=angle.cos(),
-        sin=angle.sin(),
     )
 
 
@@ -173,7 +191,7 @@ def make_case(dtype: torch.dtype, adapter_dtype: torch.dtype) -> Case:
 
 
 def plain_case(adapter_dtype: torch.dtype = torch.float32) -> tuple[Case, StepDecoder]:
-    model = random_model(torch.float32, extras=False)
+    model = random_model(torch.float32, "plain")
     return make_case(torch.float32, adapter_dtype), model.packed()
 
 
@@ -189,25 +207,31 @@ def expected_logits(model: Model, case: Case) -> Tensor:
     embedding = model.head if model.embedding is None else model.embedding
     x = embedding[rows.token_ids].float()
     for n, layer in enumerate(model.layers):
-        normed = reference.rms_norm(x, layer.input_norm, EPS)
+        normed = norm(x, layer.attention_in)
         qkv = lora(layer.qkv(normed), normed, n, 0, (QUERY, KEYS, KEYS))
-        q, k, v = (
-            part.view(len(part), -1, 16) for part in torch.split(qkv, [QUERY, KEYS, KEYS], 1)
-        )
-        if layer.query_norm is not None and layer.key_norm is not None:
-            q = reference.rms_norm(q, layer.query_norm, EPS)
-            k = reference.rms_norm(k, layer.key_norm, EPS)
-        q, k = (reference.rotate(part, model.cos, model.sin, rows.positions) for part in (q, k))
+        q, k, v = torch.split(qkv, [QUERY, KEYS, KEYS], 1)
+        q, k = norm_groups(q, layer.query_norm), norm_groups(k, layer.key_norm)
+        q, k, v = (part.view(len(part), -1, 16) for part in (q, k, v))
+        q, k = (reference.rotate(part, layer.cos, layer.sin, rows.positions) for part in (q, k))
         pool = reference.kv_write(k, v, pool, KV, n, rows.slots)
         mixed = reference.paged_attention(
             q, pool, KV, n, QUERY_LENS, CONTEXT_LENS, case.block_tables, SCALE
         ).flatten(1)
-        x = lora(x + layer.out(mixed), mixed, n, 3, (48,))
-        normed = reference.rms_norm(x, layer.post_norm, EPS)
+        x = x + norm(lora(layer.out(mixed), mixed, n, 3, (48,)), layer.attention_out)
+        normed = norm(x, layer.mlp_in)
         gate_up = lora(layer.gate_up(normed), normed, n, 4, (72, 72))
         product = reference.silu_mul(gate_up)
-        x = lora(x + layer.down(product), product, n, 6, (48,))
+        x = x + norm(lora(layer.down(product), product, n, 6, (48,)), layer.mlp_out)
     return reference.rms_norm(x[rows.wanted], model.final_norm, EPS) @ model.head.float().T
+
+
+def norm(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x if weight is None else reference.rms_norm(x, weight, EPS)
+
+
+def norm_groups(x: Tensor, weight: Tensor | None) -> Tensor:
+    """Of each `len(weight)` neighbours of a row."""
+    return x if weight is None else norm(x.view(len(x), -1, len(weight)), weight).flatten(1)
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
@@ -224,13 +248,21 @@ NEAR = {
 }
 
 
-@pytest.mark.parametrize(("adapter_pages", "extras"), [("as activations", False), ("int8", True)])
+@pytest.mark.parametrize(
+    ("adapter_pages", "form"),
+    [
+        ("as activations", "plain"),
+        ("int8", "biased"),
+        ("as activations", "after"),
+        ("int8", "around"),
+    ],
+)
 @pytest.mark.parametrize(("dtype", "weights"), NEAR)
 def test_a_step_equals_the_reference_on_any_threads(
-    dtype: str, weights: str, adapter_pages: str, extras: bool
+    dtype: str, weights: str, adapter_pages: str, form: Form
 ) -> None:
     kind = torch.float32 if dtype == "float32" else torch.bfloat16
-    model = random_model(kind, extras=extras)
+    model = random_model(kind, form)
     case = make_case(kind, torch.int8 if adapter_pages == "int8" else kind)
     decoder = model.packed(quantise_weight if weights == "int8" else pack_weight)
     before = torch.get_num_threads()
@@ -347,7 +379,7 @@ def test_an_arena_of_another_shape_is_refused() -> None:
 
 
 def test_a_model_that_does_not_fit_together_is_refused() -> None:
-    model = random_model(torch.float32, extras=True)
+    model = random_model(torch.float32, "biased")
     layer, weight = model.layers[0], model.layers[0].down.weight
 
     def with_layer(**changes: Any) -> Model:
@@ -355,13 +387,14 @@ def test_a_model_that_does_not_fit_together_is_refused() -> None:
 
     wrong = [
         ("come together", with_layer(key_norm=None)),
-        ("has 24 elements, not 48", with_layer(post_norm=weight[0, :24])),
+        ("has 24 elements, not 48", with_layer(mlp_in=weight[0, :24])),
+        ("has 48 elements, not 16", with_layer(query_norm=weight[0, :48])),
         ("elements, not", with_layer(down=layer.out)),
         ("elements, not", replace(model, embedding=weight)),
-        ("elements, not", replace(model, sin=model.sin[:5])),
+        ("elements, not", with_layer(sin=layer.sin[:5])),
         ("decoder: dtype", replace(model, final_norm=model.final_norm.half())),
-        ("or another dtype", replace(model, cos=model.cos.double())),
-        ("decoder: cos", replace(model, cos=model.cos.repeat(1, 2))),
+        ("or another dtype", with_layer(cos=layer.cos.double())),
+        ("decoder: cos", with_layer(cos=layer.cos.repeat(1, 2))),
         ("number of tensors", replace(model, layers=[])),
     ]
     for message, bad in wrong:

@@ -61,13 +61,17 @@ def make_decoder(dtype: torch.dtype, weights: str, adapters: Adapters) -> StepDe
     def layer() -> PackedLayer:
         wide = [(120, 72), (72, 72), (208, 72), (72, 104)]
         parts = [PackedProjection(matrix(*shape)) for shape in wide]
-        return PackedLayer(norm, None, None, norm, *parts)
+        qkv, out, gate_up, down = parts
+        return PackedLayer(
+            attention_in=norm, mlp_in=norm, cos=angles.cos(), sin=angles.sin(),
+            qkv=qkv, out=out, gate_up=gate_up, down=down,
+        )  # fmt: skip
 
     norm = torch.ones(SIZES.hidden, dtype=dtype)
     angles = torch.rand(4, SIZES.head_dim // 2, generator=generator)
     decoder = StepDecoder(
         SIZES, [layer() for _ in range(LAYERS)], None, norm, matrix(SIZES.vocab, SIZES.hidden),
-        angles.cos(), angles.sin(), 1e-5, SIZES.head_dim**-0.5,
+        1e-5, SIZES.head_dim**-0.5,
     )  # fmt: skip
     kv = KVLayout(LAYERS, BLOCK_TOKENS, SIZES.kv_heads, SIZES.head_dim)
     pool = torch.full((MAX_ROWS, kv.page_elements), float("nan"), dtype=dtype)

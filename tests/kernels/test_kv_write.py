@@ -30,7 +30,8 @@ def packed(
 
 @pytest.mark.parametrize("num_tokens", [1, 6])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rotary_dim"), [(9, 3, 64, 64), (2, 2, 10, 6), (4, 1, 8, 8)]
+    ("heads", "kv_heads", "head_dim", "rotary_dim"),
+    [(9, 3, 64, 64), (2, 2, 10, 6), (4, 1, 8, 8), (4, 1, 8, 0)],
 )
 def test_kv_write(
     ops: Ops, num_tokens: int, heads: int, kv_heads: int, head_dim: int, rotary_dim: int

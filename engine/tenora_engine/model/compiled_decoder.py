@@ -7,7 +7,7 @@ from torch import Tensor
 from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.layers import DecoderWeights, Layer
 from tenora_engine.model.linear import Linear, PackedLinear
-from tenora_engine.model.rope import rope_tables
+from tenora_engine.model.rope import RopeTable, rope_tables
 from tenora_kernels.compiled.decoder import (
     DecoderSizes,
     PackedLayer,
@@ -29,7 +29,7 @@ class CompiledDecoder:
     def __init__(self, weights: DecoderWeights, max_positions: int) -> None:
         """Raises ModelLoadError for a rotary embedding that is not supported."""
         spec, layer = weights.spec, weights.spec.layer
-        cos, sin = rope_tables(spec, max_positions, weights.embedding.device)[0]
+        tables = rope_tables(spec, max_positions, weights.embedding.device)
         self._steps = StepDecoder(
             sizes=DecoderSizes(
                 hidden=layer.hidden,
@@ -39,12 +39,10 @@ class CompiledDecoder:
                 head_dim=layer.head_dim,
                 vocab=spec.vocab,
             ),
-            layers=[_packed(layer) for layer in weights.layers],
+            layers=[_packed(*pair) for pair in zip(weights.layers, tables, strict=True)],
             embedding=None if spec.tied_embeddings else weights.embedding,
             final_norm=weights.final_norm,
             head=_projection(weights.head).weight,
-            cos=cos.contiguous(),
-            sin=sin.contiguous(),
             norm_eps=layer.norm_eps,
             attention_scale=layer.attention_scale,
         )
@@ -103,14 +101,17 @@ class CompiledDecoder:
         return self._steps.take_seconds()
 
 
-def _packed(layer: Layer) -> PackedLayer:
-    assert layer.attention_in is not None
-    assert layer.mlp_in is not None
+def _packed(layer: Layer, table: RopeTable) -> PackedLayer:
+    cos, sin = table
     return PackedLayer(
-        input_norm=layer.attention_in,
+        attention_in=layer.attention_in,
+        attention_out=layer.attention_out,
+        mlp_in=layer.mlp_in,
+        mlp_out=layer.mlp_out,
         query_norm=layer.query_norm,
         key_norm=layer.key_norm,
-        post_norm=layer.mlp_in,
+        cos=cos.contiguous(),
+        sin=sin.contiguous(),
         qkv=_projection(layer.qkv),
         out=_projection(layer.out),
         gate_up=_projection(layer.gate_up),

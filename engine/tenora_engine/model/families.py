@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tenora_engine.model.spec import DecoderSpec, LayerSpec, Norms, QueryKeyNorm
 
 ATTENTION_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP_MODULES = ("gate_proj", "up_proj", "down_proj")
+POST_NORMS = Norms(attention_out="post_attention_layernorm", mlp_out="post_feedforward_layernorm")
 PRE_NORMS = Norms(attention_in="input_layernorm", mlp_in="post_attention_layernorm")
 
 
@@ -40,6 +41,26 @@ FAMILIES: dict[str, Family] = {
     ),
     "Qwen2ForCausalLM": Family(attention_biases=("q_proj", "k_proj", "v_proj")),
     "Qwen3ForCausalLM": Family(defaults={"head_dim": 128}, query_key_norm="head"),
+    "Olmo2ForCausalLM": Family(
+        defaults={"rms_norm_eps": 1e-5}, norms=POST_NORMS, query_key_norm="width"
+    ),
+    "SmolLM3ForCausalLM": Family(
+        defaults={
+            "num_key_value_heads": 4,
+            "rope_theta": 2000000.0,
+            "tie_word_embeddings": True,
+            "no_rope_layers": None,
+            "no_rope_layer_interval": 4,
+        }
+    ),
+    "GraniteForCausalLM": Family(
+        defaults={
+            "embedding_multiplier": 1.0,
+            "attention_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        }
+    ),
 }
 
 _LLAMA: dict[str, Any] = {
@@ -95,23 +116,25 @@ def spec_of(
     family = FAMILIES[architecture]
     optional = {**_LLAMA, **family.defaults}
     optional.update((key, config[key]) for key in optional if key in config)
+    num_layers = config["num_hidden_layers"]
+    layer = _layer(config, optional, family)
+    no_rope = replace(layer, rotary_dim=0)
+    embedding_factor, final_norm_factor = _factors(optional)
     return DecoderSpec(
         folder=folder,
         architecture=architecture,
-        layers=tuple(
-            _layer(config, optional, family, index) for index in range(config["num_hidden_layers"])
-        ),
+        layers=tuple(layer if turns else no_rope for turns in _has_rope(optional, num_layers)),
         vocab=config["vocab_size"],
         context_tokens=config["max_position_embeddings"],
         tied_embeddings=bool(optional["tie_word_embeddings"]),
         rope=_rope_parameters(optional),
         eos_token_ids=eos_token_ids,
+        embedding_factor=embedding_factor,
+        final_norm_factor=final_norm_factor,
     )
 
 
-def _layer(
-    config: Mapping[str, Any], optional: Mapping[str, Any], family: Family, index: int
-) -> LayerSpec:
+def _layer(config: Mapping[str, Any], optional: Mapping[str, Any], family: Family) -> LayerSpec:
     heads = config["num_attention_heads"]
     head_dim = optional["head_dim"] or config["hidden_size"] // heads
     biased = family.attention_biases
@@ -125,14 +148,39 @@ def _layer(
         heads=heads,
         kv_heads=optional["num_key_value_heads"] or heads,
         head_dim=head_dim,
-        norm_eps=optional["rms_norm_eps"],
+        norm_eps=optional["rms_norm_eps"] / optional.get("residual_multiplier", 1.0) ** 2,
         norms=family.norms,
-        attention_scale=head_dim**-0.5,
+        attention_scale=optional.get("attention_multiplier", head_dim**-0.5),
         query_key_norm=family.query_key_norm,
         rotary_dim=head_dim,
         window=optional["sliding_window"] if optional["use_sliding_window"] else None,
         biased=frozenset(biased),
     )
+
+
+def _has_rope(optional: Mapping[str, Any], num_layers: int) -> list[bool]:
+    """Of each layer. `no_rope_layers` has 0 where one turns nothing, 1 where it does."""
+    listed = optional.get("no_rope_layers")
+    if listed is not None:
+        if len(listed) < num_layers:
+            raise ModelLoadError(f"no_rope_layers names {len(listed)} of {num_layers} layers")
+        return [bool(turns) for turns in listed[:num_layers]]
+    interval = optional.get("no_rope_layer_interval", num_layers + 1)
+    return [index % interval != 0 for index in range(1, num_layers + 1)]
+
+
+def _factors(optional: Mapping[str, Any]) -> tuple[float, float]:
+    """(of the embedding, of the final norm) for models whose layers add `residual_multiplier` times
+    what they compute.
+
+    The residual stream is kept divided by that, which RMS norms do not see if their epsilon is
+    divided by its square; so each layer stays as Llama's, and its adapters as they are. The logits
+    are divided in the final norm, where a tied head's larger weights are made up for too.
+    """
+    embedding: float = optional.get("embedding_multiplier", 1.0)
+    embedding /= optional.get("residual_multiplier", 1.0)
+    logits: float = optional.get("logits_scaling", 1.0)
+    return embedding, 1.0 / (logits * (embedding if optional["tie_word_embeddings"] else 1.0))
 
 
 def _rope_parameters(optional: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,12 +27,19 @@ class PackedProjection:
         return [self.weight.packed, self.weight.scales, self.bias]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackedLayer:
-    input_norm: Tensor  # [hidden]
-    query_norm: Tensor | None  # [head_dim]
-    key_norm: Tensor | None  # [head_dim]
-    post_norm: Tensor  # [hidden]
+    """Attention, then a gated MLP with SiLU. Norms are of what each of them reads (`_in`), and of
+    what it adds to the residual stream (`_out`)."""
+
+    attention_in: Tensor | None = None  # [hidden]
+    attention_out: Tensor | None = None  # [hidden]
+    mlp_in: Tensor | None = None  # [hidden]
+    mlp_out: Tensor | None = None  # [hidden]
+    query_norm: Tensor | None = None  # [head_dim], or [heads * head_dim]: of a whole row
+    key_norm: Tensor | None = None  # [head_dim], or [kv_heads * head_dim]
+    cos: Tensor  # [max_positions, rotary_dim / 2] float32
+    sin: Tensor  # [max_positions, rotary_dim / 2] float32
     qkv: PackedProjection
     out: PackedProjection
     gate_up: PackedProjection
@@ -40,7 +47,16 @@ class PackedLayer:
 
     @property
     def tensors(self) -> list[Tensor | None]:
-        found = [self.input_norm, self.query_norm, self.key_norm, self.post_norm]
+        found = [
+            self.attention_in,
+            self.attention_out,
+            self.mlp_in,
+            self.mlp_out,
+            self.query_norm,
+            self.key_norm,
+            self.cos,
+            self.sin,
+        ]
         for projection in (self.qkv, self.out, self.gate_up, self.down):
             found += projection.tensors
         return found
@@ -83,7 +99,7 @@ class Progress:
 
 
 class StepDecoder:
-    """A Llama-like decoder in float32 or bfloat16 on the CPU. One thread at a time may call it.
+    """A decoder in float32 or bfloat16 on the CPU. One thread at a time may call it.
 
     Raises RuntimeError when tensors do not fit together: it checks what memory safety needs.
     """
@@ -95,14 +111,12 @@ class StepDecoder:
         embedding: Tensor | None,  # [vocab, hidden]; None: the head's weights serve as embedding
         final_norm: Tensor,  # [hidden]
         head: PackedWeight,  # [vocab, hidden]
-        cos: Tensor,  # [max_positions, rotary_dim / 2] float32
-        sin: Tensor,  # [max_positions, rotary_dim / 2] float32
         norm_eps: float,
         attention_scale: float,
     ) -> None:
         # In the order of the library; an empty tensor stands for one that is not there.
         of_layers = [tensor for layer in layers for tensor in layer.tensors]
-        of_model = [embedding, final_norm, cos, sin, *PackedProjection(head).tensors]
+        of_model = [embedding, final_norm, *PackedProjection(head).tensors]
         absent = final_norm.new_empty(0)
         self._decoder = torch.classes.tenora.Decoder(
             [absent if tensor is None else tensor for tensor in of_layers],

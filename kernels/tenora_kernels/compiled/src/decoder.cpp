@@ -68,11 +68,10 @@ class Decoder<T>::Step {
     if (progress_.layer == 0) embed();
     for (size_t index = progress_.layer; index < end; ++index) {
       const DecoderLayer<T>& layer = weights_.layers[index];
-      norm(layer.input_norm);
-      self_attention(layer, index);
-      norm(layer.post_norm);
+      self_attention(layer, index, normed(layer.attention_in));
+      const T* x = normed(layer.mlp_in);
       if (index + 1 < end) ask_to_pause(index + 1);
-      feed_forward(layer, index);
+      feed_forward(layer, index, x);
       if (pausing_) return;
     }
     head();
@@ -116,11 +115,14 @@ class Decoder<T>::Step {
     end_phase(Part::Elementwise);
   }
 
-  void norm(const T* weight) {
+  // What a part of a layer reads: the residual stream, normed where there is a norm.
+  const T* normed(const T* weight) {
+    if (!weight) return at_.residual;
     const int64_t width = shape_.hidden;
     rms_norm(member_, at_.residual, width, weight, shape_.norm_eps, at_.normed, width, in_.rows,
              width);
     end_phase(Part::Elementwise);
+    return at_.normed;
   }
 
   // y = x W^T + b, or y += that, and then what each row's adapter adds to each of the modules.
@@ -152,16 +154,33 @@ class Decoder<T>::Step {
     end_phase(Part::Sgmv);
   }
 
-  void self_attention(const DecoderLayer<T>& layer, int64_t index) {
+  // What a part of a layer adds to the residual stream, normed where there is a norm.
+  void add_linear(const PackedWeight<T>& weight, const T* x, const T* norm, int64_t layer,
+                  Slice slice) {
+    if (!norm) {
+      linear(weight, x, at_.residual, true, layer, {slice});
+      return;
+    }
+    const int64_t width = shape_.hidden;
+    linear(weight, x, at_.normed, false, layer, {slice});
+    add_normed(member_, at_.normed, width, norm, shape_.norm_eps, at_.residual, width, in_.rows,
+               width);
+    end_phase(Part::Elementwise);
+  }
+
+  void norm_groups(T* x, int64_t width, const GroupNorm<T>& norm) {
+    rms_norm_heads(member_, x, shape_.qkv_width(), norm.weight, shape_.norm_eps, in_.rows,
+                   width / norm.width, norm.width);
+  }
+
+  void self_attention(const DecoderLayer<T>& layer, int64_t index, const T* x) {
     const int64_t query = shape_.query_width(), kv = shape_.kv_width();
-    linear(layer.qkv, at_.normed, at_.qkv, false, index,
+    linear(layer.qkv, x, at_.qkv, false, index,
            {{QKV, 0, query}, {QKV + 1, query, kv}, {QKV + 2, query + kv, kv}});
     const int64_t stride = shape_.qkv_width(), head_dim = shape_.head_dim;
-    if (layer.query_norm) {
-      rms_norm_heads(member_, at_.qkv, stride, layer.query_norm, shape_.norm_eps, in_.rows,
-                     shape_.heads, head_dim);
-      rms_norm_heads(member_, at_.qkv + query, stride, layer.key_norm, shape_.norm_eps, in_.rows,
-                     shape_.kv_heads, head_dim);
+    if (layer.query_norm.weight) {
+      norm_groups(at_.qkv, query, layer.query_norm);
+      norm_groups(at_.qkv + query, kv, layer.key_norm);
       end_phase(Part::Elementwise);
     }
     rope_and_write<T>(member_, {{at_.qkv, stride, head_dim},
@@ -169,16 +188,16 @@ class Decoder<T>::Step {
                                 {at_.qkv + query + kv, stride, head_dim},
                                 in_.rows,
                                 shape_.heads,
-                                weights_.rope.cos,
-                                weights_.rope.sin,
-                                weights_.rope.half,
+                                layer.rope.cos,
+                                layer.rope.sin,
+                                layer.rope.half,
                                 in_.positions,
                                 in_.pages,
                                 index,
                                 in_.slots});
     end_phase(Part::Elementwise);
     attend_to_pages(index);
-    linear(layer.out, at_.attended, at_.residual, true, index, {{OUT, 0, shape_.hidden}});
+    add_linear(layer.out, at_.attended, layer.attention_out, index, {OUT, 0, shape_.hidden});
   }
 
   void attend_to_pages(int64_t index) {
@@ -198,13 +217,13 @@ class Decoder<T>::Step {
     }
   }
 
-  void feed_forward(const DecoderLayer<T>& layer, int64_t index) {
+  void feed_forward(const DecoderLayer<T>& layer, int64_t index, const T* x) {
     const int64_t width = shape_.intermediate;
-    linear(layer.gate_up, at_.normed, at_.gate_up, false, index,
+    linear(layer.gate_up, x, at_.gate_up, false, index,
            {{GATE_UP, 0, width}, {GATE_UP + 1, width, width}});
     silu_mul(member_, at_.gate_up, 2 * width, at_.activated, width, in_.rows, width);
     end_phase(Part::Elementwise);
-    linear(layer.down, at_.activated, at_.residual, true, index, {{DOWN, 0, shape_.hidden}});
+    add_linear(layer.down, at_.activated, layer.mlp_out, index, {DOWN, 0, shape_.hidden});
   }
 
   // The LM head, for the rows that want it only.

@@ -1,4 +1,4 @@
-// A decoder of the Llama family: all layers of one step in one region of threads. No torch in here.
+// A decoder: all layers of one step in one region of threads. No torch in here.
 #pragma once
 
 #include <array>
@@ -24,19 +24,28 @@ struct DecoderShape {
   int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
 };
 
-// Cosines and sines by position: [max_positions, half] each, half of the dimensions they turn.
+// Cosines and sines by position: [max_positions, half] each, half of the dimensions they turn; none
+// where half is 0.
 struct RopeTable {
   const float* cos;
   const float* sin;
   int64_t half;
 };
 
+// A norm of so many neighbours of a row at a time, or of none where `weight` is null.
+template <typename T>
+struct GroupNorm {
+  const T* weight;  // [width]
+  int64_t width;
+};
+
+// Norms [hidden] of what attention and the MLP read (`_in`), and of what they add to the residual
+// stream (`_out`); null where there is none.
 template <typename T>
 struct DecoderLayer {
-  const T* input_norm;
-  const T* query_norm;  // [head_dim], or null
-  const T* key_norm;    // [head_dim], or null
-  const T* post_norm;
+  const T *attention_in, *attention_out, *mlp_in, *mlp_out;
+  GroupNorm<T> query_norm, key_norm;  // of heads, or of a whole row
+  RopeTable rope;
   PackedWeight<T> qkv, out, gate_up, down;
 };
 
@@ -46,7 +55,6 @@ struct DecoderWeights {
   std::vector<DecoderLayer<T>> layers;
   const T* final_norm;
   PackedWeight<T> head;
-  RopeTable rope;
 };
 
 // One flat ragged batch: the rows of each sequence side by side, oldest first.

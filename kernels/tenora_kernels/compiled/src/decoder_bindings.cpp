@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <tuple>
 
@@ -22,11 +24,11 @@ T* data(const Tensor& tensor) {
 
 // Tensors of one layer, in this order; an empty tensor stands for one that the model lacks.
 enum LayerTensor {
-  INPUT_NORM, QUERY_NORM, KEY_NORM, POST_NORM,
+  ATTENTION_IN, ATTENTION_OUT, MLP_IN, MLP_OUT, QUERY_NORM, KEY_NORM, COS, SIN,
   QKV, OUT = QKV + 3, GATE_UP = OUT + 3, DOWN = GATE_UP + 3,
   LAYER_TENSORS = DOWN + 3
 };
-enum ModelTensor { EMBEDDING, FINAL_NORM, COS, SIN, HEAD, MODEL_TENSORS = HEAD + 3 };
+enum ModelTensor { EMBEDDING, FINAL_NORM, HEAD, MODEL_TENSORS = HEAD + 3 };
 // Each projection's.
 enum ProjectionTensor { PACKED, SCALES, BIAS };
 
@@ -70,6 +72,7 @@ class Decoder : public torch::CustomClassHolder {
       float_ = std::make_unique<tenora::Decoder<float>>(shape_, weights<float>());
     else
       bf16_ = std::make_unique<tenora::Decoder<bf16>>(shape_, weights<bf16>());
+    max_positions_ = max_positions();
   }
 
   // Where KV and adapters lie from now on.
@@ -147,6 +150,7 @@ class Decoder : public torch::CustomClassHolder {
   std::vector<Tensor> tensors_, model_;  // keeps the weights alive
   tenora::DecoderShape shape_;
   at::ScalarType type_;
+  int64_t max_positions_;
   std::unique_ptr<tenora::Decoder<float>> float_;
   std::unique_ptr<tenora::Decoder<bf16>> bf16_;
   Tensor pool_, adapters_;
@@ -238,26 +242,44 @@ class Decoder : public torch::CustomClassHolder {
     tenora::DecoderWeights<T> all;
     for (size_t first = 0; first < tensors_.size(); first += LAYER_TENSORS) {
       const Tensor* t = &tensors_[first];
+      const auto norm = [&](LayerTensor at) { return vector<T>(t[at], shape_.hidden, true); };
       all.layers.push_back(
-          {vector<T>(t[INPUT_NORM], shape_.hidden),
-           vector<T>(t[QUERY_NORM], shape_.head_dim, true),
-           vector<T>(t[KEY_NORM], shape_.head_dim, true), vector<T>(t[POST_NORM], shape_.hidden),
+          {norm(ATTENTION_IN), norm(ATTENTION_OUT), norm(MLP_IN), norm(MLP_OUT),
+           group_norm<T>(t[QUERY_NORM], shape_.query_width()),
+           group_norm<T>(t[KEY_NORM], shape_.kv_width()), rope(t[COS], t[SIN]),
            packed<T>(t + QKV, shape_.qkv_width(), shape_.hidden),
            packed<T>(t + OUT, shape_.hidden, shape_.query_width()),
            packed<T>(t + GATE_UP, 2 * shape_.intermediate, shape_.hidden),
            packed<T>(t + DOWN, shape_.hidden, shape_.intermediate)});
-      TORCH_CHECK(!all.layers.back().query_norm == !all.layers.back().key_norm,
+      TORCH_CHECK(t[QUERY_NORM].numel() > 0 == t[KEY_NORM].numel() > 0,
                   "decoder: query_norm and key_norm come together");
     }
     all.embedding = vector<T>(model_[EMBEDDING], shape_.vocab * shape_.hidden, true);
     all.final_norm = vector<T>(model_[FINAL_NORM], shape_.hidden);
     all.head = packed<T>(&model_[HEAD], shape_.vocab, shape_.hidden);
-    const Tensor &cos = model_[COS], &sin = model_[SIN];
+    return all;
+  }
+
+  // Of each head, or of all `width` elements of a row at once.
+  template <typename T>
+  tenora::GroupNorm<T> group_norm(const Tensor& weight, int64_t width) const {
+    const int64_t group = weight.numel() == width ? width : shape_.head_dim;
+    return {vector<T>(weight, group, true), group};
+  }
+
+  tenora::RopeTable rope(const Tensor& cos, const Tensor& sin) const {
     TORCH_CHECK(cos.dim() == 2 && 2 * cos.size(1) <= shape_.head_dim, "decoder: cos");
     check_size(cos, cos.numel(), at::kFloat);
     check_size(sin, cos.numel(), at::kFloat);
-    all.rope = {data<float>(cos), data<float>(sin), cos.size(1)};
-    return all;
+    return {data<float>(cos), data<float>(sin), cos.size(1)};
+  }
+
+  // That every layer's cosines and sines reach.
+  int64_t max_positions() const {
+    int64_t found = INT64_MAX;
+    for (size_t first = 0; first < tensors_.size(); first += LAYER_TENSORS)
+      found = std::min(found, tensors_[first + COS].size(0));
+    return found;
   }
 
   void check_table(const std::vector<Tensor>& table) const {
@@ -293,7 +315,7 @@ class Decoder : public torch::CustomClassHolder {
     TORCH_CHECK(starts[0] == 0 && starts[num_seqs] == rows,
                 "decoder: query_start does not go from 0 to ", rows);
     check_range<int64_t>(in.token_ids, 0, shape_.vocab, "token_ids");
-    check_range<int64_t>(in.positions, 0, model_[COS].size(0), "positions");
+    check_range<int64_t>(in.positions, 0, max_positions_, "positions");
     check_range<int64_t>(in.slots, 0, pool_.size(0) * block_tokens_, "slots");
     check_range<int32_t>(in.row_slot, INT32_MIN, table_[1].size(0), "row_slot");
     check_vector(in.wanted, in.wanted.size(0), at::kLong, "wanted");

@@ -46,11 +46,17 @@ inline void scale_row(const T* x, float factor, const T* weight, T* out, int64_t
   });
 }
 
+// What each element of a row is times before its weight.
 template <typename T>
-inline void norm_row(const T* x, const T* weight, float eps, T* out, int64_t width) {
+inline float norm_factor(const T* x, float eps, int64_t width) {
   const float mean = mean_square(
       width, [x](int64_t column, int64_t count) { return load_up_to(x + column, count); });
-  scale_row(x, 1.0f / std::sqrt(mean + eps), weight, out, width);
+  return 1.0f / std::sqrt(mean + eps);
+}
+
+template <typename T>
+inline void norm_row(const T* x, const T* weight, float eps, T* out, int64_t width) {
+  scale_row(x, norm_factor(x, eps, width), weight, out, width);
 }
 
 template <typename T>
@@ -93,6 +99,21 @@ void add_rms_norm(Member& member, const T* x, int64_t x_stride, T* residual,
 }
 
 template <typename T>
+void add_normed(Member& member, const T* x, int64_t x_stride, const T* weight, float eps,
+                T* residual, int64_t residual_stride, int64_t rows, int64_t width) {
+  deal_rows(member, rows, width, [&](int64_t row) {
+    const T* from = x + row * x_stride;
+    T* total = residual + row * residual_stride;
+    const float factor = norm_factor(from, eps, width);
+    by_vectors(0, width, [&](int64_t c, int64_t count) {
+      const Lanes scaled = rounded<T>(load_up_to(from + c, count) * factor);
+      const Lanes normed = rounded<T>(scaled * load_up_to(weight + c, count));
+      store_up_to(total + c, load_up_to(total + c, count) + normed, count);
+    });
+  });
+}
+
+template <typename T>
 void rms_norm_heads(Member& member, T* x, int64_t x_stride, const T* weight, float eps,
                     int64_t rows, int64_t heads, int64_t head_dim) {
   deal_rows(member, rows, heads * head_dim, [&](int64_t row) {
@@ -128,6 +149,8 @@ void silu_mul(Member& member, const T* gate_up, int64_t stride, T* out, int64_t 
                             int64_t);                                                            \
   template void add_rms_norm<T>(Member&, const T*, int64_t, T*, int64_t, const T*, float, T*,    \
                                 int64_t, int64_t, int64_t);                                      \
+  template void add_normed<T>(Member&, const T*, int64_t, const T*, float, T*, int64_t, int64_t,  \
+                              int64_t);                                                          \
   template void rms_norm_heads<T>(Member&, T*, int64_t, const T*, float, int64_t, int64_t,       \
                                   int64_t);                                                      \
   template void silu_mul<T>(Member&, const T*, int64_t, T*, int64_t, int64_t, int64_t);

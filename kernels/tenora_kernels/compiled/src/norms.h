@@ -17,6 +17,11 @@ void add_rms_norm(Member& member, const T* x, int64_t x_stride, T* residual,
                   int64_t residual_stride, const T* weight, float eps, T* out, int64_t out_stride,
                   int64_t rows, int64_t width);
 
+// residual += the norm of x, rounded to T as rms_norm gives it.
+template <typename T>
+void add_normed(Member& member, const T* x, int64_t x_stride, const T* weight, float eps,
+                T* residual, int64_t residual_stride, int64_t rows, int64_t width);
+
 // The norm of each head of each row, in place: rows of `heads` times `head_dim` elements.
 template <typename T>
 void rms_norm_heads(Member& member, T* x, int64_t x_stride, const T* weight, float eps,
