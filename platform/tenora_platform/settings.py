@@ -157,7 +157,7 @@ class Settings(BaseSettings):
     engine: str | None = None
     """Where it listens, ipc:///path or tcp://host:port; one of our own when absent."""
     model: str | None = None
-    """A Hugging Face folder of the Llama family; SmolLM2-135M-Instruct when absent."""
+    """A Hugging Face folder (docs/models.md); SmolLM2-135M-Instruct when absent."""
     served_name: str | None = None
     """The base model's id in the API; the folder's name when absent."""
     load_format: Literal["auto", "dummy"] = "auto"
