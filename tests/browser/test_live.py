@@ -68,7 +68,7 @@ def test_a_killed_engine_shows_and_comes_back_under_the_open_page(
     os.kill(pid_of(portal, "engine"), signal.SIGKILL)
 
     incidents = page.get_by_role("list", name="Incidents")
-    expect(incidents).to_contain_text("Broken: ", timeout=20_000)
+    expect(incidents).to_contain_text("Critical: ", timeout=20_000)
     service = page.get_by_role("region", name="Service", exact=True)
     expect(service.get_by_text(re.compile(r"^\d+ (s|min) old$"))).to_be_visible()
     expect(free).to_contain_text(re.compile(r"\d of [\d,]+"))  # what was known last, greyed
@@ -76,7 +76,7 @@ def test_a_killed_engine_shows_and_comes_back_under_the_open_page(
     assert service.locator("> div").last.evaluate(grey) == "grayscale(1)"
     expect(page.get_by_test_id("live")).to_have_text("live")  # it is the engine that is away
 
-    expect(incidents).not_to_contain_text("Broken: ", timeout=SLOW_MS)
+    expect(incidents).not_to_contain_text("Critical: ", timeout=SLOW_MS)
     expect(service.get_by_text(re.compile(r"old$"))).to_have_count(0)
     expect(incidents).to_contain_text("engine was restarted", timeout=40_000)
     row = page.get_by_role("row").filter(has_text="engine")
