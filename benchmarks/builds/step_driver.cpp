@@ -53,16 +53,16 @@ class Model {
  public:
   Model(int64_t layers, bool int8) : int8_(int8), norm_(SHAPE.hidden, ONE) {
     tenora::DecoderWeights<bf16> all{};
+    const tenora::RopeTable turns = rope();
     for (int64_t layer = 0; layer < layers; ++layer)
       all.layers.push_back(
-          {norm_.data(), nullptr, nullptr, norm_.data(),
+          {norm_.data(), nullptr, norm_.data(), nullptr, {}, {}, turns,
            packed(SHAPE.qkv_width(), SHAPE.hidden, Kind::Projection, layer, 0),
            packed(SHAPE.hidden, SHAPE.query_width(), Kind::Projection, layer, 1),
            packed(2 * SHAPE.intermediate, SHAPE.hidden, Kind::Projection, layer, 2),
            packed(SHAPE.hidden, SHAPE.intermediate, Kind::Projection, layer, 3)});
     all.final_norm = norm_.data();
     all.head = packed(SHAPE.vocab, SHAPE.hidden, Kind::Head, 0, 0);
-    all.rope = rope();
     decoder_ = std::make_unique<tenora::Decoder<bf16>>(SHAPE, std::move(all));
   }
 

@@ -286,7 +286,7 @@ def test_a_report_shows_what_a_version_does(
     folder = write_adapter(tmp_path / "odd", base_model_dir, rank=4)
     version = push(portal, key, "odd", folder)
     page.goto("/adapters/odd/report")
-    answers = page.get_by_role("region", name="Answers beside the base model's")
+    answers = page.get_by_role("region", name="Answers compared with the base model")
     expect(answers.get_by_text(re.compile(r"at least [\d.e-]+ nats")).first).to_be_visible(
         timeout=3 * SLOW_MS
     )

@@ -211,5 +211,5 @@ def test_the_list_says_what_the_api_says(page: Page, portal: PortalUnderTest) ->
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.goto(f"/operator/tenants/{tenant}")
     expect(page.get_by_role("heading", name="Listed tenant")).to_be_visible()
-    expect(page.get_by_role("region", name="The month")).to_be_visible()
+    expect(page.get_by_role("region", name="Cost this month")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
