@@ -20,7 +20,7 @@ from tenora_bench.gpu.measure import Ceilings, Machine, Report, measure_ceilings
 from tenora_bench.gpu.peers import Peer, sglang_peer, vllm_peer
 from tenora_bench.gpu.sgmv import time_sgmv
 from tenora_bench.gpu.tune import tune
-from tenora_engine.runner.graphs import again
+from tenora_engine.executor.graphs import again
 from tenora_kernels import backend
 from tenora_kernels.backend import triton_implementation
 from tenora_kernels.gpu import tuning

@@ -15,7 +15,8 @@ from tenora_bench.step import Workload, build, end, read_bandwidth, requests, st
 from tenora_engine.config import ModelInfo
 from tenora_engine.engine import Engine
 from tenora_engine.request import AdapterRef
-from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.scheduling.plan import ScheduledStep
+from tenora_engine.step import StepResult
 
 SHARING_STREAMS = 16
 """Fewer adapters than this are also timed in as many streams, which share them."""
@@ -94,14 +95,19 @@ def time_tax(
 def _pair(engine: Engine, base_first: bool) -> tuple[float, float]:
     """Seconds of one plan's base rows and of its adapter rows, each built and run alone."""
     plan = engine._scheduler.schedule()
-    base = [item for item in plan.scheduled if item.sequence.request.adapter is None]
-    adapted = [item for item in plan.scheduled if item.sequence.request.adapter is not None]
-    parts = {"base": StepPlan(tuple(base)), "adapted": StepPlan(tuple(adapted))}
+    items = engine._scheduler.scheduled(plan).items
+    base = [item for item in items if item.sequence.request.adapter is None]
+    adapted = [item for item in items if item.sequence.request.adapter is not None]
+    writer = engine._scheduler._plans
+    parts = {
+        "base": writer.write(ScheduledStep(base)),
+        "adapted": writer.write(ScheduledStep(adapted)),
+    }
     seconds: dict[str, float] = {}
     results: dict[str, StepResult] = {}
     for name in ("base", "adapted") if base_first else ("adapted", "base"):
         started = time.perf_counter()
-        result = engine._runner.run(engine._runner.build_batch(parts[name]))
+        result = engine._executor.execute(parts[name])
         seconds[name] = time.perf_counter() - started
         assert result is not None, "nobody asks for a pause"
         results[name] = result

@@ -9,9 +9,9 @@ from statistics import median
 
 import torch
 
+from tenora_engine.executor.sampling import sample
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
-from tenora_engine.runner.sampling import sample
-from tenora_engine.runner.sampling_inputs import build_sampling_inputs
+from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
 
 VOCAB = 49_152
@@ -43,14 +43,13 @@ def rows(params: SamplingParams, context: int) -> list[Sequence]:
 def measure(context: int) -> dict[str, float]:
     """Median milliseconds of a step, the three kinds in turns."""
     logits = torch.randn(ROWS, VOCAB).bfloat16()
-    cpu = torch.device("cpu")
 
     def step(sequences: list[Sequence], anew: bool) -> None:
         for sequence in sequences:
             sequence.token_ids.append(7)
             if anew:
                 sequence.logit_rules = None
-        sample(logits, build_sampling_inputs(sequences, VOCAB, 0, cpu))
+        sample(logits, plan_sampling(sequences, VOCAB, 0))
 
     plain, kept, anew = rows(PLAIN, context), rows(PENALISED, context), rows(PENALISED, context)
     kinds: dict[str, Callable[[], None]] = {

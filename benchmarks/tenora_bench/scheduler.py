@@ -22,8 +22,8 @@ from tenora_engine.memory.pool import LIVE_KV, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens, num_blocks
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
-from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.scheduler import Scheduler
+from tenora_engine.step import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from tenora_engine.adapters.loader import LoadResult
@@ -182,7 +182,7 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
         scheduler.commit(plan, _result(plan), STEP_S)
         committed = time.thread_time()
         now_s += STEP_S
-        if memory.allocator.kv_evictions and len(plan.scheduled) >= running - running // 32:
+        if memory.allocator.kv_evictions and len(plan.rows) >= running - running // 32:
             schedule_ms.append((scheduled - started) * 1000)
             commit_ms.append((committed - scheduled) * 1000)
     return {
@@ -244,5 +244,5 @@ def _config(running: int, waiting: int) -> ResolvedConfig:
 
 
 def _result(plan: StepPlan) -> StepResult:
-    tokens = [[1] if item.samples else [] for item in plan.scheduled]
+    tokens = [[1] * count for count in plan.rows.num_samples]
     return StepResult(tokens, [None] * len(tokens))

@@ -24,10 +24,11 @@ from tenora_bench.machine import machine
 from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import Event
+from tenora_engine.executor import executor as model_executor
 from tenora_engine.model import decoder as torch_decoder
 from tenora_engine.model import linear
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.runner import batch, runner
+from tenora_engine.scheduling import plan
 from tenora_engine.threads import call_in_ending_thread
 from tenora_engine.transport import messages
 from tenora_engine.transport.outbox import UsageOutbox
@@ -172,14 +173,15 @@ class PhaseClock:
 def phases_timed(engine: Engine, clock: PhaseClock) -> Iterator[None]:
     """`clock` around the engine's parts. A decoder that runs all layers in one call has a clock of
     its own (`take_seconds`), read after each step."""
-    scheduler, model_runner = engine._scheduler, engine._runner
-    decoder = model_runner._decoder  # type: ignore[attr-defined] # a ModelRunner
+    scheduler, executor = engine._scheduler, engine._executor
+    assert isinstance(executor, model_executor.ModelExecutor)
+    decoder = executor._decoder
     wrapped: list[tuple[str, Any, str]] = [
         ("scheduling", scheduler, "schedule"),
         ("scheduling", scheduler, "commit"),
-        ("batch building", model_runner, "build_batch"),
-        ("sampling", batch, "build_sampling_inputs"),
-        ("sampling", runner, "sample"),
+        ("batch building", executor._builder, "build"),
+        ("sampling", plan, "plan_sampling"),
+        ("sampling", model_executor, "sample"),
     ]
     if hasattr(decoder, "take_seconds"):
         decoder.take_seconds()
@@ -319,7 +321,8 @@ def _timed_step(engine: Engine, out: Messaging, clock: PhaseClock) -> dict[str, 
     clock.wrap("messaging", out.send)(events)
     whole_s = time.perf_counter() - started
     seconds = dict.fromkeys(PHASES, 0.0) | clock.take()
-    decoder: Any = engine._runner._decoder  # type: ignore[attr-defined] # a ModelRunner
+    executor: Any = engine._executor
+    decoder = executor._decoder
     if hasattr(decoder, "take_seconds"):
         for part, taken_s in decoder.take_seconds().items():
             seconds[part] += taken_s

@@ -9,8 +9,6 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import footprint
@@ -18,40 +16,19 @@ from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
+from tenora_engine.executor.interface import Executor
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import FindingLoader
-from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.scheduler import Scheduler
+from tenora_engine.step import StepPlan
 
 FAILED_STEPS_MAX = 8
 """Failed steps in a row after which the fault is taken to be the engine's, not the sequences'."""
 
 _log = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """What the engine needs of a model runner, as in `runner.ModelRunner`. `build_batch` and `run`
-    may raise: then the sequences of that plan fail, and only they."""
-
-    can_pause: bool
-
-    def build_batch(self, plan: StepPlan) -> Any: ...
-
-    def run(self, batch: Any) -> StepResult | None: ...
-
-    def ask_to_pause(self, wanted: bool) -> None: ...
-
-
-@dataclass
-class _Step:
-    """One that has begun."""
-
-    plan: StepPlan
-    batch: Any = None
-    seconds: float = 0.0  # that it was worked on
 
 
 class Engine:
@@ -64,7 +41,7 @@ class Engine:
     def __init__(
         self,
         config: ResolvedConfig,
-        runner: Runner,
+        executor: Executor,
         loader: FindingLoader,
         memory: MemoryManager,
         clock: Callable[[], float] = time.time,
@@ -73,13 +50,14 @@ class Engine:
         self.config = config
         self._pace = pace or Pace()
         self.on_wake: Callable[[], None] | None = None
-        self._runner = runner
+        self._executor = executor
         self._loader = loader
         self._memory = memory
-        self._scheduler = Scheduler(config, memory, loader, clock, can_pause=runner.can_pause)
+        self._scheduler = Scheduler(config, memory, loader, clock, can_preempt=executor.can_preempt)
         self._book = self._scheduler.book
         self._last_step_ms = 0.0
-        self._paused: _Step | None = None
+        self._preempted: StepPlan | None = None
+        self._planning_s = 0.0  # of that
         self._failed_steps = 0  # in a row
         self._events: list[Event] = []  # of a step that had to be completed before a command
         loader.on_complete = self._load_ended
@@ -94,14 +72,14 @@ class Engine:
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
         context nor the arena) or QueueFullError.
         """
-        self._runner.ask_to_pause(False)
+        self._executor.preempt(False)
         self._scheduler.submit(request)
 
     def announce(self, request: GenerationRequest) -> None:
-        """The request is about to be submitted, as soon as the step that runs has been paused or
+        """The request is about to be submitted, as soon as the step that runs has been preempted or
         has ended. May be called from any thread."""
         if self._scheduler.is_express(request):
-            self._runner.ask_to_pause(True)
+            self._executor.preempt(True)
 
     def abort(
         self,
@@ -116,8 +94,8 @@ class Engine:
         metered at `output_tokens`. "client_gone" meters what was generated. An unknown id is no
         error: the sequence may have ended meanwhile.
         """
-        while self._paused is not None:  # it may compute what is ended here
-            self._events += self._resume(self._paused)
+        while self._preempted is not None:  # it may compute what is ended here
+            self._events += self._resume()
         self._book.abort(request_id, index, reason, output_tokens)
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
@@ -142,7 +120,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something. False while all that waits, waits for adapters."""
-        return self._paused is not None or bool(self._events) or self._scheduler.has_work
+        return self._preempted is not None or bool(self._events) or self._scheduler.has_work
 
     @property
     def idle_s(self) -> float | None:
@@ -151,47 +129,45 @@ class Engine:
         return self._scheduler.idle_s
 
     def step(self) -> list[Event]:
-        """One iteration of the batch, or as much of it as is run before it is paused for those who
-        come meanwhile (`announce`) and ask for no more than their shares: the next call runs them
-        first. A failing runner fails the sequences of its plan with an "error" event and leaves the
-        pool intact. Raises EngineFailedError when that will not end: for an error of the device, or
-        FAILED_STEPS_MAX times in a row; `abandon` has the events then."""
+        """One iteration of the batch, or as much of it as is run before it is preempted for those
+        who come meanwhile (`announce`) and ask for no more than their shares: the next call runs
+        them first. A failing executor fails the sequences of its plan with an "error" event and
+        leaves the pool intact. Raises EngineFailedError when that will not end: for an error of
+        the device, or FAILED_STEPS_MAX times in a row; `abandon` has the events then."""
         events, self._events = self._events, []
         started = time.perf_counter()
-        plan = self._scheduler.schedule(None if self._paused is None else self._paused.plan)
-        if plan.scheduled:
-            return events + self._run(_Step(plan, seconds=time.perf_counter() - started))
-        if self._paused is not None:
-            return events + self._resume(self._paused)
+        plan = self._scheduler.schedule()
+        if plan:
+            return events + self._execute(plan, time.perf_counter() - started)
+        if self._preempted is not None:
+            return events + self._resume()
         return events + self._scheduler.take_events()
 
-    def _resume(self, paused: _Step) -> list[Event]:
-        self._paused = None
-        return self._run(paused)
+    def _resume(self) -> list[Event]:
+        plan, self._preempted = self._preempted, None
+        assert plan is not None
+        return self._execute(plan, self._planning_s)
 
-    def _run(self, step: _Step) -> list[Event]:
-        started = time.perf_counter()
+    def _execute(self, plan: StepPlan, planning_s: float) -> list[Event]:
         self._pace.begin_step()
         try:
-            if step.batch is None:
-                step.batch = self._runner.build_batch(step.plan)
-            result = self._runner.run(step.batch)
+            result = self._executor.execute(plan)
         except Exception as error:
-            _log.exception("a step of %d sequences failed", len(step.plan.scheduled))
-            return self._fail(step, error)
+            _log.exception("a step of %d sequences failed", len(plan.rows))
+            return self._fail(plan, error)
         finally:
             self._pace.end_step()
-        step.seconds += time.perf_counter() - started
         if result is None:
-            self._paused = step
-            self._runner.ask_to_pause(False)
+            self._preempted, self._planning_s = plan, planning_s
+            self._executor.preempt(False)
             return self._scheduler.take_events()
         self._failed_steps = 0
-        self._last_step_ms = step.seconds * 1000
-        return self._scheduler.commit(step.plan, result, step.seconds)
+        step_s = planning_s + result.seconds
+        self._last_step_ms = step_s * 1000
+        return self._scheduler.commit(plan, result, step_s)
 
-    def _fail(self, step: _Step, error: Exception) -> list[Event]:
-        events = self._scheduler.fail(step.plan, error)
+    def _fail(self, plan: StepPlan, error: Exception) -> list[Event]:
+        events = self._scheduler.fail(plan, error)
         self._failed_steps += 1
         if not is_of_the_device(error) and self._failed_steps < FAILED_STEPS_MAX:
             return events
@@ -293,10 +269,10 @@ def build_engine(config: EngineConfig) -> Engine:
     Raises ModelLoadError or MemoryBudgetError.
     """
     from tenora_engine.adapters.loader import AdapterLoader
+    from tenora_engine.executor.executor import ModelExecutor
     from tenora_engine.memory.arena import Arena
     from tenora_engine.memory.budget import describe, plan_memory
     from tenora_engine.model.loader import load_model, read_model_info
-    from tenora_engine.runner.runner import ModelRunner
 
     info = read_model_info(config)
     for warning in info.warnings:
@@ -308,8 +284,8 @@ def build_engine(config: EngineConfig) -> Engine:
     arena = Arena.allocate(resolved)
     pace = Pace()
     memory = MemoryManager(resolved, arena, pace=pace)
-    runner = ModelRunner(resolved, model, arena.pool, memory.adapters.table)
-    return Engine(resolved, runner, AdapterLoader(resolved, pace=pace), memory, pace=pace)
+    executor = ModelExecutor(resolved, model, arena.pool, memory.adapters.table)
+    return Engine(resolved, executor, AdapterLoader(resolved, pace=pace), memory, pace=pace)
 
 
 def is_of_the_device(error: BaseException | None) -> bool:

@@ -1,6 +1,6 @@
 """One running or waiting sequence: its tokens, its pages, its adapter slot.
 
-The scheduler owns and changes it; the runner reads it, and keeps `logit_rules` with it."""
+The scheduler owns and changes it; an executor is told of it by plans (`step`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenora_kernels.segments import BASE_SLOT
 if TYPE_CHECKING:
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
-    from tenora_engine.runner.logit_rules import LogitRules
+    from tenora_engine.scheduling.sampling import LogitRules
     from tenora_engine.scheduling.wait_clock import Float64s
     from tenora_engine.scheduling.waits import Wait
 
@@ -54,7 +54,7 @@ class Sequence:
     adapter_load_ms: float = 0.0
     cold_load: bool = False  # the load it waited for is metered with it
     preemptions: int = 0
-    logit_rules: LogitRules | None = None  # the runner's own, made when it is first sampled
+    logit_rules: LogitRules | None = None  # made when it is first sampled
     # The scheduler's and the memory manager's own from here on.
     meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class
     tier: str = "default"  # that it asked for, or to which it was relegated

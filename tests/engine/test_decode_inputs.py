@@ -11,14 +11,15 @@ from torch import Tensor
 
 from batch_reference import check_batch
 from engine_fakes import make_config, make_request
+from tenora_engine.executor.batch import BatchBuilder
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.runner.batch import BatchBuilder
-from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan
+from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
 
 BLOCK_TOKENS = 4
 CONFIG = make_config(block_tokens=BLOCK_TOKENS)
+WRITER = PlanWriter(BLOCK_TOKENS, CONFIG.model.vocab, 0)
 
 
 @st.composite
@@ -40,19 +41,23 @@ def decoding(draw: st.DrawFn) -> Sequence:
 
 def builder() -> BatchBuilder:
     table = MemoryManager(CONFIG, Arena.allocate(CONFIG)).adapters.table
-    return BatchBuilder(CONFIG, table, torch.device("cpu"))
+    return BatchBuilder(BLOCK_TOKENS, table, torch.device("cpu"))
 
 
-def plan_of(sequences: list[Sequence]) -> StepPlan:
-    return StepPlan(tuple(ScheduledSequence(sequence, 1, True) for sequence in sequences))
+def step_of(sequences: list[Sequence]) -> ScheduledStep:
+    return ScheduledStep([ScheduledSequence(sequence, 1, True) for sequence in sequences])
+
+
+def check(used: BatchBuilder, sequences: list[Sequence]) -> None:
+    step = step_of(sequences)
+    check_batch(used.build(WRITER.write(step)), step, BLOCK_TOKENS)
 
 
 @given(steps=st.lists(st.lists(decoding(), min_size=1, max_size=4), min_size=2, max_size=6))
 def test_a_step_does_not_depend_on_those_before(steps: list[list[Sequence]]) -> None:
     used = builder()
     for sequences in steps:
-        plan = plan_of(sequences)
-        check_batch(used.build(plan), plan, BLOCK_TOKENS)
+        check(used, sequences)
 
 
 @given(sequence=decoding(), page=st.integers(0, 31), slot=st.integers(-1, 3))
@@ -60,10 +65,10 @@ def test_what_changes_between_two_steps_of_a_sequence_is_seen(
     sequence: Sequence, page: int, slot: int
 ) -> None:
     used = builder()
-    used.build(plan_of([sequence]))
+    check(used, [sequence])
     sequence.block_table[0] = page  # another sequence was first with this block
     sequence.adapter_slot = slot
-    check_batch(used.build(plan_of([sequence])), plan_of([sequence]), BLOCK_TOKENS)
+    check(used, [sequence])
 
 
 def test_steps_of_one_shape_share_their_memory() -> None:
@@ -74,7 +79,7 @@ def test_steps_of_one_shape_share_their_memory() -> None:
         ]
         for sequence in sequences:
             sequence.block_table = array("i", range(8))
-        inputs = used.build(plan_of(sequences)).inputs
+        inputs = used.build(WRITER.write(step_of(sequences))).inputs
         return [inputs.token_ids, inputs.slots, inputs.attention.block_table]
 
     used = builder()

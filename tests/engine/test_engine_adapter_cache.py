@@ -22,7 +22,7 @@ def test_every_granule_is_where_the_table_says() -> None:
     scattered = [pages[4], pages[1]]
     resident = rig.memory.adapters.install(packed, scattered, 1.0, 0.0)
     table = rig.memory.adapters.table
-    flat = rig.runner.pool.view(-1)
+    flat = rig.executor.pool.view(-1)
     for row in range(8):
         offset = int(table.granule_offset[resident.slot, 0, row])
         assert offset == scattered[row // 5] * rig.config.page_elements + row % 5 * 2

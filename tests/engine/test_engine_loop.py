@@ -15,6 +15,7 @@ from tenora_engine.engine import FAILED_STEPS_MAX
 from tenora_engine.errors import EngineFailedError, EngineUnavailableError, InvalidRequestError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.loop import COMMANDS_BETWEEN_STEPS, EngineLoop
+from tenora_engine.step import StepResult
 
 PATIENCE_S = 20.0  # only a hang takes as long
 
@@ -136,10 +137,10 @@ def break_plans(rig: Rig) -> None:
 def lose_the_device(rig: Rig) -> None:
     """As torch says it, for every call from now on."""
 
-    def run(batch: object) -> None:
+    def run(executed: object) -> StepResult | None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    rig.runner.run = run  # type: ignore[method-assign]
+    rig.executor.run = run  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("fault", [break_commits, break_plans, lose_the_device])
@@ -195,7 +196,7 @@ def test_what_is_in_flight_when_the_loop_is_stopped_is_metered() -> None:
 def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -> None:
     rig = Rig.build(make_config())
     for number in range(FAILED_STEPS_MAX - 1):
-        rig.runner.fail_next = RuntimeError("out of luck")
+        rig.executor.fail_next = RuntimeError("out of luck")
         rig.engine.submit(make_request(f"bad-{number}", [1]))
         (end,) = rig.engine.step()
         assert isinstance(end, FinishEvent)
@@ -204,7 +205,7 @@ def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -
     while rig.engine.has_work:
         rig.engine.step()
     for number in range(FAILED_STEPS_MAX):
-        rig.runner.fail_next = RuntimeError("out of luck")
+        rig.executor.fail_next = RuntimeError("out of luck")
         rig.engine.submit(make_request(f"worse-{number}", [1]))
         if number < FAILED_STEPS_MAX - 1:
             rig.engine.step()
@@ -225,7 +226,7 @@ def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -
 )
 def test_an_error_of_the_device_is_the_engines_at_once(error: Exception, lost: bool) -> None:
     rig = Rig.build(make_config())
-    rig.runner.fail_next = error
+    rig.executor.fail_next = error
     rig.engine.submit(make_request("r", [1]))
     if lost:
         with pytest.raises(EngineFailedError, match="has to be started again"):

@@ -6,12 +6,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from engine_fakes import FakeBatch, Rig, make_config, make_request, make_tenant, run
+from engine_fakes import ExecutedPlan, Rig, make_config, make_request, make_tenant, run
 from tenora_engine.events import Event, FinishEvent
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.express import MAX_STEPS
-from tenora_engine.scheduling.plan import StepResult
+from tenora_engine.step import StepResult
 
 CONFIG = make_config(
     num_pages=512,
@@ -38,7 +38,7 @@ def request(
 
 def noisy_rig() -> Rig:
     """The noisy tenant has a backlog and is far ahead; a quiet one was served meanwhile."""
-    rig = Rig.build(CONFIG, can_pause=True)
+    rig = Rig.build(CONFIG, can_preempt=True)
     rig.engine.submit(request("first", "quiet", max_tokens=1))
     for number in range(200):
         rig.engine.submit(request(f"n{number}", "noisy", 16, 2))
@@ -49,7 +49,7 @@ def noisy_rig() -> Rig:
 
 def plan_of(rig: Rig) -> dict[str, int]:
     """Tokens by request of the step that ran last."""
-    return {i.sequence.request.request_id: i.num_tokens for i in rig.runner.plans[-1].scheduled}
+    return {i.sequence.request.request_id: i.num_tokens for i in rig.executor.plans[-1].scheduled}
 
 
 def finished(events: list[Event]) -> set[str]:
@@ -58,10 +58,10 @@ def finished(events: list[Event]) -> set[str]:
 
 def pause(rig: Rig, arrival: GenerationRequest) -> None:
     """A step begins and is paused for the arrival."""
-    ran = len(rig.runner.plans)
+    ran = len(rig.executor.plans)
     rig.engine.announce(arrival)
     assert rig.engine.step() == []
-    assert (rig.runner.pauses, len(rig.runner.plans)) == (1, ran)
+    assert (rig.executor.preemptions, len(rig.executor.plans)) == (1, ran)
 
 
 def test_a_step_is_paused_for_who_keeps_within_its_share_and_goes_on_afterwards() -> None:
@@ -85,13 +85,13 @@ def test_nobody_else_pauses_a_step() -> None:
     rig = noisy_rig()
     rig.engine.announce(request("more", "noisy"))
     rig.engine.step()
-    assert rig.runner.pauses == 0
-    calm = Rig.build(CONFIG, can_pause=True)
+    assert rig.executor.preemptions == 0
+    calm = Rig.build(CONFIG, can_preempt=True)
     for number in range(3):
         calm.engine.submit(request(f"r{number}", f"t{number}", 4, 1))
     calm.engine.announce(request("q", "quiet"))
     calm.engine.step()
-    assert calm.runner.pauses == 0, "nobody has a backlog"
+    assert calm.executor.preemptions == 0, "nobody has a backlog"
 
 
 def test_a_runner_that_cannot_pause_has_no_express_steps() -> None:
@@ -113,24 +113,24 @@ def test_a_long_prompt_is_computed_in_express_steps_to_its_end() -> None:
     pause(rig, arrival)
     rig.engine.submit(arrival)
     rig.engine.submit(request("p", "patient", 50, 1))
-    ran, computed = len(rig.runner.plans), Counter[str]()
+    ran, computed = len(rig.executor.plans), Counter[str]()
     while computed != {"q": 60, "p": 50}:
         rig.engine.step()
         assert plan_of(rig).keys() <= {"q", "p"}
         computed.update(plan_of(rig))
-    assert len(rig.runner.plans) - ran <= MAX_STEPS
+    assert len(rig.executor.plans) - ran <= MAX_STEPS
 
 
 def test_a_paused_step_comes_to_its_end_however_many_arrive() -> None:
     rig = noisy_rig()
     arrivals = [request(f"q{number}", f"quiet{number}", 20, 1) for number in range(3 * MAX_STEPS)]
     pause(rig, arrivals[0])
-    ran = len(rig.runner.plans)
+    ran = len(rig.executor.plans)
     for arrival in arrivals:
         rig.engine.submit(arrival)
     for _ in range(MAX_STEPS + 1):
         rig.engine.step()
-    express, resumed = rig.runner.plans[ran:-1], plan_of(rig)
+    express, resumed = rig.executor.plans[ran:-1], plan_of(rig)
     assert len(express) == MAX_STEPS
     assert all(i.sequence.request.request_id[0] == "q" for p in express for i in p.scheduled)
     assert all(name.startswith("n") for name in resumed)
@@ -159,7 +159,7 @@ def test_a_failing_express_step_fails_its_own_sequences_only() -> None:
     arrival = request("q", "quiet")
     pause(rig, arrival)
     rig.engine.submit(arrival)
-    rig.runner.fail_next = RuntimeError("out of luck")
+    rig.executor.fail_next = RuntimeError("out of luck")
     events = rig.engine.step()
     assert [(e.request_id, e.reason) for e in events if isinstance(e, FinishEvent)] == [
         ("q", "error")
@@ -172,20 +172,20 @@ def test_the_loop_pauses_the_step_that_runs() -> None:
     """One whose end would not come while the arrival waits for it."""
     rig = noisy_rig()
     asked, begun = threading.Event(), threading.Event()
-    run_step, ask = rig.runner.run, rig.runner.ask_to_pause
+    run_step, ask = rig.executor.run, rig.executor.preempt
 
-    def run_slowly(batch: FakeBatch) -> StepResult | None:
-        if batch.plan.is_pausable and not asked.is_set():
+    def run_slowly(executed: ExecutedPlan) -> StepResult | None:
+        if executed.plan.is_preemptible and not asked.is_set():
             begun.set()
             assert asked.wait(PATIENCE_S)
-        return run_step(batch)
+        return run_step(executed)
 
     def note(wanted: bool) -> None:
         ask(wanted)
         if wanted:
             asked.set()
 
-    rig.runner.run, rig.runner.ask_to_pause = run_slowly, note  # type: ignore[method-assign]
+    rig.executor.run, rig.executor.preempt = run_slowly, note  # type: ignore[method-assign]
     events: list[Event] = []
     done = threading.Event()
 
@@ -200,5 +200,5 @@ def test_the_loop_pauses_the_step_that_runs() -> None:
     loop.submit(request("q", "quiet")).result(PATIENCE_S)
     assert done.wait(PATIENCE_S)
     loop.stop()
-    assert rig.runner.pauses == 1
+    assert rig.executor.preemptions == 1
     assert events[0].request_id == "q", "before what the paused step gives"

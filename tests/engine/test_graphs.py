@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import graph_replays
-from tenora_engine.runner.graphs import LARGEST_BUCKET, CudaCapture, decode_buckets
+from tenora_engine.executor.graphs import LARGEST_BUCKET, CudaCapture, decode_buckets
 
 
 def test_replays_in_the_interpreter() -> None:

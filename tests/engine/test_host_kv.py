@@ -92,9 +92,9 @@ class World:
 def test_an_evicted_prefix_comes_back() -> None:
     world = World()
     assert [world.serve(prefix) for prefix in PREFIXES[:4]] == [0, 0, 0, 0]
-    computed = world.rig.runner.computed_tokens
+    computed = world.rig.executor.computed_tokens
     assert [world.serve(prefix) for prefix in PREFIXES[:4]] == [32, 32, 32, 32]
-    assert world.rig.runner.computed_tokens == computed + 4
+    assert world.rig.executor.computed_tokens == computed + 4
     assert world.count("kv_pages_fetched") > 0
 
 

@@ -24,9 +24,9 @@ from transformers import (
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
+from tenora_engine.executor.sampling import changed, sample
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
-from tenora_engine.runner.sampling import sample
-from tenora_engine.runner.sampling_inputs import build_sampling_inputs
+from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
 
 CPU = torch.device("cpu")
@@ -48,8 +48,8 @@ def sequence(
 
 
 def applied(logits: Tensor, sequences: list[Sequence]) -> Tensor:
-    changes = build_sampling_inputs(sequences, logits.shape[1], 0, CPU).changes
-    return logits if changes is None else changes.applied(logits)
+    asked = plan_sampling(sequences, logits.shape[1], 0)
+    return logits if asked is None or asked.changes is None else changed(logits, asked.changes)
 
 
 def by_definition(logits: Tensor, one: Sequence) -> Tensor:
@@ -143,7 +143,7 @@ def test_min_tokens_equals_transformers(made: int) -> None:
     ours = applied(logits, [one])
     assert torch.equal(ours < -1e29, expected.isinf())
     # From then on nothing is changed any more, and the shortcut for plain rows may be taken.
-    assert build_sampling_inputs([one], VOCAB, 0, CPU).likeliest_only == (made >= 3)
+    assert (plan_sampling([one], VOCAB, 0) is None) == (made >= 3)
 
 
 def test_allowed_token_ids_equal_transformers() -> None:
@@ -157,7 +157,7 @@ def test_allowed_token_ids_equal_transformers() -> None:
     assert torch.equal(ours[0, allowed], logits[0, allowed])
     assert torch.equal(ours[1], logits[0])
     drawn = {
-        sample(logits, build_sampling_inputs([row], VOCAB, 0, CPU)).token_ids[0]
+        sample(logits, plan_sampling([row], VOCAB, 0)).token_ids[0]
         for row in (sequence(params, [1], [], f"r{number}") for number in range(60))
     }
     assert drawn <= set(allowed)
@@ -173,7 +173,7 @@ def test_where_nothing_is_left_what_is_allowed_still_comes(temperature: float) -
         max_tokens=9,
     )
     rows = [sequence(params, [1], [], f"r{number}") for number in range(10)]
-    chosen = sample(logits_of(4).expand(10, -1), build_sampling_inputs(rows, VOCAB, 0, CPU))
+    chosen = sample(logits_of(4).expand(10, -1), plan_sampling(rows, VOCAB, 0))
     assert set(chosen.token_ids) <= {EOS, 8}
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_fakes import (
-    FakeBatch,
+    ExecutedPlan,
     Rig,
     expected_output,
     fix_step_time,
@@ -29,9 +29,9 @@ from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS
 from tenora_engine.scheduling.classes import CLASS_WEIGHTS
 from tenora_engine.scheduling.places import EXPRESS_PLACES
-from tenora_engine.scheduling.plan import StepPlan, StepResult
 from tenora_engine.scheduling.queues import ROUNDS_A_STEP
 from tenora_engine.scheduling.standings import Holder, fair_shares, holder_of
+from tenora_engine.step import StepPlan, StepResult
 
 CONFIG = make_config(
     num_pages=2048,
@@ -77,14 +77,14 @@ def running_of(rig: Rig) -> Counter[str]:
     return Counter(s.request.tenant.key for s in rig.engine._book.running)
 
 
-@pytest.mark.parametrize("can_pause", [False, True])
+@pytest.mark.parametrize("can_preempt", [False, True])
 @pytest.mark.parametrize("tier", ["priority", "default"])
 @pytest.mark.parametrize(("count", "n"), [(64, 1), (2, 32)])
 def test_a_flood_of_streams_gives_up_a_place_at_once(
-    can_pause: bool, tier: str, count: int, n: int
+    can_preempt: bool, tier: str, count: int, n: int
 ) -> None:
     """The first token of another tenant comes in the step after it came, as alone."""
-    rig = Rig.build(CONFIG, can_pause=can_pause)
+    rig = Rig.build(CONFIG, can_preempt=can_preempt)
     flood(rig, count, n=n)
     assert running_of(rig) == {"noisy": 64}
     quiet = make_tenant("quiet", tier=tier)
@@ -120,7 +120,7 @@ def test_order_of_arrival_takes_no_ones_place() -> None:
 
 
 def test_places_lent_to_express_steps_are_given_back_before_everybodys() -> None:
-    rig = Rig.build(CONFIG, can_pause=True)
+    rig = Rig.build(CONFIG, can_preempt=True)
     flood(rig)
     arrivals = [
         make_request(f"q{i}", [90, i], tenant=make_tenant(f"quiet{i}"), max_tokens=4)
@@ -128,7 +128,7 @@ def test_places_lent_to_express_steps_are_given_back_before_everybodys() -> None
     ]
     rig.engine.announce(arrivals[0])
     rig.engine.step()
-    assert rig.runner.pauses == 1
+    assert rig.executor.preemptions == 1
     for request in arrivals:
         rig.engine.submit(request)
     rig.engine.step()
@@ -220,13 +220,13 @@ class Watch:
     longest: int = 0
 
     def __post_init__(self) -> None:
-        run_step = self.rig.runner.run
+        run_step = self.rig.executor.run
 
-        def run(batch: FakeBatch) -> StepResult | None:
-            self._look(batch.plan)
-            return run_step(batch)
+        def run(executed: ExecutedPlan) -> StepResult | None:
+            self._look(executed.plan)
+            return run_step(executed)
 
-        self.rig.runner.run = run  # type: ignore[method-assign]
+        self.rig.executor.run = run  # type: ignore[method-assign]
 
     def _look(self, plan: StepPlan) -> None:
         running: Counter[Holder] = Counter()
@@ -349,4 +349,4 @@ def test_places_are_shared_and_nothing_is_lost(
     assert given_up <= sum(1 + r.sampling.max_tokens // BLOCK for r, _ in each)
     if caching:
         needed = sum(len(r.prompt_token_ids) + r.sampling.max_tokens for r, _ in each)
-        assert rig.runner.computed_tokens <= needed + given_up * BLOCK
+        assert rig.executor.computed_tokens <= needed + given_up * BLOCK

@@ -101,7 +101,7 @@ def test_who_asks_for_more_than_its_share_keeps_steps_short_for_who_may_come() -
         rig.now_s += 0.01
         rig.engine.step()
         counted: Counter[str] = Counter()
-        for item in rig.runner.plans[-1].scheduled:
+        for item in rig.executor.plans[-1].scheduled:
             counted[item.sequence.request.tenant.key] += item.num_tokens
         return counted
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,9 +22,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from tenora_engine.executor.sampling import Draws, Sampled, changed, filtered_weights, sample
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
-from tenora_engine.runner.sampling import Sampled, filtered_weights, sample
-from tenora_engine.runner.sampling_inputs import build_sampling_inputs, uniform
+from tenora_engine.scheduling.sampling import plan_sampling, uniform
 from tenora_engine.sequence import Sequence
 
 CPU = torch.device("cpu")
@@ -47,15 +48,15 @@ def sequence(
 
 
 def run(logits: Tensor, sequences: list[Sequence], engine_seed: int = 0) -> Sampled:
-    inputs = build_sampling_inputs(sequences, logits.shape[1], engine_seed, CPU)
-    return sample(logits, inputs)
+    return sample(logits, plan_sampling(sequences, logits.shape[1], engine_seed))
 
 
 def distribution(logits: Tensor, sequences: list[Sequence]) -> Tensor:
     """What each row, none of them greedy, is drawn from."""
-    inputs = build_sampling_inputs(sequences, logits.shape[1], 0, CPU)
-    assert inputs.draws is not None
-    weights = filtered_weights(logits.float(), inputs.draws)
+    asked = plan_sampling(sequences, logits.shape[1], 0)
+    assert asked is not None
+    assert asked.draws is not None
+    weights = filtered_weights(logits.float(), Draws.on(CPU, asked.draws))
     return weights / weights.sum(dim=1, keepdim=True)
 
 
@@ -108,9 +109,10 @@ def test_repetition_penalty_equals_hugging_face(penalty: float) -> None:
     one = sequence(params, prompt=[4, 7, 7, 9], output=[11, 4, 12])
     processor = RepetitionPenaltyLogitsProcessor(penalty)
     expected = processor(torch.tensor([one.token_ids]), logits.clone())
-    inputs = build_sampling_inputs([one], 50, 0, CPU)
-    assert inputs.changes is not None
-    torch.testing.assert_close(inputs.changes.applied(logits), expected, atol=0, rtol=0)
+    asked = plan_sampling([one], 50, 0)
+    assert asked is not None
+    assert asked.changes is not None
+    torch.testing.assert_close(changed(logits, asked.changes), expected, atol=0, rtol=0)
     for entry in range(50):  # bring each token to the top in turn, by its distance to the best
         lift = (expected.max() - expected[0, entry] + 1e-3).item()
         params = SamplingParams(
@@ -283,14 +285,16 @@ def test_draws_invert_the_cumulative_distribution(vocab: int) -> None:
     """Blocks or not, a row's token is the one in whose part of [0, 1) its number lies."""
     params = SamplingParams(temperature=0.9, min_p=0.001, seed=3)
     logits = torch.randn(40, vocab, generator=torch.Generator().manual_seed(vocab)) * 2
-    inputs = build_sampling_inputs(
-        [sequence(params, output=[0] * position) for position in range(40)], vocab, 0, CPU
+    asked = plan_sampling(
+        [sequence(params, output=[0] * position) for position in range(40)], vocab, 0
     )
-    assert inputs.draws is not None
-    weights = filtered_weights(logits, inputs.draws).double()
+    assert asked is not None
+    assert asked.draws is not None
+    draws = Draws.on(CPU, asked.draws)
+    weights = filtered_weights(logits, draws).double()
     bounds = weights.cumsum(dim=1) / weights.sum(dim=1, keepdim=True)
-    tokens = torch.tensor(sample(logits, inputs).token_ids).unsqueeze(1)
-    number = inputs.draws.uniform.double()
+    tokens = torch.tensor(sample(logits, asked).token_ids).unsqueeze(1)
+    number = draws.uniform.double()
     end, part = bounds.gather(1, tokens), weights.gather(1, tokens) / weights.sum(1, keepdim=True)
     assert bool((part > 0).all())
     # Sums of 3000 float32 weights of at most 1 are off by less than 1e-5 of the total.
@@ -309,7 +313,9 @@ def test_of_equal_logits_the_first_is_taken() -> None:
 def test_the_ends_of_the_unit_interval_draw_tokens_that_are_left(
     value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenora_engine.runner.sampling_inputs.uniform", lambda *_: [value])
+    monkeypatch.setattr(
+        "tenora_engine.scheduling.sampling.uniform", lambda *_: np.array([value], np.float32)
+    )
     logits = torch.randn(1, 49152, generator=torch.Generator().manual_seed(8))
     params = SamplingParams(temperature=1.0, top_k=50)
     kept = distribution(logits, [sequence(params)])[0].nonzero().squeeze(1).tolist()

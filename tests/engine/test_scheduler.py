@@ -22,7 +22,7 @@ def step_shape(rig: Rig) -> list[tuple[str, int]]:
     """(request, tokens) of the last step."""
     return [
         (item.sequence.request.request_id, item.num_tokens)
-        for item in rig.runner.plans[-1].scheduled
+        for item in rig.executor.plans[-1].scheduled
     ]
 
 
@@ -124,7 +124,7 @@ def test_siblings_wait_for_the_prompt_and_share_its_blocks() -> None:
     done = finishes(run(rig))
     assert len(done) == 3
     # the first computes 18 tokens, the others the two that follow the full blocks, then 3 each
-    assert rig.runner.computed_tokens == 18 + 2 * 2 + 3 * 3
+    assert rig.executor.computed_tokens == 18 + 2 * 2 + 3 * 3
     assert [done["r", i].usage.prompt_tokens for i in range(3)] == [18, 0, 0]
     assert [done["r", i].usage.cached_tokens for i in range(3)] == [0, 0, 0]
 
@@ -273,7 +273,7 @@ def test_a_failing_step_fails_its_sequences_and_nothing_else() -> None:
     rig = Rig.build(make_config(max_running=2))
     for name in ("a", "b", "c"):
         rig.engine.submit(make_request(name, [1] * 6, ignore_eos=True, max_tokens=3))
-    rig.runner.fail_next = RuntimeError("cosmic ray")
+    rig.executor.fail_next = RuntimeError("cosmic ray")
     done = finishes(rig.engine.step())
     rig.engine.check_integrity()
     assert sorted(done) == [("a", 0), ("b", 0)]

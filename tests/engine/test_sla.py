@@ -54,7 +54,7 @@ def test_what_cannot_be_in_time_is_refused_and_taken_after_the_time_it_was_told(
     until_s = rig.now_s + told_s
     while rig.now_s < until_s:
         rig.engine.step()
-        rig.now_s += rig.runner.plans[-1].num_tokens / 1000
+        rig.now_s += rig.executor.plans[-1].num_tokens / 1000
     again = make_request("again", [2] * 30, tenant=promised("refuse"), arrival_s=rig.now_s)
     rig.engine.submit(again)
 
@@ -230,7 +230,7 @@ def test_prefill_waits_for_streams_that_would_be_late() -> None:
     rig.engine.step()
     rig.engine.submit(make_request("long", [2] * 300, ignore_eos=True))
     rig.engine.step()
-    chunk = max(item.num_tokens for item in rig.runner.plans[-1].scheduled)
+    chunk = max(item.num_tokens for item in rig.executor.plans[-1].scheduled)
     assert 200 // MIN_PREFILL_PART <= chunk <= 60 / MARGIN
 
 
@@ -252,7 +252,7 @@ def test_preemption_takes_the_lowest_class_and_there_the_cheapest() -> None:
     rig.engine.submit(make_request("short", [1] * 5, tenant=priority, max_tokens=40))
     rig.engine.submit(make_request("long", [2] * 15, tenant=flex, max_tokens=40))
     rig.engine.submit(make_request("cheap", [3] * 7, tenant=flex, max_tokens=40))
-    rig.runner.eos_every = 1 << 30
+    rig.executor.eos_every = 1 << 30
     gone: list[str] = []
     while rig.engine.has_work and not gone:
         before = {s.request.request_id for s in rig.engine._book.running}
@@ -276,7 +276,7 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
     while rig.engine.has_work:
         plan = scheduler.schedule()
         loads.append(charges.load(2 * config.page_bytes))  # as the rates are now
-        result = rig.runner.run(rig.runner.build_batch(plan))
+        result = rig.executor.execute(plan)
         assert result is not None
         scheduler.commit(plan, result, step_s=0.0)  # pages held for no time cost nothing
     paid = rig.engine._book.queue.counter("t0", "default")
@@ -367,7 +367,9 @@ def test_a_half_computed_prompt_lets_pass_whose_turn_it_is() -> None:
         rig.engine.step()
     rig.engine.submit(make_request("short", [2] * 10, tenant=make_tenant("quiet"), max_tokens=1))
     rig.engine.step()
-    planned = {i.sequence.request.request_id: i.num_tokens for i in rig.runner.plans[-1].scheduled}
+    planned = {
+        i.sequence.request.request_id: i.num_tokens for i in rig.executor.plans[-1].scheduled
+    }
     assert planned == {"short": 10, "long": 6}
     done = [e.request_id for e in run(rig) if isinstance(e, FinishEvent)]
     assert done[-1] == "long"

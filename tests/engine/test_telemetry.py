@@ -229,7 +229,7 @@ class Day:
     def started(self) -> set[str]:
         return {
             f"{item.sequence.request.request_id}:{item.sequence.index}"
-            for plan in self.rig.runner.plans
+            for plan in self.rig.executor.plans
             for item in plan.scheduled
         }
 

@@ -31,27 +31,27 @@ REFS = [make_ref(f"a{number}", rank) for number, rank in enumerate((1, 3, 8, 8, 
 
 
 def rig_of(
-    metrics_tenants: int = 100, instant: bool = True, can_pause: bool = False, **config: int
+    metrics_tenants: int = 100, instant: bool = True, can_preempt: bool = False, **config: int
 ) -> Rig:
     made = make_config(**config)  # type: ignore[arg-type]
     engine = msgspec.structs.replace(made.engine, metrics_tenants=metrics_tenants)
     made = msgspec.structs.replace(made, engine=engine)
-    return Rig.build(made, instant=instant, can_pause=can_pause)
+    return Rig.build(made, instant=instant, can_preempt=can_preempt)
 
 
 def step(rig: Rig, seconds: float = 1.0) -> list[Event]:
     """One step that takes so long."""
-    run = rig.runner.run
+    run = rig.executor.run
 
     def run_slowly(batch: object) -> object:
         rig.now_s += seconds
         return run(batch)  # type: ignore[arg-type]
 
-    rig.runner.run = run_slowly  # type: ignore[assignment, method-assign]
+    rig.executor.run = run_slowly  # type: ignore[assignment, method-assign]
     try:
         return rig.engine.step()
     finally:
-        rig.runner.run = run  # type: ignore[method-assign]
+        rig.executor.run = run  # type: ignore[method-assign]
 
 
 def drain(rig: Rig, seconds: float = 1.0) -> dict[str, UsageRecord]:
@@ -327,7 +327,7 @@ class Day:
     num_pages=st.sampled_from((12, 20, 64)),
     max_running=st.sampled_from((2, 4, 8)),
     instant=st.booleans(),
-    can_pause=st.booleans(),
+    can_preempt=st.booleans(),
     share=st.sampled_from((0.0, 0.15)),
 )
 def test_no_second_is_missing_or_counted_twice(
@@ -336,11 +336,11 @@ def test_no_second_is_missing_or_counted_twice(
     num_pages: int,
     max_running: int,
     instant: bool,
-    can_pause: bool,
+    can_preempt: bool,
     share: float,
 ) -> None:
     sizes = {"num_pages": num_pages, "max_running": max_running}
-    rig = rig_of(metrics_tenants, instant, can_pause, max_waiting=24, max_adapters=2, **sizes)
+    rig = rig_of(metrics_tenants, instant, can_preempt, max_waiting=24, max_adapters=2, **sizes)
     day = Day(rig, seed, share)
     day.live(120)
     for record in day.records:

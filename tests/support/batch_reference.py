@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tenora_engine.runner.batch import Batch
-from tenora_engine.scheduling.plan import StepPlan
+from tenora_engine.executor.batch import Batch
+from tenora_engine.scheduling.plan import ScheduledStep
 
 
-def check_batch(batch: Batch, plan: StepPlan, block_tokens: int) -> None:
-    """Assert that every tensor which the model and the sampler read is the plan's."""
+def check_batch(batch: Batch, step: ScheduledStep, block_tokens: int) -> None:
+    """Assert that every tensor which the model and the sampler read is the step's."""
     rows: list[tuple[int, int, int, int]] = []  # token id, position, KV slot, adapter slot
-    query_start, context_lens, tables, sample_rows, sampled = [0], [], [], [], []
-    for place, item in enumerate(plan.scheduled):
+    query_start, context_lens, tables, sample_rows, samples = [0], [], [], [], []
+    for item in step:
         sequence = item.sequence
         end = sequence.num_computed + item.num_tokens
         for position in range(sequence.num_computed, end):
@@ -20,9 +20,9 @@ def check_batch(batch: Batch, plan: StepPlan, block_tokens: int) -> None:
         query_start.append(len(rows))
         context_lens.append(end)
         tables.append(sequence.block_table[: -(-end // block_tokens)].tolist())
+        samples.append(int(item.samples))
         if item.samples:
             sample_rows.append(len(rows) - 1)
-            sampled.append(place)
     inputs, layout = batch.inputs, batch.inputs.attention
     columns = (inputs.token_ids, inputs.positions, inputs.slots, inputs.segments.row_slot)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == rows
@@ -31,10 +31,8 @@ def check_batch(batch: Batch, plan: StepPlan, block_tokens: int) -> None:
     width = max(map(len, tables))
     assert layout.block_table.tolist() == [table + [0] * (width - len(table)) for table in tables]
     assert layout.max_context_len == max(context_lens)
-    assert layout.max_query_len == max(item.num_tokens for item in plan.scheduled)
+    assert layout.max_query_len == max(item.num_tokens for item in step)
     assert layout.num_rows == inputs.segments.num_rows == len(rows)
     assert inputs.segments.any_adapter == any(adapter >= 0 for *_, adapter in rows)
     assert batch.sample_rows.tolist() == sample_rows
-    assert list(batch.sampled_items) == sampled
-    assert batch.sampling.num_rows == len(sampled)
-    assert batch.num_items == len(plan.scheduled)
+    assert batch.rows.num_samples.tolist() == samples

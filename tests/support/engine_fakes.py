@@ -1,9 +1,11 @@
-"""A runner for engine tests, without a model (its loader is `fake_loader`): it keeps token ids
+"""An executor for engine tests, without a model (its loader is `fake_loader`): it keeps token ids
 where KV would be and reads every context back through the block table, so that any mistake in
 paging, prefix sharing, preemption or adapter slots shows as a wrong token at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,6 +16,7 @@ from fake_loader import FakeLoader, tag
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.engine import Engine
 from tenora_engine.events import Event
+from tenora_engine.executor.batch import BatchBuilder
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
 from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
@@ -26,9 +29,9 @@ from tenora_engine.request import (
     SamplingParams,
     Tenant,
 )
-from tenora_engine.runner.batch import BatchBuilder
-from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
+from tenora_engine.step import StepPlan, StepResult, decode_plan, encode
 from tenora_kernels.segments import BASE_SLOT, AdapterTable
 
 VOCAB = 97
@@ -122,11 +125,22 @@ def make_config(
 
 
 @dataclass(frozen=True)
-class FakeBatch:
+class ExecutedPlan:
+    """A plan, and the sequences that the scheduler meant by it."""
+
     plan: StepPlan
+    step: ScheduledStep
+
+    @property
+    def scheduled(self) -> Items[ScheduledSequence]:
+        return self.step.items
+
+    @property
+    def num_tokens(self) -> int:
+        return self.plan.num_tokens
 
 
-class FakeRunner:
+class FakeExecutor:
     """Writes `(token id, tag of what computed it)` into each token's place in its page; to sample,
     reads all of the context back and refuses any difference."""
 
@@ -136,7 +150,7 @@ class FakeRunner:
         pool: Tensor,
         table: AdapterTable,
         eos_every: int = 11,
-        can_pause: bool = False,
+        can_preempt: bool = False,
     ) -> None:
         self.config = config
         self.pool = pool
@@ -144,48 +158,53 @@ class FakeRunner:
         self.eos_every = eos_every
         self.guesses = 0  # tokens beyond the next, at every third length: speculative decoding
         self.fail_next: Exception | None = None
-        self.plans: list[StepPlan] = []
+        self.plans: list[ExecutedPlan] = []
+        self.scheduled: Callable[[StepPlan], ScheduledStep]  # of the engine's scheduler
         self.computed_tokens = 0
-        self.builder = BatchBuilder(config, table, pool.device)
-        self.can_pause = can_pause
-        self.pauses = 0
-        self._pause_wanted = False
+        self.builder = BatchBuilder(config.engine.block_tokens, table, pool.device)
+        self.can_preempt = can_preempt
+        self.preemptions = 0
+        self._preempt_wanted = False
 
-    def ask_to_pause(self, wanted: bool) -> None:
-        self._pause_wanted = wanted
+    def preempt(self, wanted: bool) -> None:
+        self._preempt_wanted = wanted
 
-    def build_batch(self, plan: StepPlan) -> FakeBatch:
+    def execute(self, plan: StepPlan) -> StepResult | None:
+        step = self.scheduled(plan)
+        self._check(plan, step)
+        return self.run(ExecutedPlan(plan, step))
+
+    def _check(self, plan: StepPlan, step: ScheduledStep) -> None:
         engine = self.config.engine
-        slots = [item.sequence.adapter_slot for item in plan.scheduled]
+        slots = plan.rows.adapter_slot.tolist()
         assert slots == sorted(slots), "sequences of one adapter slot must stand together"
         assert plan.num_tokens <= engine.max_step_tokens
-        assert len(plan.scheduled) <= engine.max_running
-        assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
-        for item in plan.scheduled:
+        assert len(plan.rows) <= engine.max_running
+        assert len(set(plan.rows.sequence)) == len(plan.rows)
+        for item in step:
             sequence = item.sequence
             assert item.num_tokens >= 1
             assert item.samples == (item.num_tokens == sequence.num_uncomputed)
             end = sequence.num_computed + item.num_tokens
             assert len(sequence.block_table) * engine.block_tokens >= end
             assert len(set(sequence.block_table)) == len(sequence.block_table)
-        check_batch(self.builder.build(plan), plan, engine.block_tokens)
-        return FakeBatch(plan)
+        there = decode_plan(encode(plan))
+        assert there == plan, "a plan is the same in another process"
+        check_batch(self.builder.build(there), step, engine.block_tokens)
 
-    def run(self, batch: FakeBatch) -> StepResult | None:
-        """A step that is paused has written nothing yet: what it is to write to and to read must
+    def run(self, executed: ExecutedPlan) -> StepResult | None:
+        """A step that is preempted has written nothing yet: what it is to write to and to read must
         still be its own when it goes on."""
-        if self._pause_wanted and batch.plan.is_pausable:
-            self.pauses += 1
+        if self._preempt_wanted and executed.plan.is_preemptible:
+            self.preemptions += 1
             return None
-        self.plans.append(batch.plan)
-        for item in batch.plan.scheduled:
+        self.plans.append(executed)
+        for item in executed.step:
             self._write(item.sequence, item.num_tokens)
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        tokens = [
-            self._sample(item.sequence) if item.samples else [] for item in batch.plan.scheduled
-        ]
+        tokens = [self._sample(item.sequence) if item.samples else [] for item in executed.step]
         return StepResult(token_ids=tokens, logprobs=[None] * len(tokens))
 
     def _write(self, sequence: Sequence, num_tokens: int) -> None:
@@ -238,7 +257,7 @@ class Rig:
 
     config: ResolvedConfig
     engine: Engine
-    runner: FakeRunner
+    executor: FakeExecutor
     loader: FakeLoader
     copier: FakeCopier  # of KV
     adapter_copier: FakeCopier
@@ -254,7 +273,7 @@ class Rig:
         eos_every: int = 11,
         policy: EvictionPolicy | None = None,
         at_once_bytes: float = AT_ONCE_BYTES,
-        can_pause: bool = False,
+        can_preempt: bool = False,
     ) -> Rig:
         arena = Arena.allocate(config)
         rig: Rig
@@ -273,10 +292,11 @@ class Rig:
         copier, adapter_copier = memory.copiers
         assert isinstance(copier, FakeCopier)
         assert isinstance(adapter_copier, FakeCopier)
-        runner = FakeRunner(config, arena.pool, memory.adapters.table, eos_every, can_pause)
+        executor = FakeExecutor(config, arena.pool, memory.adapters.table, eos_every, can_preempt)
         loader = FakeLoader(config, instant)
-        engine = Engine(config, runner, loader, memory, clock)
-        rig = cls(config, engine, runner, loader, copier, adapter_copier, memory)
+        engine = Engine(config, executor, loader, memory, clock)
+        executor.scheduled = engine._scheduler.scheduled
+        rig = cls(config, engine, executor, loader, copier, adapter_copier, memory)
         return rig
 
 

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine_fakes import (
-    FakeRunner,
+    FakeExecutor,
     Rig,
     expected_output,
     make_config,
@@ -32,7 +32,7 @@ from tenora_engine.memory.partitions import PIN_SHARE
 from tenora_engine.memory.policies import POLICIES, make_policy
 from tenora_engine.pages import Pin
 from tenora_engine.request import AdapterRef, GenerationRequest, Tenant
-from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.step import StepPlan, StepResult
 
 REFS = [make_ref(f"a{i}", rank) for i, rank in enumerate((1, 3, 8, 8, 5, 2))]
 BROKEN = make_ref("broken", 4)
@@ -89,7 +89,7 @@ class EngineMachine(RuleBasedStateMachine):
         sharing=st.sampled_from(("none", "shares", "strict")),
         at_once_bytes=st.sampled_from((0, 200, AT_ONCE_BYTES)),
         guesses=st.sampled_from((0, 0, 1, 2)),
-        can_pause=st.booleans(),
+        can_preempt=st.booleans(),
         step_s=st.sampled_from((0.5, 0.02)),
     )
     def start(
@@ -105,7 +105,7 @@ class EngineMachine(RuleBasedStateMachine):
         sharing: str,
         at_once_bytes: int,
         guesses: int,
-        can_pause: bool,
+        can_preempt: bool,
         step_s: float,
     ) -> None:
         self.step_s = step_s
@@ -130,11 +130,11 @@ class EngineMachine(RuleBasedStateMachine):
             instant=instant,
             policy=make_policy(policy),
             at_once_bytes=at_once_bytes,
-            can_pause=can_pause,
+            can_preempt=can_preempt,
         )
-        assert isinstance(self.rig.runner, FakeRunner)
+        assert isinstance(self.rig.executor, FakeExecutor)
         _time_steps(self.rig, 0.001)
-        self.rig.runner.guesses = guesses
+        self.rig.executor.guesses = guesses
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -210,7 +210,7 @@ class EngineMachine(RuleBasedStateMachine):
     def pause(self) -> None:
         """As if a request were announced while the next step runs, if it can be paused; what the
         machine does next is done while it is."""
-        self.rig.runner.ask_to_pause(True)
+        self.rig.executor.preempt(True)
         self.step()
 
     @rule(count=st.integers(2, 12))
@@ -229,7 +229,7 @@ class EngineMachine(RuleBasedStateMachine):
             ended = key in self.finished or request.request_id in self.refused
             if i < request.sampling.n and not ended:
                 self.aborted[key] = metered
-                if self.rig.engine._paused is not None:
+                if self.rig.engine._preempted is not None:
                     self.raced.add(key)
         self.rig.engine.abort(request.request_id, index, "stop" if stop else "client_gone", metered)
         self._take(self.rig.engine.step())
@@ -283,9 +283,9 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.finished) > 4)
     @rule()
     def fail_a_step(self) -> None:
-        self.rig.runner.fail_next = RuntimeError("out of luck")
+        self.rig.executor.fail_next = RuntimeError("out of luck")
         events = self.rig.engine.step()
-        self.rig.runner.fail_next = None
+        self.rig.executor.fail_next = None
         self._take(events)
 
     def _take(self, events: list[Event]) -> None:
@@ -329,7 +329,7 @@ class EngineMachine(RuleBasedStateMachine):
         request = self.requests[key[0]]
         tokens = self.tokens.get(key, [])
         context = self.rig.config.model.context_tokens
-        eos_every = self.rig.runner.eos_every
+        eos_every = self.rig.executor.eos_every
         output, reason = expected_output(request, key[1], context, eos_every)
         usage = event.usage
         assert tokens == output[: len(tokens)]
@@ -401,4 +401,4 @@ class EngineMachine(RuleBasedStateMachine):
         )
         assert all(item.references == 0 for item in stats.adapters)
         assert stats.counters["requests_finished"] == len(answered)
-        assert isinstance(rig.runner, FakeRunner)
+        assert isinstance(rig.executor, FakeExecutor)

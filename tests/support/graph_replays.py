@@ -14,13 +14,13 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from tenora_engine.executor.graphs import Capture, CudaCapture, GraphRunner, again
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.families import spec_of
 from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.layers import read_weights
 from tenora_engine.model.linear import PlainLinear
 from tenora_engine.model.weights import RandomWeights
-from tenora_engine.runner.graphs import Capture, CudaCapture, GraphRunner, again
 from tenora_kernels import BASE_SLOT, KVLayout, backend, build_attention_layout, build_segments
 from tenora_kernels.backend import Implementation
 from tenora_kernels.synthetic import random_adapters

@@ -13,5 +13,5 @@ def build(config: EngineConfig) -> Engine:
     resolved = make_config()
     engine = msgspec.structs.replace(resolved.engine, outbox_dir=config.outbox_dir)
     rig = Rig.build(msgspec.structs.replace(resolved, engine=engine))
-    rig.runner.fail_next = RuntimeError("CUDA error: an illegal memory access was encountered")
+    rig.executor.fail_next = RuntimeError("CUDA error: an illegal memory access was encountered")
     return rig.engine

@@ -137,12 +137,13 @@ def _time_wave(
     while decoding < DECODE_STEPS:
         started = time.perf_counter()
         plan = engine._scheduler.schedule()
-        features = step_features(plan, lambda ref: _adapter_bytes(engine, ref))
-        result = engine._runner.run(engine._runner.build_batch(plan))
+        step = engine._scheduler.scheduled(plan)
+        features = step_features(step, lambda ref: _adapter_bytes(engine, ref))
+        result = engine._executor.execute(plan)
         assert result is not None, "nobody asks for a pause"
         engine._scheduler.commit(plan, result, time.perf_counter() - started)
         timed.append(TimedStep(features, time.perf_counter() - started))
-        decoding += plan.is_decode
+        decoding += step.is_decode
     for request in submitted:
         engine.abort(request.request_id)
     engine.step()

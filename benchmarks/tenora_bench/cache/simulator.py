@@ -33,8 +33,9 @@ from tenora_engine.request import (
     SamplingParams,
     Tenant,
 )
-from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.scheduling.plan import ScheduledStep
 from tenora_engine.scheduling.scheduler import Scheduler
+from tenora_engine.step import StepResult
 
 START_S = 1.0  # an arrival at 0 means "now" to the engine
 VOCAB = 2**31 - 1  # one token id for every block there is
@@ -227,20 +228,20 @@ class Simulator:
 
     def _step(self) -> None:
         plan = self.scheduler.schedule()
-        if not plan.scheduled:
+        if not plan:
             self._take_in(self.scheduler.take_events())
             return
         timing = self._setup.timing
-        step_s = timing.step_s(step_features(plan, self._bytes_of))
+        step = self.scheduler.scheduled(plan)
+        step_s = timing.step_s(step_features(step, self._bytes_of))
         self._now_s += step_s
         self._busy_s += step_s
-        self._take_in(self.scheduler.commit(plan, self._sample(plan), step_s))
+        self._take_in(self.scheduler.commit(plan, self._sample(step), step_s))
 
-    def _sample(self, plan: StepPlan) -> StepResult:
+    def _sample(self, step: ScheduledStep) -> StepResult:
         """A token of its own for each sequence: its last one, which is its alone."""
-        items = plan.scheduled
-        tokens = [[item.sequence.token_ids[-1]] if item.samples else [] for item in items]
-        return StepResult(tokens, [None] * len(items))
+        tokens = [[item.sequence.token_ids[-1]] if item.samples else [] for item in step]
+        return StepResult(tokens, [None] * len(step))
 
     def _bytes_of(self, ref: AdapterRef) -> int:
         return self._adapter_bytes[ref.rank]

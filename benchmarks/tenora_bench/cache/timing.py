@@ -15,7 +15,7 @@ from tenora_engine.adapters.peft_format import EffectiveLora
 from tenora_engine.config import LORA_MODULES, ModelInfo
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.request import AdapterRef
-from tenora_engine.scheduling.plan import StepPlan
+from tenora_engine.scheduling.plan import ScheduledStep
 from tenora_kernels.segments import BASE_SLOT
 
 Tier = Literal["host", "store"]
@@ -110,12 +110,12 @@ class TimingModel(msgspec.Struct, frozen=True):
         return self.adapter_pages(rank) * self.page_bytes
 
 
-def step_features(plan: StepPlan, adapter_bytes: Callable[[AdapterRef], int]) -> StepFeatures:
-    """Sequences of one adapter stand together in a plan, so each adapter counts once."""
+def step_features(step: ScheduledStep, adapter_bytes: Callable[[AdapterRef], int]) -> StepFeatures:
+    """Sequences of one adapter stand together in a step, so each adapter counts once."""
     prefill_tokens = decode_rows = context_tokens = read_bytes = 0
     prefill_pairs = 0.0
     slot = BASE_SLOT
-    for item in plan.scheduled:
+    for item in step:
         sequence = item.sequence
         computed = sequence.num_computed
         if item.num_tokens == 1:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from tenora_bench.gpu.measure import Ceilings, Machine, Report
+from tenora_engine.executor.graphs import Capture, GraphRunner
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.families import spec_of
 from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.layers import read_weights
 from tenora_engine.model.linear import PlainLinear
 from tenora_engine.model.spec import DecoderSpec
-from tenora_engine.runner.graphs import Capture, GraphRunner
 from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_segments
 from tenora_kernels.synthetic import mix_rows, random_adapters, random_pages
 

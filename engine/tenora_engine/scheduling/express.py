@@ -1,5 +1,5 @@
 """ExpressLane: steps of nothing but the prefills of tenants that ask for no more than their shares,
-where others do. They come before a step of everybody's, or while one is paused."""
+where others do. They come before a step of everybody's, or while one is preempted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.scheduling.chunks import ChunkSizer
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.places import Places
-from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan
+from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
 from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.scheduling.standings import holder_of
@@ -22,7 +22,7 @@ to its end however many ask."""
 
 class ExpressLane:
     """Plans express steps for the sequences in a RequestBook. It ends no sequence that runs and
-    takes no page from one, so that a step which is paused can go on."""
+    takes no page from one, so that a step which is preempted can go on."""
 
     def __init__(
         self,
@@ -42,31 +42,31 @@ class ExpressLane:
         self._chunks = chunks
         self._steps = 0  # since a step of everybody's began
 
-    def plan(self, paused: StepPlan | None, now_s: float) -> list[ScheduledSequence]:
+    def plan(self, preempted: ScheduledStep | None, now_s: float) -> list[ScheduledSequence]:
         """The next express step; empty where a step of everybody's is to begin or to go on."""
         chunks: list[ScheduledSequence] = []
         if self._steps < MAX_STEPS and self._is_open(now_s):
             room = self._room(now_s)
-            for sequence in self._begun(paused):
+            for sequence in self._begun(preempted):
                 plan_chunk(chunks, sequence, room)
             self._intake.admit_express(room, lambda each: plan_chunk(chunks, each, room))
         if chunks:
             self._steps += 1
             self._book.counters.express_steps += 1
-        elif paused is None:
+        elif preempted is None:
             self._steps = 0
         return sorted(chunks, key=lambda item: item.sequence.adapter_slot)
 
     def may_pass(self, chunks: Collection[ScheduledSequence], now_s: float) -> bool:
-        """Whether a step with these prefills may be paused: not where they are of tenants that
+        """Whether a step with these prefills may be preempted: not where they are of tenants that
         would have come here."""
         is_open = self._is_open(now_s) or self._places.are_crowded
         return is_open and not any(self._is_express(c.sequence) for c in chunks)
 
-    def _begun(self, paused: StepPlan | None) -> list[Sequence]:
+    def _begun(self, preempted: ScheduledStep | None) -> list[Sequence]:
         """In fair order, those whose prompts are computed in part. One that has had its first token
         may lack pages for the next ones."""
-        at_work = () if paused is None else {item.sequence for item in paused.scheduled}
+        at_work = () if preempted is None else {item.sequence for item in preempted}
         begun = [
             sequence
             for sequence in self._running.prefilling()

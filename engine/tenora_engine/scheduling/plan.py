@@ -1,50 +1,93 @@
-"""What one step will do (`StepPlan`) and what came of it (`StepResult`): the values that pass
-between schedule, build_batch, run and commit."""
+"""What a step runs, as the scheduler has it (`ScheduledStep`, of sequences), and how it is said to
+an executor (`StepPlan`, of numbers)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from functools import cached_property
 
 import msgspec
 
-from tenora_engine.events import TokenLogprob
+from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
+from tenora_engine.step import Rows, StepPlan
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
-    """`num_tokens` tokens of `sequence`, from its `num_computed` on, run in this step; their pages
-    are allocated. `samples` is whether the last of them yields a new token."""
+    """One sequence in a step: its next `num_tokens` uncomputed tokens run, and its next token is
+    sampled when that is all of them."""
 
     sequence: Sequence
     num_tokens: int
     samples: bool
 
 
-@dataclass(frozen=True)
-class StepPlan:
-    """The sequences of one step, those of one adapter slot next to each other, by rising slot (the
-    base first). Decode comes first in what the token budget is spent on, not in the order of rows.
-    Empty when there is nothing to run. `is_pausable`: others may run before it has ended."""
+class ScheduledStep:
+    """The sequences of a step, in the order of its plan's rows."""
 
-    scheduled: tuple[ScheduledSequence, ...]
-    is_pausable: bool = False
+    def __init__(self, items: Items[ScheduledSequence] = ()) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[ScheduledSequence]:
+        return iter(self.items)
 
     @cached_property
     def num_tokens(self) -> int:
-        return sum(item.num_tokens for item in self.scheduled)
+        return sum(item.num_tokens for item in self.items)
 
     @cached_property
     def is_decode(self) -> bool:
         """Whether every sequence runs one token and samples the next."""
-        rows = self.scheduled
-        return self.num_tokens == len(rows) and all(item.samples for item in rows)
+        return self.num_tokens == len(self.items) and all(item.samples for item in self.items)
 
 
-@dataclass(frozen=True)
-class StepResult:
-    """New tokens by position in `StepPlan.scheduled`; an empty list where nothing was sampled.
-    Several tokens a sequence are allowed (speculative decoding)."""
+class PlanWriter:
+    """Writes steps as plans, each with a number of its own."""
 
-    token_ids: list[list[int]]
-    logprobs: list[list[TokenLogprob] | None]
+    def __init__(self, block_tokens: int, vocab: int, engine_seed: int) -> None:
+        self._block_tokens = block_tokens
+        self._vocab = vocab
+        self._seed = engine_seed
+        self._number = 0
+
+    def write(self, step: ScheduledStep, is_preemptible: bool = False) -> StepPlan:
+        """The step's sequences have the pages that its tokens need. O(their tokens and pages)."""
+        self._number += 1
+        size = self._block_tokens
+        numbers: list[int] = []
+        query, contexts, slots, samples = [], [], [], []
+        tokens: list[int] = []
+        pages = array("i")
+        sampling: list[Sequence] = []
+        for item in step.items:
+            sequence, count = item.sequence, item.num_tokens
+            start = sequence.num_computed
+            context = start + count
+            numbers.append(sequence.number)
+            query.append(count)
+            contexts.append(context)
+            slots.append(sequence.adapter_slot)
+            if count == 1:
+                tokens.append(sequence.token_ids[start])
+            else:
+                tokens += sequence.token_ids[start:context]
+            pages += sequence.block_table[: -(-context // size)]
+            samples.append(item.samples)
+            if item.samples:
+                sampling.append(sequence)
+        rows = Rows(
+            sequence=numbers,
+            query_len=array("i", query),
+            context_len=array("i", contexts),
+            adapter_slot=array("i", slots),
+            num_samples=array("i", samples),
+            token_ids=array("i", tokens),
+            pages=pages,
+        )
+        asked = plan_sampling(sampling, self._vocab, self._seed)
+        return StepPlan(self._number, rows, asked, is_preemptible)

@@ -20,10 +20,11 @@ from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.places import Places
-from tenora_engine.scheduling.plan import ScheduledSequence, StepPlan, StepResult
+from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
 from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
+from tenora_engine.step import StepPlan, StepResult
 
 IDLE_S_MAX = 3600.0
 """A deadline may be further away than threads can wait for."""
@@ -39,7 +40,7 @@ class Scheduler:
         loader: Loader,
         clock: Callable[[], float] = time.time,
         *,
-        can_pause: bool = False,  # steps, for what comes meanwhile
+        can_preempt: bool = False,  # the executor its steps, for what comes meanwhile
     ) -> None:
         engine = config.engine
         self._memory = memory
@@ -60,10 +61,12 @@ class Scheduler:
         self._intake = Intake(self._book, memory, self._places)
         self._chunks = ChunkSizer(memory.costs)
         self._express: ExpressLane | None = None
-        if can_pause and self._keeps_promises:
+        if can_preempt and self._keeps_promises:
             self._express = ExpressLane(
                 config, self._book, self._intake, self._places, self._chunks
             )
+        self._plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
+        self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
         self._load_ended = False
         self._stalled = False  # all that waits, waits for adapter loads
 
@@ -110,9 +113,23 @@ class Scheduler:
             self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
 
-    def schedule(self, paused: StepPlan | None = None) -> StepPlan:
-        """Decide the next step and allocate its pages; where a step is `paused`, what may be run
-        before it goes on. O(running), and O(SCAN_LIMIT) when there is room for new sequences."""
+    def schedule(self) -> StepPlan:
+        """Decide the next step and allocate its pages; while one is in flight (`commit` or `fail`
+        ends it), what may be run before it goes on. O(running), and O(SCAN_LIMIT) when there is
+        room for new sequences."""
+        preempted = next(iter(self._in_flight.values()), None)
+        step, is_preemptible = self._next_step(preempted)
+        plan = self._plans.write(step, is_preemptible)
+        if step.items:
+            self._in_flight[plan.number] = step
+        return plan
+
+    def scheduled(self, plan: StepPlan) -> ScheduledStep:
+        """The sequences of a plan in flight. Raises KeyError when it is not."""
+        return self._in_flight[plan.number]
+
+    def _next_step(self, preempted: ScheduledStep | None) -> tuple[ScheduledStep, bool]:
+        """And whether it may be preempted."""
         self._load_ended = False
         self._book.take_loads()
         self._book.take_arrivals()
@@ -120,11 +137,11 @@ class Scheduler:
         now_s = self._clock()
         self._book.give_up_late(now_s)
         if self._express is not None:
-            express = self._express.plan(paused, now_s)
-            if express or paused is not None:
+            express = self._express.plan(preempted, now_s)
+            if express or preempted is not None:
                 self._stalled = False
-                self._book.waits.plan_express(express or (paused.scheduled if paused else ()))
-                return StepPlan(tuple(express))
+                self._book.waits.plan_express(express or preempted or ())
+                return ScheduledStep(express), False
         for sequence in self._places.take_back():
             self._book.give_up_place(sequence)
         self._grow()
@@ -149,11 +166,11 @@ class Scheduler:
         self._book.waits.gaps.look(self._queue, now_s)
         rows = self._running.rows(chunks)
         self._stalled = not (rows or self._book.events)
-        is_pausable = self._express is not None and self._express.may_pass(chunks, now_s)
-        return StepPlan(tuple(rows), is_pausable)
+        is_preemptible = self._express is not None and self._express.may_pass(chunks, now_s)
+        return ScheduledStep(rows), is_preemptible
 
     def is_express(self, request: GenerationRequest) -> bool:
-        """Whether a step is to be paused for the request, if it can be; from any thread."""
+        """Whether a step is to be preempted for the request, if it can be; from any thread."""
         tenant, name = request.tenant, service_class(request.tenant.tier)
         is_crowding = self._places.is_crowding((name, tenant.key))
         return not is_crowding and self._queue.keeps_share(tenant, name)
@@ -161,16 +178,16 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
         """Take in what a step computed, `step_s` seconds in all. Sequences that ended meanwhile
         are passed over."""
-        now_s = self._clock()
+        now_s, step = self._clock(), self._in_flight.pop(plan.number)
         self._book.counters.steps += 1
-        self._memory.costs.observe_step(plan.num_tokens, len(plan.scheduled), step_s)
-        if plan.is_decode:
+        self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
+        if step.is_decode:
             self._chunks.observe_decode(step_s)
         else:
-            self._chunks.observe_prefill(plan.num_tokens - len(plan.scheduled), step_s)
+            self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
         self._book.charges.observe_step(step_s)
         add, output_tokens = self._book.events.append, 0
-        results = zip(plan.scheduled, result.token_ids, result.logprobs, strict=True)
+        results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
             if sequence.quiet and len(new) == 1 and new[0] not in sequence.stop_ids:
@@ -187,7 +204,7 @@ class Scheduler:
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
         """The step raised: its sequences end in "error"; what earlier steps computed stays."""
         self._book.counters.step_failures += 1
-        for item in plan.scheduled:
+        for item in self._in_flight.pop(plan.number):
             if item.sequence.state is SequenceState.RUNNING:
                 message = f"the step failed: {type(error).__name__}: {error}"
                 self._book.finish(item.sequence, "error", error=message)

@@ -205,7 +205,7 @@ class Waits:
         parts[FIRST_TENANT : FIRST_TENANT + 2 * len(places) : 2] = places
         self._queue.set_rates(parts, len(running) + self._add_tokens(parts, chunks, -1))
 
-    def plan_express(self, chunks: Collection[ScheduledSequence]) -> None:
+    def plan_express(self, chunks: Iterable[ScheduledSequence]) -> None:
         """A step of these prefills alone begins."""
         if self._is_nobody_here():
             return

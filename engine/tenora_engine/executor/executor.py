@@ -1,31 +1,33 @@
-"""ModelRunner: one step's plan to tensors (`build_batch`) and tensors to new tokens (`run`)."""
+"""ModelExecutor: executes the plans of steps with one model over one page arena. It keeps tensors;
+sequences, requests and their order it does not know."""
 
 from __future__ import annotations
 
+import time
 from array import array
 
 import torch
 from torch import Tensor
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.executor.batch import Batch, BatchBuilder
+from tenora_engine.executor.graphs import GraphRunner
+from tenora_engine.executor.sampling import Sampled, sample
 from tenora_engine.memory.arena import as_packed
 from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
-from tenora_engine.runner.batch import Batch, BatchBuilder
-from tenora_engine.runner.graphs import GraphRunner
-from tenora_engine.runner.sampling import Sampled, sample
-from tenora_engine.scheduling.plan import StepPlan, StepResult
+from tenora_engine.step import StepPlan, StepResult
 from tenora_kernels.segments import AdapterTable
 
 
-class ModelRunner:
-    """Runs steps of one model over one page arena.
+class ModelExecutor:
+    """An `Executor` for one process and one device.
 
     `pool` is in the model's dtype on its device; `table` is updated in place by whoever loads
-    adapters. The plan's order should have the sequences of one adapter slot next to each other.
-    On CUDA, steps of decode alone replay graphs, which are captured here; others run eagerly.
+    adapters. On CUDA, steps of decode alone replay graphs, which are captured here; others run
+    eagerly.
     """
 
     def __init__(
@@ -39,42 +41,50 @@ class ModelRunner:
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
         adapters = as_packed(pool, resolved).view(-1)
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
-        self.can_pause = isinstance(self._decoder, CompiledDecoder)
+        self.can_preempt = isinstance(self._decoder, CompiledDecoder)
         self._pause = array("i", [0])
-        pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_pause else None
-        self._builder = BatchBuilder(resolved, table, pool.device, pause)
+        pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_preempt else None
+        self._builder = BatchBuilder(resolved.engine.block_tokens, table, pool.device, pause)
+        self._preempted: dict[int, tuple[float, Batch]] = {}
         self._graphs: GraphRunner | None = None
         if isinstance(self._decoder, Decoder) and pool.device.type == "cuda":
             max_rows, max_context = resolved.engine.max_running, resolved.model.context_tokens
             self._graphs = GraphRunner(self._decoder, self._arena, max_rows, max_context)
             self._graphs.capture_all()
 
-    def ask_to_pause(self, wanted: bool) -> None:
-        """The step that runs or runs next, if its plan can be paused; from any thread. Holds until
-        it is asked otherwise."""
+    def preempt(self, wanted: bool) -> None:
+        """The step that runs or runs next, if its plan may be; from any thread. Holds until it is
+        asked otherwise."""
         self._pause[0] = wanted
 
-    def build_batch(self, plan: StepPlan) -> Batch:
-        """The flat ragged tensors of one step; reads the plan's sequences, changes nothing."""
-        return self._builder.build(plan)
-
-    def run(self, batch: Batch) -> StepResult | None:
-        """Write the step's KV into its pages and sample one token for each row that samples. None:
-        it was paused, and goes on when it is called again; other batches may be run before.
+    def execute(self, plan: StepPlan) -> StepResult | None:
+        """Write the step's KV into its pages and sample what its rows ask for. None: it was
+        preempted, and goes on when the same plan is executed again; others may be before.
 
         What a row gets depends on its own sequence only: with the compiled decoder down to the
         bits, else up to the rounding of matrix products, which libraries block differently for
         different numbers of rows.
         """
-        if isinstance(self._decoder, CompiledDecoder) and batch.sampling.likeliest_only:
+        started = time.perf_counter()
+        before_s, batch = self._preempted.pop(plan.number, (0.0, None))
+        batch = batch or self._builder.build(plan)
+        sampled = self._run(batch)
+        seconds = before_s + time.perf_counter() - started
+        if sampled is None:
+            self._preempted[plan.number] = seconds, batch
+            return None
+        return batch.result(sampled, seconds)
+
+    def _run(self, batch: Batch) -> Sampled | None:
+        if isinstance(self._decoder, CompiledDecoder) and batch.sampling is None:
             chosen = self._next_tokens(self._decoder, batch)
-            return None if chosen is None else batch.result(Sampled(chosen, [None] * len(chosen)))
+            return None if chosen is None else Sampled(chosen, [None] * len(chosen))
         logits = self._next_logits(batch)
         if logits is None:
             return None
-        if not batch.sampled_items:
-            return batch.result(Sampled([], []))
-        return batch.result(sample(logits, batch.sampling))
+        if not logits.shape[0]:
+            return Sampled([], [])
+        return sample(logits, batch.sampling)
 
     def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
         step = (batch.inputs, self._arena, batch.sample_rows)

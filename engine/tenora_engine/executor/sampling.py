@@ -1,18 +1,20 @@
-"""Choosing tokens from logits, all rows of a step in one call. Knows no requests: what the rows ask
-for comes as tensors (`sampling_inputs`)."""
+"""Choosing tokens from logits, all samples of a step in one call. Knows no requests: what is asked
+for comes with the plan (`step.Sampling`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tenora_engine import step
 from tenora_engine.events import TokenLogprob
-from tenora_engine.runner.sampling_inputs import Draws, SamplingInputs
 
 _LOG2_E = math.log2(math.e)
 
@@ -28,6 +30,14 @@ PART_ROWS = 16
 """Rows sampled together on the CPU, whose cache holds their 3 MB; what is larger the allocator
 fetches from the system anew each time: 64 rows at once took 14 ms, in parts 1.7."""
 
+NOT_ALLOWED = -3e38
+"""The logit of a token outside `allowed_token_ids`: below any other, yet a number, so that a row of
+which nothing is left has no NaN."""
+
+BARRED = -1e30
+"""At most the logit of a token that may not come now: below any of a model's, above NOT_ALLOWED, so
+that a row draws from what is allowed though all of it is barred."""
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -37,26 +47,117 @@ class Sampled:
     logprobs: list[TokenLogprob | None]
 
 
+@dataclass(frozen=True)
+class Draws:
+    """The rows whose token is drawn; the others are greedy."""
+
+    rows: Tensor  # [num_draws] int64
+    temperature: Tensor  # [num_draws, 1] float32, above 0
+    uniform: Tensor  # [num_draws, 1] float32, in [0, 1), of (seed, sequence index, position)
+    top_k: Tensor | None  # [num_draws, 1] int64, the vocabulary where off; None where all are
+    top_p: Tensor | None  # [num_draws, 1] float32, 1 where off; None where all are
+    min_p: Tensor | None  # [num_draws, 1] float32, 0 where off; None where all are
+    max_top_k: int  # the largest top_k that is on, 0 where all are off
+
+    @classmethod
+    def on(cls, device: torch.device, planned: step.Draws) -> Draws:
+        def column(values: npt.NDArray[Any]) -> Tensor:
+            return _on(device, values).unsqueeze(1)
+
+        return cls(
+            rows=_on(device, planned.rows),
+            temperature=column(planned.temperature),
+            uniform=column(planned.uniform),
+            top_k=None if planned.top_k is None else column(planned.top_k),
+            top_p=None if planned.top_p is None else column(planned.top_p),
+            min_p=None if planned.min_p is None else column(planned.min_p),
+            max_top_k=planned.max_top_k,
+        )
+
+    def split(self, num_rows: int) -> list[Draws]:
+        """Parts of at most `num_rows` draws, in order."""
+        if self.rows.shape[0] <= num_rows:
+            return [self]
+        places = torch.arange(self.rows.shape[0], device=self.rows.device)
+        return [self.of(part) for part in torch.split(places, num_rows)]
+
+    def of(self, chosen: Tensor) -> Draws:
+        """Some of the draws: `chosen` are their places here, int64."""
+
+        def some(column: Tensor | None) -> Tensor | None:
+            return None if column is None else column.index_select(0, chosen)
+
+        return Draws(
+            rows=self.rows.index_select(0, chosen),
+            temperature=self.temperature.index_select(0, chosen),
+            uniform=self.uniform.index_select(0, chosen),
+            top_k=some(self.top_k),
+            top_p=some(self.top_p),
+            min_p=some(self.min_p),
+            max_top_k=self.max_top_k,
+        )
+
+
 def sample(
-    logits: Tensor,  # [num_rows, vocab], the model's, any float dtype; left as they are
-    inputs: SamplingInputs,
+    logits: Tensor,  # [num_samples, vocab], the model's, any float dtype; left as they are
+    asked: step.Sampling | None,
 ) -> Sampled:
     """Penalties, bias and what may not come, then temperature, top_k, top_p, min_p, then the draw.
 
-    A row's token depends on its own logits and inputs only.
+    A sample's token depends on its own logits and on what it asks for only.
     """
-    adjusted = logits if inputs.changes is None else inputs.changes.applied(logits)
-    draws = inputs.draws
-    at_once = PART_ROWS if logits.device.type == "cpu" else inputs.num_rows
-    if draws is None or draws.rows.shape[0] < inputs.num_rows:
+    num_samples, device = logits.shape[0], logits.device
+    adjusted, draws = logits, None
+    if asked is not None and asked.changes is not None:
+        adjusted = changed(logits, asked.changes)
+    if asked is not None and asked.draws is not None:
+        draws = Draws.on(device, asked.draws)
+    at_once = PART_ROWS if device.type == "cpu" else num_samples
+    if draws is None or draws.rows.shape[0] < num_samples:
         token_ids = torch.cat([_likeliest(part) for part in torch.split(adjusted, at_once)])
     else:
-        token_ids = torch.empty(inputs.num_rows, dtype=torch.int64, device=logits.device)
+        token_ids = torch.empty(num_samples, dtype=torch.int64, device=device)
     for part in draws.split(at_once) if draws is not None else ():
         drawn = draw(adjusted.index_select(0, part.rows).float(), part)
         token_ids.index_copy_(0, part.rows, drawn)
     chosen: list[int] = token_ids.tolist()
-    return Sampled(chosen, _logprobs(logits, token_ids, inputs))
+    return Sampled(chosen, _logprobs(logits, token_ids, {} if asked is None else asked.num_top))
+
+
+def changed(
+    logits: Tensor,  # [num_samples, vocab]
+    changes: step.LogitChanges,
+) -> Tensor:  # [num_samples, vocab] float32
+    """The logits as the requests want them: penalties and bias first, then what may not come,
+    which no bias brings back."""
+    device = logits.device
+    adjusted = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    flat = adjusted.view(-1)
+    if changes.repetition is not None:
+        place, penalty = _entries(device, changes.repetition)
+        seen = flat.index_select(0, place)
+        flat.index_copy_(0, place, torch.where(seen < 0, seen * penalty, seen / penalty))
+    if changes.bias is not None:
+        flat.index_add_(0, *_entries(device, changes.bias))
+    if changes.penalties is not None:
+        flat.index_add_(0, *_entries(device, changes.penalties), alpha=-1)
+    if changes.allowed_rows is not None and changes.allowed_places is not None:
+        places = _on(device, changes.allowed_places)
+        kept = flat.index_select(0, places)
+        adjusted.index_fill_(0, _on(device, changes.allowed_rows), NOT_ALLOWED)
+        flat.index_copy_(0, places, kept)
+    if changes.barred is not None:
+        places = _on(device, changes.barred)
+        flat.index_copy_(0, places, flat.index_select(0, places).clamp_(max=BARRED))
+    return adjusted
+
+
+def _entries(device: torch.device, entries: step.Entries) -> tuple[Tensor, Tensor]:
+    return _on(device, entries.place), _on(device, entries.value)
+
+
+def _on(device: torch.device, values: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values).to(device)
 
 
 def draw(
@@ -178,19 +279,21 @@ def _highest(weights: Tensor, count: int) -> Tensor:  # [num_rows, count]
 
 
 def _logprobs(
-    logits: Tensor, token_ids: Tensor, inputs: SamplingInputs
+    logits: Tensor,
+    token_ids: Tensor,
+    num_top: dict[int, int],  # sample -> alternatives
 ) -> list[TokenLogprob | None]:
-    found: list[TokenLogprob | None] = [None] * inputs.num_rows
-    if inputs.logprob_rows is None:
+    found: list[TokenLogprob | None] = [None] * logits.shape[0]
+    if not num_top:
         return found
-    rows = inputs.logprob_rows
+    rows = torch.tensor(list(num_top), device=logits.device)
     distribution = logits.index_select(0, rows).float().log_softmax(dim=1)
     chosen_ids = token_ids.index_select(0, rows)
     chosen = distribution.gather(1, chosen_ids.unsqueeze(1)).squeeze(1).tolist()
-    most = max(inputs.num_top.values())
+    most = max(num_top.values())
     values, tokens = distribution.topk(most, dim=1)
     alternatives = zip(
-        inputs.num_top.items(),
+        num_top.items(),
         chosen_ids.tolist(),
         chosen,
         values.tolist(),

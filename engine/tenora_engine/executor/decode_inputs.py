@@ -6,13 +6,12 @@ everything out of the caches between two steps, and then a tensor made or a nump
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Rows
 
 import torch
 from torch import Tensor
 
 from tenora_engine.model.inputs import ForwardInputs
-from tenora_engine.sequence import Sequence
+from tenora_engine.step import Rows
 from tenora_kernels.segments import BASE_SLOT, AdapterSegments, AdapterTable, AttentionLayout
 
 
@@ -25,34 +24,30 @@ class DecodeInputs:
         self._memory = _Memory(1, 1)
 
     def write(
-        self, sequences: Rows[Sequence]
+        self, rows: Rows
     ) -> tuple[ForwardInputs, Tensor]:  # inputs, [num_seqs] int64: the rows, all of which sample
-        """The next token of each sequence; its page is in the block table. Valid until the next
+        """One token of each sequence; its page is the last of the row. Valid until the next
         call."""
-        size = self._block_tokens
-        token_ids, positions, slots, contexts, adapters = [], [], [], [], []
-        for sequence in sequences:
-            position = sequence.num_computed
-            block, offset = divmod(position, size)
-            token_ids.append(sequence.token_ids[position])
-            positions.append(position)
-            slots.append(sequence.block_table[block] * size + offset)
-            contexts.append(position + 1)
-            adapters.append(sequence.adapter_slot)
+        size, count = self._block_tokens, len(rows)
+        contexts, pages = rows.context_len, rows.pages
         longest = max(contexts)
         max_blocks = -(-longest // size)
-        pages = array("i")
-        padding = array("i", bytes(4 * max_blocks))
-        for sequence, context in zip(sequences, contexts, strict=True):
-            count = -(-context // size)
-            pages += sequence.block_table[:count]
-            pages += padding[count:]
+        positions, slots = array("q"), array("q")
+        padded, padding = array("i"), array("i", bytes(4 * max_blocks))
+        first = 0
+        for context in contexts:
+            end = first - (-context // size)
+            positions.append(context - 1)
+            slots.append(pages[end - 1] * size + (context - 1) % size)
+            padded += pages[first:end]
+            padded += padding[end - first :]
+            first = end
 
         memory = self._memory
-        if memory.shape != (len(sequences), max_blocks):
-            memory = self._memory = _Memory(len(sequences), max_blocks)
-        memory.int64s[:] = array("q", token_ids + positions + slots)
-        memory.int32s[:] = array("i", contexts + adapters) + pages
+        if memory.shape != (count, max_blocks):
+            memory = self._memory = _Memory(count, max_blocks)
+        memory.int64s[:] = array("q", rows.token_ids) + positions + slots
+        memory.int32s[:] = contexts + rows.adapter_slot + padded
         inputs = ForwardInputs(
             token_ids=memory.token_ids,
             positions=memory.positions,
@@ -63,11 +58,11 @@ class DecodeInputs:
                 block_table=memory.block_table,
                 max_query_len=1,
                 max_context_len=longest,
-                num_rows=len(sequences),
+                num_rows=count,
             ),
             segments=AdapterSegments(
-                num_rows=len(sequences),
-                any_adapter=max(adapters) != BASE_SLOT,
+                num_rows=count,
+                any_adapter=max(rows.adapter_slot) != BASE_SLOT,
                 row_slot=memory.row_slot,
                 table=self._table,
             ),

@@ -1,0 +1,134 @@
+"""From a step's plan to the flat tensors of one forward pass, and from sampled tokens back to the
+plan's rows. Steps of decode alone have a short way on the CPU (`decode_inputs`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tenora_engine.events import TokenLogprob
+from tenora_engine.executor.decode_inputs import DecodeInputs
+from tenora_engine.executor.sampling import Sampled
+from tenora_engine.model.inputs import ForwardInputs
+from tenora_engine.step import Rows, Sampling, StepPlan, StepResult
+from tenora_kernels import build_attention_layout, build_segments
+from tenora_kernels.compiled.decoder import Progress
+from tenora_kernels.segments import AdapterTable
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step, ready to run; valid until the next is built, or for good if it can be paused."""
+
+    inputs: ForwardInputs
+    sample_rows: Tensor  # [num_samples] int64, the rows whose next token is wanted
+    sampling: Sampling | None  # of those rows, in that order
+    rows: Rows
+    progress: Progress | None = None  # of a step that can be paused
+
+    def result(self, sampled: Sampled, seconds: float) -> StepResult:
+        """The tokens of each of the plan's rows: what was sampled after its last token, or, where
+        several were, those up to the first that a draft had not foretold."""
+        rows = self.rows
+        token_ids: list[list[int]] = [[] for _ in range(len(rows))]
+        logprobs: list[list[TokenLogprob] | None] = [None] * len(rows)
+        end, first = 0, 0
+        for place, count in enumerate(rows.num_samples):
+            end += rows.query_len[place]
+            if not count:
+                continue
+            drafts = rows.token_ids[end - count + 1 : end]
+            right = 0
+            while right < len(drafts) and drafts[right] == sampled.token_ids[first + right]:
+                right += 1
+            token_ids[place] = sampled.token_ids[first : first + right + 1]
+            found = sampled.logprobs[first : first + right + 1]
+            if found[0] is not None:
+                logprobs[place] = [each for each in found if each is not None]
+            first += count
+        return StepResult(token_ids, logprobs, seconds)
+
+
+class BatchBuilder:
+    """Builds batches for one adapter table. `pause` stops what can be paused, see `Progress`; None
+    where nothing can."""
+
+    def __init__(
+        self,
+        block_tokens: int,
+        table: AdapterTable,
+        device: torch.device,
+        pause: Tensor | None = None,  # [1] int32
+    ) -> None:
+        self._block_tokens = block_tokens
+        self._table = table
+        self._device = device
+        self._pause = pause
+        self._decode = DecodeInputs(block_tokens, table)
+
+    def build(self, plan: StepPlan) -> Batch:
+        """The plan is not empty, and its pages hold its rows' contexts."""
+        rows = plan.rows
+        can_pause = plan.is_preemptible and self._pause is not None
+        if self._device.type == "cpu" and not can_pause and is_decode(rows):
+            inputs, sample_rows = self._decode.write(rows)
+        else:
+            inputs, sample_rows = self._ragged(rows)
+        progress = Progress(self._pause) if can_pause and self._pause is not None else None
+        return Batch(inputs, sample_rows, plan.sampling, rows, progress)
+
+    def _ragged(self, rows: Rows) -> tuple[ForwardInputs, Tensor]:
+        """Inputs, and [num_samples] int64: the rows that sample."""
+        query = np.frombuffer(rows.query_len, np.int32).astype(np.int64)
+        context = np.frombuffer(rows.context_len, np.int32).astype(np.int64)
+        samples = np.frombuffer(rows.num_samples, np.int32)
+        blocks = -(-context // self._block_tokens)
+        table = np.zeros((len(rows), blocks.max()), np.int32)
+        table[np.arange(table.shape[1]) < blocks[:, None]] = np.frombuffer(rows.pages, np.int32)
+        per_token = torch.from_numpy(self._per_token(rows, query, context, table))
+        token_ids, positions, slots = per_token.to(self._device).unbind(0)  # one copy for all three
+        adapter_slot = np.frombuffer(rows.adapter_slot, np.int32)
+        inputs = ForwardInputs(
+            token_ids=token_ids,
+            positions=positions,
+            slots=slots,
+            attention=build_attention_layout(query, context, torch.from_numpy(table), self._device),
+            segments=build_segments(torch.from_numpy(adapter_slot.repeat(query)), self._table),
+        )
+        ends = query.cumsum()
+        if samples.max() <= 1:
+            sampled = ends[samples > 0] - 1
+        else:
+            spans = zip(ends.tolist(), samples.tolist(), strict=True)
+            sampled = np.concatenate([np.arange(end - count, end) for end, count in spans])
+        return inputs, torch.from_numpy(sampled).to(self._device)
+
+    def _per_token(
+        self,
+        rows: Rows,
+        query: Int64s,  # [num_seqs]
+        context: Int64s,  # [num_seqs]
+        table: Int32s,  # [num_seqs, max_blocks]
+    ) -> Int64s:  # [3, num_tokens]: token ids, positions, KV slots
+        per_token = np.empty((3, len(rows.token_ids)), np.int64)
+        token_ids, positions, slots = per_token
+        token_ids[:] = np.frombuffer(rows.token_ids, np.int32)
+        positions[:] = np.arange(len(token_ids)) + (context - query.cumsum()).repeat(query)
+        block, offset = np.divmod(positions, self._block_tokens)
+        slots[:] = table[np.arange(len(rows)).repeat(query), block]
+        slots *= self._block_tokens
+        slots += offset
+        return per_token
+
+
+def is_decode(rows: Rows) -> bool:
+    """Whether each row runs one token and samples the next."""
+    count = len(rows)
+    return len(rows.token_ids) == count and sum(rows.num_samples) == count

@@ -1,0 +1,142 @@
+"""One step as values: what it is to do (`StepPlan`) and what came of it (`StepResult`). They refer
+to nothing that lives, so they may go to another process or a file as they are."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tenora_engine.events import TokenLogprob
+
+if TYPE_CHECKING:
+    Int32s = array[int]
+else:  # Python 3.11 has no such thing
+    Int32s = array
+Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
+
+
+class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The sequences of a step, those of one adapter slot next to each other, by rising slot (the
+    base first). What is of each has `num_rows` entries."""
+
+    sequence: list[int]  # the engine's number of it
+    query_len: Int32s  # tokens that the step computes, drafts included
+    context_len: Int32s  # tokens of the sequence after it
+    adapter_slot: Int32s  # BASE_SLOT for the base model
+    num_samples: Int32s
+    """How many of its last tokens are followed by a sampled one: none where more of the prompt is
+    to come, one as a rule, one more than its drafts where these are to be verified."""
+    token_ids: Int32s  # [sum of query_len]
+    pages: Int32s  # of the arena, for each row as many as its context fills
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+class Entries(msgspec.Struct, frozen=True, array_like=True):
+    """Single logits to change: `value[i]` is for `place[i]` of the flattened samples, none of them
+    twice."""
+
+    place: Int64s  # [num_entries]
+    value: Float32s  # [num_entries]
+
+
+class LogitChanges(msgspec.Struct, frozen=True, array_like=True):
+    """What the samples of a step change about their logits. Everything is None where none asks for
+    it."""
+
+    repetition: Entries | None  # tokens seen in prompt or output, and the row's penalty
+    bias: Entries | None  # to add
+    penalties: Entries | None  # presence and frequency, to subtract
+    allowed_rows: Int64s | None  # samples which only these may follow:
+    allowed_places: Int64s | None
+    barred: Int64s | None  # places of tokens that may not come now
+
+
+class Draws(msgspec.Struct, frozen=True, array_like=True):
+    """The samples whose token is drawn; the others are greedy. All are [num_draws]."""
+
+    rows: Int64s  # among the samples of the step
+    temperature: Float32s  # above 0
+    uniform: Float32s  # in [0, 1), of (seed, sequence index, position)
+    top_k: Int64s | None  # the vocabulary where off; None where all are
+    top_p: Float32s | None  # 1 where off; None where all are
+    min_p: Float32s | None  # 0 where off; None where all are
+    max_top_k: int  # the largest top_k that is on, 0 where all are off
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """What is asked of a step's samples, beside the likeliest token of each."""
+
+    changes: LogitChanges | None  # before temperature and filters
+    draws: Draws | None
+    num_top: dict[int, int]  # sample -> alternatives to report with its token's logprob
+
+
+class StepPlan(msgspec.Struct, frozen=True, array_like=True):
+    """All of what one step is to do. Empty when there is nothing to run.
+
+    `is_preemptible`: another step may be executed before this one has ended.
+    """
+
+    number: int
+    rows: Rows
+    sampling: Sampling | None = None  # None: of each sample the likeliest token
+    is_preemptible: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.rows.sequence)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.rows.token_ids)
+
+
+class StepResult(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a plan, by its rows: new tokens (none where nothing was sampled, several where
+    drafts were right) and their logprobs where they were asked for."""
+
+    token_ids: list[list[int]]
+    logprobs: list[list[TokenLogprob] | None]
+    seconds: float = 0.0  # that the step was worked on
+
+
+def encode(value: StepPlan | StepResult) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_plan(message: bytes | memoryview) -> StepPlan:
+    """Raises msgspec.DecodeError where it is no plan."""
+    return _plans.decode(message)
+
+
+def decode_result(message: bytes | memoryview) -> StepResult:
+    """Raises msgspec.DecodeError where it is no result."""
+    return _results.decode(message)
+
+
+def _to_wire(value: Any) -> Any:
+    if isinstance(value, array):
+        return memoryview(value).cast("B") if value else b""
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).data.cast("B") if value.size else b""
+    raise NotImplementedError(f"{type(value)} does not cross to an executor")
+
+
+def _from_wire(kind: Any, value: Any) -> Any:
+    if kind is array:
+        ints = array("i")
+        ints.frombytes(value)
+        return ints
+    dtype = kind.__args__[1].__args__[0]
+    return np.frombuffer(value, dtype).copy()  # torch wants memory that may be written
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
+_plans = msgspec.msgpack.Decoder(StepPlan, dec_hook=_from_wire)
+_results = msgspec.msgpack.Decoder(StepResult)
