@@ -21,7 +21,7 @@ from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens, num_blocks
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_engine.scheduling.scheduler import Scheduler
 from tenora_engine.step import StepPlan, StepResult
 

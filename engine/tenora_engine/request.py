@@ -19,7 +19,7 @@ REPETITION_PENALTY_MAX = 10.0
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tokens of one request are chosen. `scheduling.check_sampling` says which values are
+    """How the tokens of one request are chosen. `scheduling.admission` says which values are
     valid; the engine asks it of every request.
 
     `temperature` 0 is greedy, and so is what lies below float32's normal numbers. `top_k` 0 is off.
@@ -68,7 +68,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     key: str  # opaque and stable; the same key in usage and in statistics
     namespace: str  # prefix-cache namespace: HMAC of the tenant, or of its trust group
     weight: float = 1.0  # WEIGHT_MIN to WEIGHT_MAX: its share among the tenants of its class
-    tier: str = "default"  # names its class (scheduling.classes)
+    tier: str = "default"  # names its class (scheduling.class_queue)
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     late: LateAction = "best_effort"

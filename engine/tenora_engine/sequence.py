@@ -1,4 +1,5 @@
-"""One running or waiting sequence: its tokens, its pages, its adapter slot.
+"""One running or waiting sequence: its tokens, its pages, its adapter slot; and the request in
+flight that it is of.
 
 The scheduler owns and changes it; an executor is told of it by plans (`step`)."""
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
     from tenora_engine.scheduling.sampling import LogitRules
-    from tenora_engine.scheduling.wait_clock import Float64s
+    from tenora_engine.scheduling.wait_accounts import Float64s
     from tenora_engine.scheduling.waits import Wait
 
 
@@ -70,7 +71,7 @@ class Sequence:
     looked_ahead: bool = False  # whether a fetch was considered before its turn
     encoded: bytes = b""  # `token_ids` when it last waited, as the prefix tree compares them
     service_class: str = "default"  # in which it waits and is charged
-    token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.charges)
+    token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.meters)
     work: float = 0.0  # expected cost until its first token, when it entered the queue
     due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
     tpot_s: float = math.inf  # promised between two tokens
@@ -105,3 +106,20 @@ class Sequence:
         if self.first_token_s is None:
             return math.inf
         return self.first_token_s + self.num_output * self.tpot_s
+
+
+@dataclass
+class Flight:
+    """`sequences` have not ended; of these `held` wait until the blocks of their common prompt,
+    which sequence 0 computes, are in the prefix tree. When several end together sequence 0 goes
+    last, so that it knows whether the prompt was ever computed."""
+
+    request: GenerationRequest
+    sequences: list[Sequence]
+    held: list[Sequence]
+    ran: bool = False  # whether any of them was ever admitted
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether none of its sequences has run or ended."""
+        return not self.ran and len(self.sequences) == self.request.sampling.n

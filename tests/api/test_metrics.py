@@ -18,7 +18,7 @@ from api_harness import Api
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import QueueFullError
 from tenora_engine.events import AdapterResidency, EngineStats
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_engine.telemetry import BOUNDS_S, OTHER, QueueStats, ServiceMeter, TelemetryStats
 from tenora_platform.operations.metrics import Metrics
 

@@ -14,7 +14,7 @@ from api_harness import Api
 from tenant_contexts import plan_terms, tenant_context
 from tenora_engine.events import FinishEvent, SequenceEvent, TokenEvent
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_platform.auth import PlanTerms, Tier
 from tenora_platform.inference.session import choose_tier
 

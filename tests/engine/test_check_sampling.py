@@ -9,7 +9,7 @@ import pytest
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.request import SamplingParams
-from tenora_engine.scheduling.check_sampling import RULE_TOKENS_MAX, check_sampling
+from tenora_engine.scheduling.admission import RULE_TOKENS_MAX, check_sampling
 
 VOCAB = 100_000
 

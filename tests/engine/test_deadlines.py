@@ -16,8 +16,8 @@ from tenora_engine.events import Event, FinishEvent, RefusedEvent
 from tenora_engine.loop import EngineLoop
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import GenerationRequest, LateAction, Tenant
-from tenora_engine.scheduling.classes import LOWEST_CLASS
-from tenora_engine.scheduling.deadlines import Deadlines
+from tenora_engine.scheduling.admission import Deadlines
+from tenora_engine.scheduling.class_queue import LOWEST_CLASS
 from tenora_engine.sequence import Sequence, SequenceState
 
 

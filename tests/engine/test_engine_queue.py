@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from engine_fakes import make_request, make_tenant
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS, BACKLOG_ROUNDS, CREDIT_ROUNDS
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, ClassShares
-from tenora_engine.scheduling.line import AGE_S, LINE_WINDOW
+from tenora_engine.scheduling.class_queue import (
+    AGE_S,
+    AHEAD_ROUNDS,
+    BACKLOG_ROUNDS,
+    CLASS_WEIGHTS,
+    CREDIT_ROUNDS,
+    CREDIT_TOKENS,
+    LINE_WINDOW,
+    ClassShares,
+)
 from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.sequence import Sequence
 

@@ -10,7 +10,7 @@ from tenora_engine.events import Event, FinishEvent
 from tenora_engine.memory.kv_fetches import MAX_FETCHES, MAX_TENANT_FETCHES
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.request import AdapterRef, Tenant
-from tenora_engine.scheduling.prefetch import PERIOD_S
+from tenora_engine.scheduling.intake import PERIOD_S
 
 PREFIXES = [[number] * 32 for number in range(1, 20)]  # 8 blocks each
 T0 = make_tenant("t0")

@@ -26,11 +26,10 @@ from engine_fakes import (
 )
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.class_queue import AHEAD_ROUNDS, CLASS_WEIGHTS
 from tenora_engine.scheduling.places import EXPRESS_PLACES
-from tenora_engine.scheduling.queues import ROUNDS_A_STEP
-from tenora_engine.scheduling.standings import Holder, fair_shares, holder_of
+from tenora_engine.scheduling.queue import ROUNDS_A_STEP
+from tenora_engine.scheduling.running import Holder, fair_shares, holder_of
 from tenora_engine.step import StepPlan, StepResult
 
 CONFIG = make_config(

@@ -17,10 +17,11 @@ from tenora_engine.scheduling.chunks import (
     MARGIN,
     MIN_ARRIVAL_PART,
     MIN_PREFILL_PART,
+    PROMISE_MEMORY_S,
     STEP_PART,
     ChunkSizer,
+    Promises,
 )
-from tenora_engine.scheduling.promises import PROMISE_MEMORY_S, Promises
 
 NOW_S = 1000.0
 

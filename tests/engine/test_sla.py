@@ -15,12 +15,11 @@ from tenora_engine.errors import DeadlineError, InvalidRequestError, QueueFullEr
 from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import LateAction, Tenant
-from tenora_engine.scheduling.charges import DECODE_COST, Charges
+from tenora_engine.scheduling.admission import Feasibility
 from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
-from tenora_engine.scheduling.feasibility import Feasibility
+from tenora_engine.scheduling.class_queue import AGE_S, CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
 from tenora_engine.scheduling.intake import MAX_COLD_ADAPTERS
-from tenora_engine.scheduling.line import AGE_S
+from tenora_engine.scheduling.meters import DECODE_COST, Charges
 from tenora_engine.scheduling.queue import FairQueue
 from tenora_engine.sequence import Sequence
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, UsageRecord
-from tenora_engine.scheduling.gaps import MINUTES_KEPT
-from tenora_engine.scheduling.wait_names import PARTS_MAX
+from tenora_engine.scheduling.wait_accounts import MINUTES_KEPT, PARTS_MAX
 from tenora_engine.scheduling.waits import TOLD_S
 from tenora_engine.telemetry import OTHER, WaitTotal
 

@@ -1,18 +1,99 @@
-"""Whether a request can run on this engine at all, and the sequences it becomes. No state."""
+"""Admission: whether a request may wait at all, in which class, and until when. It looks at what is
+asked for, at the length of the queue and at the deadline; the queue orders what has been let in."""
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain, count
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.errors import ContextLengthError, InvalidRequestError
+from tenora_engine.errors import (
+    ContextLengthError,
+    DeadlineError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.events import Residency
+from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.request import WEIGHT_MAX, WEIGHT_MIN, GenerationRequest, Tenant
-from tenora_engine.scheduling.check_sampling import check_sampling
-from tenora_engine.sequence import Sequence
+from tenora_engine.request import (
+    REPETITION_PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
+    WEIGHT_MAX,
+    WEIGHT_MIN,
+    AdapterRef,
+    GenerationRequest,
+    SamplingParams,
+    Tenant,
+)
+from tenora_engine.scheduling.class_queue import LOWEST_CLASS, service_class
+from tenora_engine.scheduling.meters import Charges
+from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.telemetry import ServiceMeter
+
+TOP_LOGPROBS_MAX = 20
+LARGEST = 2**63 - 1
+TEMPERATURE_MAX = 100.0
+PENALTY_MAX = 100.0  # of presence, frequency and a bias: far beyond what decides any choice
+RULE_TOKENS_MAX = 8192
+"""Ids in all lists of a request together: a step looks at them for each of its rows."""
+
+
+def check_sampling(sampling: SamplingParams, vocab: int) -> None:
+    """Raises InvalidRequestError that names the parameter."""
+    ranges = {
+        "temperature": (sampling.temperature, 0.0, TEMPERATURE_MAX),
+        "top_p": (sampling.top_p, 0.0, 1.0),
+        "min_p": (sampling.min_p, 0.0, 1.0),
+        "top_k": (sampling.top_k, 0, LARGEST),
+        "presence_penalty": (sampling.presence_penalty, -PENALTY_MAX, PENALTY_MAX),
+        "frequency_penalty": (sampling.frequency_penalty, -PENALTY_MAX, PENALTY_MAX),
+        "repetition_penalty": (
+            sampling.repetition_penalty,
+            REPETITION_PENALTY_MIN,
+            REPETITION_PENALTY_MAX,
+        ),
+        "max_tokens": (sampling.max_tokens, 1, LARGEST),
+        "min_tokens": (sampling.min_tokens, 0, sampling.max_tokens),
+        "n": (sampling.n, 1, LARGEST),
+        "logprobs": (sampling.logprobs or 0, 0, TOP_LOGPROBS_MAX),
+    }
+    for name, (value, least, most) in ranges.items():
+        if not least <= value <= most:  # as NaN is not
+            raise InvalidRequestError(f"{name} must lie between {least:g} and {most:g}", name)
+    if any(not abs(add) <= PENALTY_MAX for add in sampling.logit_bias.values()):
+        raise InvalidRequestError(
+            f"each logit_bias must lie between {-PENALTY_MAX:g} and {PENALTY_MAX:g}", "logit_bias"
+        )
+    _check_tokens(sampling, vocab)
+
+
+def _check_tokens(sampling: SamplingParams, vocab: int) -> None:
+    allowed = sampling.allowed_token_ids
+    if allowed is not None and not allowed:
+        raise InvalidRequestError("allowed_token_ids holds no token", "allowed_token_ids")
+    if not all(sampling.bad_words):
+        raise InvalidRequestError("a bad word has no token", "bad_words")
+    lists: dict[str, Iterable[int]] = {
+        "allowed_token_ids": allowed or (),
+        "bad_words": chain.from_iterable(sampling.bad_words),
+        "stop_token_ids": sampling.stop_token_ids,
+        "logit_bias": sampling.logit_bias,
+    }
+    count = 0
+    for name, token_ids in lists.items():
+        for token in token_ids:
+            count += 1
+            if not 0 <= token < vocab:
+                raise InvalidRequestError(f"{name} names a token id outside 0 to {vocab - 1}", name)
+            if count > RULE_TOKENS_MAX:
+                raise InvalidRequestError(
+                    f"the lists of token ids hold more than {RULE_TOKENS_MAX} together", name
+                )
 
 
 def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
@@ -124,3 +205,195 @@ def make_sequences(
         )
         for index in range(request.sampling.n)
     ]
+
+
+_MEMORY_S = 10.0  # time in which an observation loses 63% of its weight
+_RETRY_MS_MAX = 60_000
+
+
+class Feasibility:
+    """Predictions from the rate at which work (in tokens, see `charges`) has lately left the queue
+    while something waited. That rate falls whatever the queue waits for: compute, pages, places in
+    the batch."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._started = 0.0  # faded sum of work that left the queue
+        self._seconds = 0.0  # in this faded time
+
+    def observe_drain(self, work: float, seconds: float) -> None:
+        """`work` has left the queue in `seconds` in which the queue was never empty."""
+        past = math.exp(-seconds / _MEMORY_S)
+        self._started = past * self._started + work
+        self._seconds = past * self._seconds + seconds
+
+    @property
+    def work_per_s(self) -> float:
+        """As observed; what has been seen for less than a second counts in part, the rate at which
+        prompts are prefilled in its stead."""
+        unseen_s = max(1.0 - self._seconds, 0.0)
+        seen = self._started + unseen_s / self._costs.token_s
+        return max(seen / (self._seconds + unseen_s), 1e-3)
+
+    def ttft_s(self, work_before: float, load_s: float, work: float) -> float:
+        """Seconds until the first token of a request of `work`: it waits for the work before it
+        and, at the same time, for its adapter; then it is prefilled."""
+        return max(work_before / self.work_per_s, load_s) + work * self._costs.token_s
+
+    def retry_after_ms(self, seconds: float) -> int:
+        return min(max(math.ceil(seconds * 1000), 1), _RETRY_MS_MAX)
+
+    def drain_ms(self, work: float) -> int:
+        """Until this much work has left the queue."""
+        return self.retry_after_ms(work / self.work_per_s)
+
+
+NO_TARGET_S = 10.0
+"""Where no TTFT was promised, the queue orders by this one."""
+
+
+class Gate:
+    def __init__(
+        self, config: ResolvedConfig, memory: MemoryManager, queue: WaitingQueue, charges: Charges
+    ) -> None:
+        self._limit = config.engine.max_waiting
+        self._tenant_limit = config.engine.max_tenant_waiting
+        self.keeps_promises = config.engine.scheduling_policy == "sla"
+        self._memory = memory
+        self._queue = queue
+        self._charges = charges
+        self.feasibility = Feasibility(memory.costs)
+
+    def check_room(
+        self, tenant: Tenant, num_sequences: int, held: int = 0, tenant_held: int = 0
+    ) -> None:
+        """Raises QueueFullError unless `num_sequences` more of the tenant may wait; `held` others
+        count as waiting, `tenant_held` of them its own."""
+        waiting = len(self._queue) + held
+        own = self._queue.waiting_of(tenant.key) + tenant_held
+        if own + num_sequences > self._tenant_limit:
+            raise QueueFullError(
+                f"{own} sequences of this tenant wait and {num_sequences} more would exceed its "
+                f"limit of {self._tenant_limit}; try again later",
+                self._room_ms(own + num_sequences - self._tenant_limit, waiting, own),
+            )
+        if waiting + num_sequences > self._limit:
+            raise QueueFullError(
+                f"{waiting} sequences wait and {num_sequences} more would exceed the limit of "
+                f"{self._limit}; try again later",
+                self._room_ms(waiting + num_sequences - self._limit, waiting, waiting),
+            )
+
+    def appraise(self, sequence: Sequence, residency: Residency | None, now_s: float) -> None:
+        """Fill in a new sequence's class, cost and place in line. Raises DeadlineError when its
+        first token cannot be expected in time and its plan refuses what is late."""
+        tenant, adapter = sequence.request.tenant, sequence.request.adapter
+        costs, load_s = self._memory.costs, self._load_s(adapter, residency)
+        fetched, fetch_s = self._memory.estimate_fetch(sequence)
+        computed = len(sequence.token_ids) - self._memory.cached_tokens(sequence) - fetched
+        sequence.token_cost = self._charges.token(adapter)
+        sequence.work = computed * sequence.token_cost + fetch_s / costs.token_s
+        if not self.keeps_promises:
+            return
+        sequence.service_class = service_class(tenant.tier)
+        target_s = NO_TARGET_S if tenant.ttft_ms is None else tenant.ttft_ms / 1000
+        sequence.due_s = sequence.arrival_s + target_s + load_s + sequence.work * costs.token_s
+        if tenant.ttft_ms is None or tenant.late == "best_effort":
+            return
+        expected_s = self._expected_s(sequence, load_s)
+        late_s = now_s + expected_s - (sequence.arrival_s + target_s)
+        if late_s > 0 and tenant.late == "relegate":
+            self.relegate(sequence)
+        elif late_s > 0:
+            raise DeadlineError(
+                f"the first token is expected after {expected_s * 1000:.0f} ms; this plan promises "
+                f"{tenant.ttft_ms:.0f} ms and refuses what would be late",
+                self.feasibility.retry_after_ms(late_s),
+            )
+
+    def relegate(self, sequence: Sequence) -> None:
+        """A sequence which does not stand in the queue goes to the lowest class, without a promise;
+        what it has been charged so far stays with its own."""
+        sequence.service_class = sequence.tier = LOWEST_CLASS
+        sequence.due_s += NO_TARGET_S
+
+    def retry_after_ms(self, sequence: Sequence, residency: Residency | None) -> int:
+        """When a request like this one, which does not wait any more, may be in time."""
+        target_s = (sequence.request.tenant.ttft_ms or 0.0) / 1000
+        load_s = self._load_s(sequence.request.adapter, residency)
+        return self.feasibility.retry_after_ms(self._expected_s(sequence, load_s) - target_s)
+
+    def _expected_s(self, sequence: Sequence, load_s: float) -> float:
+        """Until the first token of a sequence that does not wait yet."""
+        before = self._queue.work_before(sequence)
+        return self.feasibility.ttft_s(before, load_s, sequence.work)
+
+    def _load_s(self, adapter: AdapterRef | None, residency: Residency | None) -> float:
+        if adapter is None or residency in ("device", "host"):
+            return 0.0
+        return self._memory.costs.adapter_s(self._charges.adapter_bytes(adapter))
+
+    def _room_ms(self, excess: int, waiting: int, own: int) -> int:
+        """Until `excess` of a tenant's `own` sequences have left, if they leave evenly."""
+        mean = self._queue.work() / max(len(self._queue), 1)
+        return self.feasibility.drain_ms(excess * mean * waiting / max(own, 1))
+
+
+_SPARE_ENTRIES = 64
+
+
+class Deadlines:
+    """Sequences that wait for the first time, of plans that refuse or relegate what is late, by the
+    latest time at which they could start. Among the entries are such as wait no more, but never the
+    first, and never more of them than of the others and a few."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._heap: list[tuple[float, int, Sequence]] = []
+        self._numbers = count()
+        self._pruned_to = 0
+
+    @property
+    def next_s(self) -> float:
+        """Before this time none is missed; infinite where none can be."""
+        while self._heap and not _is_kept(self._heap[0][2]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    def watch(self, sequence: Sequence) -> None:
+        """It waits. O(log n)."""
+        if not _is_kept(sequence):
+            return
+        if len(self._heap) > 2 * self._pruned_to + _SPARE_ENTRIES:
+            self._heap = [entry for entry in self._heap if _is_kept(entry[2])]
+            heapq.heapify(self._heap)
+            self._pruned_to = len(self._heap)
+        entry = (self._latest_start_s(sequence), next(self._numbers), sequence)
+        heapq.heappush(self._heap, entry)
+
+    def take_missed(self, now_s: float) -> list[Sequence]:
+        """Those whose first token would be late if they started now; they are not watched any
+        more."""
+        missed = []
+        while self.next_s < now_s:
+            sequence = heapq.heappop(self._heap)[2]
+            if self._latest_start_s(sequence) < now_s:
+                missed.append(sequence)
+            else:  # a token takes less than when it came
+                self.watch(sequence)
+        return missed
+
+    def _latest_start_s(self, sequence: Sequence) -> float:
+        ttft_ms = sequence.request.tenant.ttft_ms
+        assert ttft_ms is not None
+        return sequence.arrival_s + ttft_ms / 1000 - sequence.work * self._costs.token_s
+
+
+def _is_kept(sequence: Sequence) -> bool:
+    """Whether something would become of it if it missed its deadline."""
+    tenant = sequence.request.tenant
+    if sequence.state is not SequenceState.WAITING or sequence.admitted_s is not None:
+        return False
+    if tenant.ttft_ms is None or tenant.late == "best_effort":
+        return False
+    return tenant.late == "refuse" or sequence.service_class != LOWEST_CLASS

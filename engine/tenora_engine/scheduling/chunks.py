@@ -1,14 +1,48 @@
-"""ChunkSizer: how many prefill tokens fit beside the decoding sequences of a step without making
-one of them late."""
+"""How many prefill tokens fit beside the decoding sequences of a step without making one of them
+late (`ChunkSizer`), and who may prefill how many of them (`PrefillRoom`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 from tenora_engine.memory.costs import CostModel
-from tenora_engine.scheduling.promises import Promises
+from tenora_engine.request import Tenant
+from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.sequence import Sequence
+
+PROMISE_MEMORY_S = 60.0
+"""How long a promise, and a tenant, counts after the last request."""
+
+
+class Promises:
+    """As of the requests of the last PROMISE_MEMORY_S. There are as many promises as plans."""
+
+    def __init__(self) -> None:
+        self._asked_s: dict[float, float] = {}  # by seconds to the first token: when last promised
+        self._tenants: dict[str, float] = {}  # by key, who asked longest ago first
+
+    def observe(self, tenant: Tenant, now_s: float) -> None:
+        """A request of the tenant has come."""
+        if tenant.ttft_ms is not None:
+            self._asked_s[tenant.ttft_ms / 1000] = now_s
+        self._tenants.pop(tenant.key, None)
+        self._tenants[tenant.key] = now_s
+
+    def least_s(self, now_s: float) -> float:
+        """The shortest time to first token; infinite without any."""
+        old_s = now_s - PROMISE_MEMORY_S
+        self._asked_s = {ttft_s: at_s for ttft_s, at_s in self._asked_s.items() if at_s > old_s}
+        return min(self._asked_s, default=math.inf)
+
+    def num_tenants(self, now_s: float) -> int:
+        """How many have asked for anything. O(those forgotten)."""
+        old_s = now_s - PROMISE_MEMORY_S
+        while self._tenants and self._tenants[key := next(iter(self._tenants))] <= old_s:
+            del self._tenants[key]
+        return len(self._tenants)
+
 
 MARGIN = 1.2
 """A step is expected to take this much longer than predicted (Niyama)."""
@@ -81,3 +115,50 @@ class ChunkSizer:
         token_s = self._token_s or self._costs.token_s
         tokens = int((slack_s / MARGIN - self._decode_s) / token_s)
         return min(max(tokens, -(-most // least_part)), most)
+
+
+class PrefillRoom:
+    """What is left of a step's tokens, and of one tenant's part of them.
+
+    A tenant's prompts follow one another: the first takes all that the tenant may have, and the
+    next gets what is left. The first answers come sooner, and the last no later, than if all were
+    computed at once. Who `exceeds` its share adds nothing beyond the step's first `arrival_tokens`.
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        tenant_tokens: int,
+        arrival_tokens: int,
+        exceeds: Callable[[Sequence], bool],
+    ) -> None:
+        self._left = num_tokens
+        self._tenant_left: dict[str, int] = defaultdict(lambda: tenant_tokens)
+        self._arrival_left = arrival_tokens
+        self._exceeds = exceeds
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def of(self, sequence: Sequence) -> int:
+        """Tokens that the sequence may still prefill in this step."""
+        most = min(self._left, self._tenant_left[sequence.request.tenant.key])
+        if most > self._arrival_left and self._exceeds(sequence):
+            return self._arrival_left
+        return most
+
+    def take(self, sequence: Sequence) -> int:
+        """As many as there is room for, at most what it has to compute."""
+        num_tokens = min(sequence.num_uncomputed, self.of(sequence))
+        self._left -= num_tokens
+        self._tenant_left[sequence.request.tenant.key] -= num_tokens
+        self._arrival_left = max(self._arrival_left - num_tokens, 0)
+        return num_tokens
+
+
+def plan_chunk(chunks: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
+    """Add to `chunks` what the sequence has room to prefill, if any."""
+    left = sequence.num_uncomputed
+    num_tokens = room.take(sequence)
+    if num_tokens:
+        chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))

@@ -4,11 +4,156 @@ adapters, and costs only by number."""
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Iterator
 from itertools import count
+from typing import NamedTuple
 
-from tenora_engine.scheduling.line import TenantLine
 from tenora_engine.sequence import Sequence
+
+CLASS_WEIGHTS = {"priority": 4.0, "default": 2.0, "flex": 1.0}
+"""The classes, and the part of the engine that each is owed while it has work."""
+
+DEFAULT_CLASS = "default"
+LOWEST_CLASS = min(CLASS_WEIGHTS, key=lambda name: CLASS_WEIGHTS[name])
+
+CREDIT_TOKENS = 8192.0
+"""How much service (in tokens, see `charges`) a class may be owed for a time in which it had no
+work, and how much of what it took beyond its share counts against it later."""
+
+_TOTAL = sum(CLASS_WEIGHTS.values())
+
+
+def service_class(tier: str) -> str:
+    """The class in which a tenant's requests of this tier wait; a tier that no class is named after
+    is served as the default."""
+    return tier if tier in CLASS_WEIGHTS else DEFAULT_CLASS
+
+
+class ClassShares:
+    """Weighted deficits of the classes (deficit round robin: Shreedhar and Varghese, 1995; kept as
+    virtual time, which rises by each charge over the sum of the weights).
+
+    A class is owed service while its own counter lags behind virtual time: it has had less than its
+    share of everything charged. Classes which are owed go first; what they leave unused anybody may
+    take, and both what an idle class is owed and what a busy one took too much are limited to
+    CREDIT_TOKENS, so that neither is made up for without end.
+    """
+
+    def __init__(self) -> None:
+        self._time = 0.0
+        self._counters = dict.fromkeys(CLASS_WEIGHTS, 0.0)
+
+    def is_owed(self, name: str) -> bool:
+        return self._counters[name] <= self._time
+
+    def charge(self, name: str, cost: float) -> None:
+        weight = CLASS_WEIGHTS[name]
+        self._time += cost / _TOTAL
+        most = self._time + CREDIT_TOKENS / weight
+        self._counters[name] = min(self._counters[name] + cost / weight, most)
+
+    def enter(self, name: str) -> None:
+        """The class has work again."""
+        least = self._time - CREDIT_TOKENS / CLASS_WEIGHTS[name]
+        self._counters[name] = max(self._counters[name], least)
+
+
+AGE_S = 30.0
+"""Whatever waits is due after this time, so that it is passed by nothing that is due later."""
+
+LINE_WINDOW = 64
+"""How far one walk looks past a tenant's blocked sequences."""
+
+FIRST = float("-inf")
+_numbers = count()
+
+
+class Waiting(NamedTuple):
+    """Sorts by what is due first, then by arrival."""
+
+    due_s: float
+    number: int
+    entered_s: float
+    sequence: Sequence
+
+
+class TenantLine:
+    """What has run before goes first (the latest preempted at the head), then the rest by
+    `Sequence.due_s`, but as if due AGE_S after it came at the latest: nothing that comes later than
+    that passes it.
+
+    `counter` is the service charged to the tenant over its weight, `work` the sum of what waits.
+    A *walk* goes along the line without taking anything out: `ahead` is then what it has not come
+    to yet, and None otherwise.
+    """
+
+    __slots__ = (
+        "_order", "_waiting", "ahead", "counter", "key", "round", "started", "turn", "weight",
+        "work",
+    )  # fmt: skip
+
+    def __init__(self, key: str, weight: float) -> None:
+        self.key = key
+        self.weight = weight
+        self.counter = 0.0
+        self.started = 0.0  # the counter at its last start
+        self.round = 0  # the ClassQueue's
+        self.turn = 0
+        self.work = 0.0
+        self.ahead: deque[Waiting] | None = None
+        self._order: list[Waiting] = []
+        self._waiting: dict[Sequence, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._waiting
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._waiting)
+
+    @property
+    def next(self) -> Waiting | None:
+        """The first in order; in a walk, the first that it has not come to."""
+        ahead = self.ahead
+        if ahead is None:
+            return self._order[0] if self._order else None
+        while ahead and ahead[0].sequence not in self._waiting:
+            ahead.popleft()
+        return ahead[0] if ahead else None
+
+    @property
+    def oldest_s(self) -> float:
+        """When the first of those that wait came; there must be one."""
+        return next(iter(self._waiting.values())).entered_s
+
+    def push(self, sequence: Sequence, now_s: float) -> None:
+        due_s = min(sequence.due_s, now_s + AGE_S)
+        self._insert(Waiting(due_s, next(_numbers), now_s, sequence))
+
+    def push_front(self, sequence: Sequence, now_s: float) -> None:
+        self._insert(Waiting(FIRST, -next(_numbers), now_s, sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """O(log n), and moving up what stands behind."""
+        waiting = self._waiting.pop(sequence)
+        del self._order[bisect_left(self._order, waiting)]
+        self.work = self.work - sequence.work if self._order else 0.0  # without rounding
+
+    def begin_walk(self) -> None:
+        self.ahead = deque(self._order[:LINE_WINDOW])
+
+    def end_walk(self) -> None:
+        self.ahead = None
+
+    def _insert(self, waiting: Waiting) -> None:
+        insort(self._order, waiting)
+        self._waiting[waiting.sequence] = waiting
+        self.work += waiting.sequence.work
+
 
 CREDIT_ROUNDS = 16
 """Rounds by which a tenant that comes to the queue may be behind: what it may be owed of the time

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.scheduling.chunks import ChunkSizer
+from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, plan_chunk
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
-from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.standings import holder_of
+from tenora_engine.scheduling.running import holder_of
 from tenora_engine.sequence import Sequence
 
 MAX_STEPS = 8

@@ -1,10 +1,12 @@
-"""Intake: which waiting sequences start in a step. It asks the queue for them in fair order, the
-loads for their adapters and the memory for their pages."""
+"""Intake: which waiting sequences start in a step, and what the next ones need is brought up before
+their turn (`Prefetch`). It asks the queue for them in fair order, the loads for their adapters and
+the memory for their pages."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -14,16 +16,64 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef
+from tenora_engine.scheduling.chunks import PrefillRoom
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence
-from tenora_engine.scheduling.prefetch import Prefetch
-from tenora_engine.scheduling.prefill_room import PrefillRoom
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.standings import Holder, holder_of
-from tenora_engine.sequence import Sequence
+from tenora_engine.scheduling.running import Holder, holder_of
+from tenora_engine.sequence import Sequence, SequenceState
 
 if TYPE_CHECKING:
     from tenora_engine.adapters.loader import LoadResult
+
+LOOK_AHEAD = 32
+"""Waiting sequences whose turn is near."""
+
+PERIOD_S = 0.02
+"""At most so often: looking along the queue takes longer than a small model's step should wait."""
+
+
+class Prefetch:
+    """What is on its way for a sequence whose turn is not near any more makes room: a fetch of KV
+    at once, for it holds pages; an adapter that is not loading yet when a nearer one needs its
+    place."""
+
+    def __init__(self, book: RequestBook, memory: MemoryManager) -> None:
+        self._book = book
+        self._memory = memory
+        self._seen: tuple[int, int] | None = None
+        self._looked_s = -math.inf
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether anything has changed since the last look ahead, some time ago."""
+        return not 0 <= now_s - self._looked_s < PERIOD_S and self._state() != self._seen
+
+    def look_ahead(
+        self, sequences: Iterable[Sequence], memory_is_short: bool, now_s: float
+    ) -> None:
+        """`sequences` wait, in the order in which their turns are expected. Where one of them lacks
+        pages, none are taken for those behind it. O(LOOK_AHEAD), and nothing unless it is due."""
+        memory, loads = self._memory, self._book.loads
+        if not self.is_due(now_s):
+            return
+        self._seen, self._looked_s = self._state(), now_s
+        near: set[Sequence] = set()
+        digests: set[str] = set()
+        for sequence in islice(sequences, LOOK_AHEAD):
+            if sequence.state is not SequenceState.WAITING:
+                continue
+            near.add(sequence)
+            request = sequence.request
+            if request.adapter is not None and self._memory.resident(request) is None:
+                digests.add(request.adapter.digest)
+                loads.request(request.adapter, request.tenant.key, digests)
+            if not memory_is_short:
+                memory.request_fetch(sequence, ahead=True)
+        memory.cancel_other_fetches(near)
+
+    def _state(self) -> tuple[int, int]:
+        return self._book.changes, self._memory.fetches.num_ended
+
 
 SCAN_LIMIT = 256
 """Waiting sequences looked at in one step."""

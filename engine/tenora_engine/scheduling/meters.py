@@ -1,12 +1,71 @@
-"""The meters of the engine: the usage record of a finished sequence, what telemetry is told of one,
-and counters that only rise. What is billed is decided here and nowhere else."""
+"""What sequences cost their tenants in the queue's order (`Charges`), and the engine's meters: the
+usage record of a finished sequence, what telemetry is told of one, and counters that only rise.
+What is billed is decided here and nowhere else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tenora_engine.events import FinishReason, UsageRecord
-from tenora_engine.sequence import Sequence
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.events import FinishEvent, FinishReason, UsageRecord
+from tenora_engine.memory.costs import CostModel
+from tenora_engine.request import AdapterRef
+from tenora_engine.sequence import Flight, Sequence
+
+DECODE_COST = 2.0
+"""A decoded token costs as much as two prefilled ones, as in VTC (Sheng et al., OSDI 2024)."""
+
+
+class Charges:
+    """Prices by what a step and a load were seen to take, so that they hold on any machine."""
+
+    def __init__(self, config: ResolvedConfig, costs: CostModel) -> None:
+        model = config.model
+        item = 2 if config.engine.dtype == "bfloat16" else 4
+        features = sum(n_in + n_out for n_in, n_out in model.modules.values())
+        self._rank_cost = features * model.num_layers * item / max(model.weight_bytes, 1)
+        self._row_bytes = features * model.num_layers * item
+        self._num_pages = config.num_pages
+        self._block_tokens = config.engine.block_tokens
+        self._page_bytes = config.page_bytes
+        self._costs = costs
+        self.kv_price = 0.0  # of a page held since the engine started
+
+    def token(self, adapter: AdapterRef | None) -> float:
+        """A prefilled token: 1, and the adapter's multiplications over the base model's."""
+        return 1.0 if adapter is None else 1.0 + adapter.rank * self._rank_cost
+
+    def adapter_bytes(self, adapter: AdapterRef) -> int:
+        """At most, before it has been seen: every module at full rank."""
+        return adapter.rank * self._row_bytes
+
+    def load(self, num_bytes: int) -> float:
+        """What could have been prefilled while the bytes of an adapter came up."""
+        return self._costs.adapter_s(num_bytes) / self._costs.token_s
+
+    def fetch(self, num_pages: int) -> float:
+        """What could have been prefilled while so many pages of KV came from the host."""
+        return self._costs.fetch_s(num_pages * self._page_bytes) / self._costs.token_s
+
+    def settle(self, sequence: Sequence) -> float:
+        """What the sequence decoded and held since the last time; it is settled now."""
+        length = len(sequence.token_ids)
+        generated = length - sequence.settled_length
+        decoded = DECODE_COST * sequence.token_cost * generated
+        held = (self.kv_price - sequence.settled_kv) * len(sequence.block_table)
+        sequence.settled_length, sequence.settled_kv = length, self.kv_price
+        sequence.meter.output_tokens += generated
+        return decoded + held
+
+    def makes_up_by(self, sequence: Sequence) -> int:
+        """Tokens that one which was preempted is to generate before it gives up its place again: a
+        block, and as much as it has to compute again."""
+        return max(int(sequence.num_uncomputed / DECODE_COST), self._block_tokens)
+
+    def observe_step(self, step_s: float) -> None:
+        """All pages in use were held for `step_s` seconds. One costs its part of the arena of what
+        could have been prefilled meanwhile."""
+        self.kv_price += step_s / self._costs.token_s / self._num_pages
 
 
 @dataclass
@@ -86,4 +145,37 @@ def usage_record(
         preemptions=sequence.preemptions,
         cold_load=sequence.cold_load,
         waits=sequence.wait_parts or [],
+    )
+
+
+def finish_event(
+    flight: Flight,
+    sequence: Sequence,
+    reason: FinishReason,
+    now_s: float,
+    *,
+    output_tokens: int | None = None,
+    error: str | None = None,
+    stop_token_id: int | None = None,
+) -> FinishEvent:
+    """The last event of a sequence of `flight`, metered at `output_tokens` if given (never more
+    than were generated). The prompt is metered on sequence 0, unless the request ends without
+    having run at all."""
+    generated = sequence.num_output
+    metered = generated if output_tokens is None else max(min(output_tokens, generated), 0)
+    ran = flight.ran or len(flight.sequences) > 1
+    usage = usage_record(
+        sequence,
+        reason,
+        prompt_ran=sequence.index == 0 and ran,
+        output_tokens=metered,
+        now_s=now_s,
+    )
+    return FinishEvent(
+        request_id=sequence.request.request_id,
+        index=sequence.index,
+        reason=reason,
+        usage=usage,
+        error=error,
+        stop_token_id=stop_token_id,
     )

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS
+from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.standings import (
+from tenora_engine.scheduling.running import (
     Float64s,
     Holder,
     Int64s,

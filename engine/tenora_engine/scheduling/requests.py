@@ -17,20 +17,20 @@ from tenora_engine.errors import (
 from tenora_engine.events import Event, FinishEvent, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef, GenerationRequest
-from tenora_engine.scheduling.admission import check_request, check_share, make_sequences
-from tenora_engine.scheduling.charges import DECODE_COST, Charges
-from tenora_engine.scheduling.classes import service_class
-from tenora_engine.scheduling.deadlines import Deadlines
-from tenora_engine.scheduling.flights import Flight, finish_event
-from tenora_engine.scheduling.gate import Gate
-from tenora_engine.scheduling.loads import AdapterLoads, Loader
-from tenora_engine.scheduling.meters import Counters, meter_end, meter_start
-from tenora_engine.scheduling.pins import Pins
-from tenora_engine.scheduling.queues import make_queue
-from tenora_engine.scheduling.running import Running
-from tenora_engine.scheduling.standings import Standings
+from tenora_engine.scheduling.admission import (
+    Deadlines,
+    Gate,
+    check_request,
+    check_share,
+    make_sequences,
+)
+from tenora_engine.scheduling.class_queue import service_class
+from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
+from tenora_engine.scheduling.meters import Charges, Counters, finish_event, meter_end, meter_start
+from tenora_engine.scheduling.queue import make_queue
+from tenora_engine.scheduling.running import Running, Standings
 from tenora_engine.scheduling.waits import Waits
-from tenora_engine.sequence import Sequence, SequenceState
+from tenora_engine.sequence import Flight, Sequence, SequenceState
 from tenora_engine.telemetry import Telemetry, TelemetryStats
 
 
@@ -169,7 +169,7 @@ class RequestBook:
         sequence.state = SequenceState.RUNNING
         sequence.slot_waits = 0
         if sequence.admitted_s is not None:
-            sequence.stays_until = len(sequence.token_ids) + self._stay(sequence)
+            sequence.stays_until = len(sequence.token_ids) + self.charges.makes_up_by(sequence)
         sequence.settled_length = len(sequence.token_ids)
         sequence.settled_kv = self.charges.kv_price
         self._memory.stop_waiting(sequence)
@@ -184,13 +184,7 @@ class RequestBook:
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
         whenever it has filled a block, and when it stops."""
-        length, price = len(sequence.token_ids), self.charges.kv_price
-        generated = length - sequence.settled_length
-        sequence.meter.output_tokens += generated
-        decoded = DECODE_COST * sequence.token_cost * generated
-        held = (price - sequence.settled_kv) * len(sequence.block_table)
-        sequence.settled_length, sequence.settled_kv = length, price
-        self._charge(sequence, decoded + held)
+        self._charge(sequence, self.charges.settle(sequence))
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
@@ -355,12 +349,6 @@ class RequestBook:
             if adapter is not None and residency != "device":
                 self.loads.request(adapter, tenant_key)
             raise
-
-    def _stay(self, sequence: Sequence) -> int:
-        """Tokens that one which was preempted is to generate before it gives up its place again: a
-        block, and as much as it has to compute again."""
-        again = int(sequence.num_uncomputed / DECODE_COST)
-        return max(again, self._config.engine.block_tokens)
 
     def _charge(self, sequence: Sequence, cost: float) -> None:
         sequence.meter.service += cost

@@ -13,15 +13,14 @@ from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.chunks import ChunkSizer
-from tenora_engine.scheduling.classes import CLASS_WEIGHTS, service_class
+from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, plan_chunk
+from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
 from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import Loader
 from tenora_engine.scheduling.meters import meter_first_token
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
-from tenora_engine.scheduling.prefill_room import PrefillRoom, plan_chunk
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.step import StepPlan, StepResult

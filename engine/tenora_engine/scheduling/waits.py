@@ -22,24 +22,23 @@ import numpy as np
 
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.scheduling.gaps import GapWatch
 from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.plan import ScheduledSequence
-from tenora_engine.scheduling.running import Running
-from tenora_engine.scheduling.standings import Standings
-from tenora_engine.scheduling.wait_clock import (
+from tenora_engine.scheduling.running import Running, Standings
+from tenora_engine.scheduling.wait_accounts import (
     FIRST_TENANT,
     LOAD,
     NOBODYS_PAGES,
     OWN,
     START,
     Float64s,
+    GapWatch,
     WaitClock,
+    WaitNames,
+    WaitSums,
     pages_of,
     queue_of,
 )
-from tenora_engine.scheduling.wait_names import WaitNames
-from tenora_engine.scheduling.wait_sums import WaitSums
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import Telemetry, WaitPart, WaitTotal
 
