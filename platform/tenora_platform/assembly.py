@@ -40,6 +40,7 @@ from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.redis_client import open_redis
 from tenora_platform.registry.pace import Pace
+from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
@@ -124,6 +125,7 @@ def build_state(
         unbilled=unbilled,
         proof=proof,
         ranks=Ranks(db),
+        adapter_ranks=AdapterRanks(db),
         outages=outages,
         presence=presence,
         live=Hub(changes, metrics),

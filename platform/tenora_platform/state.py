@@ -32,6 +32,7 @@ from tenora_platform.receipts.keeper import ContentsKeeper
 from tenora_platform.receipts.signing import SigningKeys
 from tenora_platform.reconciliation.told import Proof
 from tenora_platform.registry.pace import Pace
+from tenora_platform.registry.ranks import AdapterRanks
 from tenora_platform.registry.resolver import Resolver
 from tenora_platform.rollouts.outcomes import Outcomes
 from tenora_platform.rollouts.shadow_tasks import ShadowTasks
@@ -77,6 +78,7 @@ class AppState:
     unbilled: Unbilled
     proof: Proof
     ranks: Ranks
+    adapter_ranks: AdapterRanks
     long_texts: LongTexts
     flights: Flights
     copies: UsageCopies

@@ -6,7 +6,7 @@
 import { Card, Loader, UnstyledButton } from "@mantine/core";
 import { IconArrowDown, IconArrowUp } from "@tabler/icons-react";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { type ReactNode, useEffect, useRef } from "react";
+import { memo, type ReactNode, useEffect, useRef } from "react";
 import classes from "./DataTable.module.css";
 import { Scrollable } from "./Scrollable";
 
@@ -145,7 +145,7 @@ interface LineProps<Row> {
 }
 
 /** A click anywhere opens the row; by keyboard its link or button does, which a cell has to hold. */
-function Line<Row>({ row, index, columns, onRow, height }: LineProps<Row>) {
+function PlainLine<Row>({ row, index, columns, onRow, height }: LineProps<Row>) {
   return (
     <tr
       aria-rowindex={index + 2}
@@ -161,3 +161,6 @@ function Line<Row>({ row, index, columns, onRow, height }: LineProps<Row>) {
     </tr>
   );
 }
+
+/** Drawn once while its row, and the table's `columns` and `onRow`, are the same objects. */
+const Line = memo(PlainLine) as typeof PlainLine;

@@ -26,7 +26,8 @@ export function RequestList({ side, tenant, tenants, addressOf }: RequestListPro
   const query = useMemo(() => queryOf(new URLSearchParams(text), nowS), [text, nowS]);
   const found = useRequests(side, query, tenant);
   const newest = useNewest(side, query, tenant);
-  const requests = found.data?.pages.flatMap((page) => page.data) ?? [];
+  const pages = found.data?.pages;
+  const requests = useMemo(() => pages?.flatMap((page) => page.data) ?? [], [pages]);
   const hasNewer = found.isSuccess && newest !== undefined && newest !== (requests[0]?.id ?? null);
   const show = () => {
     setNowS(Math.floor(Date.now() / 1000));

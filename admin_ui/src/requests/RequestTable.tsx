@@ -1,6 +1,7 @@
 /** Requests in rows, as many as there are; the server sorts and gives them page by page. */
 
 import { Anchor, Text } from "@mantine/core";
+import { useCallback, useMemo } from "react";
 import { Link, useNavigate } from "react-router";
 import { type Column, DataTable } from "../components/DataTable";
 import { formatCount, formatMs } from "../components/format";
@@ -22,13 +23,18 @@ interface RequestTableProps {
 
 export function RequestTable({ requests, tenants, addressOf, ...more }: RequestTableProps) {
   const navigate = useNavigate();
+  const columns = useMemo(() => columnsOf(addressOf, tenants), [addressOf, tenants]);
+  const open = useCallback(
+    ({ id }: RequestItem) => void navigate(addressOf(id)),
+    [navigate, addressOf],
+  );
   return (
     <DataTable
       label="Requests"
-      columns={columnsOf(addressOf, tenants)}
+      columns={columns}
       rows={requests}
       rowKey={({ id }) => id}
-      onRow={({ id }) => navigate(addressOf(id))}
+      onRow={open}
       minWidth={tenants ? 1000 : 940}
       rowHeight={40}
       maxHeight="calc(100dvh - 300px)"

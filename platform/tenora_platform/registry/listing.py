@@ -58,7 +58,14 @@ class Listing:
         tenant_id = self._tenant.tenant_id
         async with self._session() as session:
             rows = await adapters_page(
-                session, tenant_id, q=q, order=order, after=after, limit=limit, now=now
+                session,
+                self._state.adapter_ranks,
+                tenant_id,
+                q=q,
+                order=order,
+                after=after,
+                limit=limit,
+                now=now,
             )
             total = await count_adapters(session, tenant_id, q)
             views = await self._views(session, rows[:limit], now)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Literal
 
 from sqlalchemy import ColumnElement, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.errors import BadRequestError
-from tenora_platform.registry import traffic
+from tenora_platform.registry.ranks import AdapterRanks, Values
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 
 SortKey = Literal["created", "name", "requests", "cost"]
@@ -30,6 +29,7 @@ class AdapterOrder:
 
 async def adapters_page(
     session: AsyncSession,
+    ranks: AdapterRanks,
     tenant_id: str,
     *,
     q: str | None,
@@ -41,7 +41,8 @@ async def adapters_page(
     """`limit` + 1 rows at most, so that the caller sees whether there are more. Raises
     BadRequestError where `after` is not (or no longer) among what is sorted by numbers."""
     if order.by in ("requests", "cost"):
-        return await _by_sums(session, tenant_id, q, order, after, limit, now)
+        values = await ranks.values(tenant_id, order.by, now)
+        return await _by_values(session, values, tenant_id, q, order, after, limit)
     query = select(AdapterRow).where(*_wanted(tenant_id, q))
     name, number = AdapterRow.name.expression, AdapterRow.id.expression
     keys = (number,) if order.by == "created" else (name, number)
@@ -54,25 +55,19 @@ async def adapters_page(
     return (await session.scalars(query.limit(limit + 1))).all()
 
 
-async def _by_sums(
+async def _by_values(
     session: AsyncSession,
+    values: Values,
     tenant_id: str,
     q: str | None,
     order: AdapterOrder,
     after: str | None,
     limit: int,
-    now: datetime,
 ) -> Sequence[AdapterRow]:
     """Sorted here: most of what is sorted has no sum, and a join of the two takes PostgreSQL, which
     cannot know how many there are, seconds for thousands of adapters."""
-    sums: Mapping[str, int | Decimal]
-    if order.by == "requests":
-        since = traffic.traffic_since(now)
-        sums = await traffic.requests_by_adapter(session, tenant_id, since)
-    else:
-        sums = await traffic.cost_by_adapter(session, tenant_id, traffic.month_of(now))
     ids = (await session.scalars(select(AdapterRow.id).where(*_wanted(tenant_id, q)))).all()
-    ranked = sorted(ids, key=lambda each: (sums.get(each, 0), each), reverse=order.descending)
+    ranked = sorted(ids, key=lambda each: (values.get(each, 0), each), reverse=order.descending)
     begin = 0
     if after is not None:
         if after not in ranked:

@@ -29,6 +29,7 @@ export default function AdaptersPage() {
   const { fetchNextPage } = pages;
   const more = useCallback(() => void fetchNextPage(), [fetchNextPage]);
   const rows = useMemo(() => pages.data?.pages.flatMap(({ data }) => data) ?? [], [pages.data]);
+  const open = useCallback(({ name }: Adapter) => void navigate(pathOf(name)), [navigate]);
   const total = pages.data?.pages[0]?.total;
   const isEmpty = total === 0 && q.settled === "";
   const columns = useMemo(() => COLUMNS.filter((column) => isShown(column, rows)), [rows]);
@@ -83,7 +84,7 @@ export default function AdaptersPage() {
             hasMore={pages.hasNextPage}
             isLoadingMore={pages.isFetchingNextPage}
             onMore={more}
-            onRow={({ name }) => navigate(pathOf(name))}
+            onRow={open}
             rowHeight={56}
             minWidth={900}
           />
