@@ -21,6 +21,7 @@ from tenora_platform.cli import (
     invoices,
     kills,
     money_bench,
+    portal_bench,
     prices,
     receipts,
     tenants,
@@ -55,6 +56,7 @@ bench.command("edge")(edge_bench.edge)
 bench.command("intake")(intake_bench.intake)
 bench.command("uploads")(intake_bench.uploads)
 bench.command("money")(money_bench.money)
+bench.command("portal")(portal_bench.portal)
 bench.command("kills")(kills.kills)  # it reads the platform's books, which the bench knows not
 app.add_typer(bench, name="bench", help="Measurements, each with --json FILE.")
 

@@ -86,7 +86,7 @@ async def _store(db: Database, payers: Sequence[Payer], load: Load) -> tuple[dic
     """The first part in one transaction after the other, as one worker does, which is timed; the
     rest as several workers do. Also a request of the first payer's."""
     books, begun = UsageBooks(db), time.perf_counter()
-    batches = _batches(month_of_records(payers, load.events, load.begin, load.end, MODEL))
+    waiting = batches(month_of_records(payers, load.events, load.begin, load.end, MODEL))
     mine: list[str] = []
 
     async def store(some: Sequence[UsageRecord]) -> float:
@@ -98,10 +98,10 @@ async def _store(db: Database, payers: Sequence[Payer], load: Load) -> tuple[dic
         return time.perf_counter() - began
 
     async def work() -> None:
-        for some in batches:
+        for some in waiting:
             await store(some)
 
-    alone = [(len(some), await store(some)) for some in islice(batches, ALONE)]
+    alone = [(len(some), await store(some)) for some in islice(waiting, ALONE)]
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
             group.create_task(work())
@@ -112,7 +112,8 @@ async def _store(db: Database, payers: Sequence[Payer], load: Load) -> tuple[dic
     return {"one_sink_per_s": one, "store_s": took, "stored_per_s": load.events / took}, mine[-1]
 
 
-def _batches(records: Iterator[UsageRecord]) -> Iterator[list[UsageRecord]]:
+def batches(records: Iterator[UsageRecord]) -> Iterator[list[UsageRecord]]:
+    """Each of one transaction."""
     while batch := list(islice(records, RECORDS)):
         yield batch
 

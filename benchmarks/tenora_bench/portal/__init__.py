@@ -1,0 +1,1 @@
+"""How fast the portal is with much on the platform (`tenora bench portal`)."""
