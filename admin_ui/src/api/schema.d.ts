@@ -1791,7 +1791,8 @@ export interface paths {
         /**
          * List Adapters
          * @description What each name serves now, its versions, what came in the last 24 hours, what it cost this
-         *     month, and where its bytes are.
+         *     month, and where its bytes are. The order by `requests` or `cost` may be ten seconds
+         *     old; what is shown is not.
          */
         get: operations["adapters_list_adapters"];
         put?: never;

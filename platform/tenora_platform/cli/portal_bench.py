@@ -81,15 +81,19 @@ def print_portal(result: dict[str, Any]) -> None:
         f"{result['adapters']:,} adapters and {result['requests']:,} requests of one tenant,"
         f" {result['other_tenants']} others; filled in {result['filled_s']} s"
     )
-    for part in ("lists", "pages", "scrolling"):
+    for part in ("lists", "pages"):
         if part in result:
             _print_rows(console, part, result[part])
+    moving = dict(result.get("scrolling", {}))
     if "map" in result:
-        _print_rows(console, "map", {"memory map": result["map"]})
+        moving["memory map"] = result["map"]
+    for name, figures in moving.items():
+        rows = {figure.replace("_", " "): {name: value} for figure, value in figures.items()}
+        _print_rows(console, "frames", rows)
 
 
 def _print_rows(console: Console, title: str, rows: dict[str, dict[str, Any]]) -> None:
-    table = Table(title, title=title)
+    table = Table(title)
     for heading in next(iter(rows.values())):
         table.add_column(heading.replace("_", " "), justify="right")
     for name, figures in rows.items():

@@ -52,20 +52,23 @@ class Listing:
         self, *, q: str | None, order: AdapterOrder, after: str | None, limit: int
     ) -> AdapterPage:
         """Raises BadRequestError for an order that the caller may not see."""
-        if order.by in ("requests", "cost") and not self.may_see_usage:
-            raise BadRequestError(f"To sort by {order.by} needs the scope 'usage'.", param="sort")
         now = datetime.now(UTC)
         tenant_id = self._tenant.tenant_id
+        values = None
+        if order.by in ("requests", "cost"):
+            if not self.may_see_usage:
+                reason = f"To sort by {order.by} needs the scope 'usage'."
+                raise BadRequestError(reason, param="sort")
+            values = await self._state.adapter_ranks.values(tenant_id, order.by, now)
         async with self._session() as session:
             rows = await adapters_page(
                 session,
-                self._state.adapter_ranks,
                 tenant_id,
                 q=q,
                 order=order,
+                values=values,
                 after=after,
                 limit=limit,
-                now=now,
             )
             total = await count_adapters(session, tenant_id, q)
             views = await self._views(session, rows[:limit], now)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import ColumnElement, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.errors import BadRequestError
-from tenora_platform.registry.ranks import AdapterRanks, Values
+from tenora_platform.registry.ranks import Values
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 
 SortKey = Literal["created", "name", "requests", "cost"]
@@ -29,19 +28,17 @@ class AdapterOrder:
 
 async def adapters_page(
     session: AsyncSession,
-    ranks: AdapterRanks,
     tenant_id: str,
     *,
     q: str | None,
     order: AdapterOrder,
+    values: Values | None,
     after: str | None,
     limit: int,
-    now: datetime,
 ) -> Sequence[AdapterRow]:
-    """`limit` + 1 rows at most, so that the caller sees whether there are more. Raises
-    BadRequestError where `after` is not (or no longer) among what is sorted by numbers."""
-    if order.by in ("requests", "cost"):
-        values = await ranks.values(tenant_id, order.by, now)
+    """`limit` + 1 rows at most, so that the caller sees whether there are more. By `values` where
+    the order is by them. Raises BadRequestError where `after` is not (or no longer) among these."""
+    if values is not None:
         return await _by_values(session, values, tenant_id, q, order, after, limit)
     query = select(AdapterRow).where(*_wanted(tenant_id, q))
     name, number = AdapterRow.name.expression, AdapterRow.id.expression

@@ -4,19 +4,17 @@ here; what is shown is read anew."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
 from tenora_platform.db import Database
 from tenora_platform.registry import traffic
-from tenora_platform.single_flight import SingleFlight
+from tenora_platform.remembered import Remembered
 
 KEPT_S = 10.0
-_KEPT_MAX = 64
-"""Tenants whose adapters are sorted at one time."""
+_TENANTS_MAX = 64
 
 By = Literal["requests", "cost"]
 Values = Mapping[str, int | Decimal]
@@ -26,30 +24,18 @@ Values = Mapping[str, int | Decimal]
 class AdapterRanks:
     """One for each process; another may be `KEPT_S` apart, as two pages of a list may be."""
 
-    def __init__(self, db: Database, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._clock = clock
-        self._flights: SingleFlight[Values] = SingleFlight()
-        self._kept: dict[tuple[str, By], tuple[float, Values]] = {}
+        self._kept: Remembered[Values] = Remembered(KEPT_S, _TENANTS_MAX)
 
     async def values(self, tenant_id: str, by: By, now: datetime) -> Values:
-        """`requests` of the last 24 hours; `cost` of this month, whatever the currency."""
-        kept = self._kept.get((tenant_id, by))
-        if kept is not None and self._clock() - kept[0] < KEPT_S:
-            return kept[1]
-        return await self._flights.run((tenant_id, by), lambda: self._read(tenant_id, by, now))
+        """`requests` of the last 24 hours; `cost` of this month, whatever the currency. Takes a
+        session of its own: not to be asked within another."""
+        return await self._kept.get((tenant_id, by), lambda: self._read(tenant_id, by, now))
 
     async def _read(self, tenant_id: str, by: By, now: datetime) -> Values:
-        began = self._clock()
-        found: Values
         async with self._db.tenant_session(tenant_id) as session:
             if by == "requests":
                 since = traffic.traffic_since(now)
-                found = await traffic.requests_by_adapter(session, tenant_id, since)
-            else:
-                month = traffic.month_of(now)
-                found = await traffic.cost_by_adapter(session, tenant_id, month)
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
-        self._kept[tenant_id, by] = (began, found)
-        return found
+                return await traffic.requests_by_adapter(session, tenant_id, since)
+            return await traffic.cost_by_adapter(session, tenant_id, traffic.month_of(now))

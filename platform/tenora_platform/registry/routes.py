@@ -201,7 +201,8 @@ async def list_adapters(
     q: Search = None,
 ) -> AdapterPage:
     """What each name serves now, its versions, what came in the last 24 hours, what it cost this
-    month, and where its bytes are."""
+    month, and where its bytes are. The order by `requests` or `cost` may be ten seconds
+    old; what is shown is not."""
     by = order_of(sort, order)
     return await Listing(state, tenant).page(q=q, order=by, after=after, limit=limit)
 

@@ -4,8 +4,7 @@ anew."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -17,7 +16,7 @@ from sqlalchemy import ARRAY, ColumnElement, Integer, Select, any_, func, litera
 
 from tenora_platform.billing.tables import PriceVersionRow
 from tenora_platform.db import Database
-from tenora_platform.single_flight import SingleFlight
+from tenora_platform.remembered import Remembered
 from tenora_platform.usage.sums import AMOUNTS
 from tenora_platform.usage.tables import UsageDayRow
 
@@ -57,11 +56,9 @@ Values = Mapping[str, Decimal]
 class Ranks:
     """One for each process; another may be `KEPT_S` apart, as two pages of a list may be."""
 
-    def __init__(self, db: Database, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._clock = clock
-        self._flights: SingleFlight[Values] = SingleFlight()
-        self._kept: dict[tuple[Days, str], tuple[float, Values]] = {}
+        self._kept: Remembered[Values] = Remembered(KEPT_S, _KEPT_MAX)
 
     async def spent(self, days: Days, currency: str) -> Values:
         """In one currency."""
@@ -72,24 +69,15 @@ class Ranks:
         return await self._values(days, "")
 
     async def _values(self, days: Days, currency: str) -> Values:
-        key = (days, currency)
-        kept = self._kept.get(key)
-        if kept is not None and self._clock() - kept[0] < KEPT_S:
-            return kept[1]
-        return await self._flights.run(key, lambda: self._read(days, currency))
+        return await self._kept.get((days, currency), lambda: self._read(days, currency))
 
     async def _read(self, days: Days, currency: str) -> Values:
-        began = self._clock()
         async with self._db.admin_session() as session:
             query = _requests(days)
             if currency:
                 nos = select(PriceVersionRow.no).where(PriceVersionRow.currency == currency)
                 query = _spent(days, list(await session.scalars(nos)))
-            found: Values = dict((await session.execute(query)).all())
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
-        self._kept[days, currency] = (began, found)
-        return found
+            return dict((await session.execute(query)).all())
 
 
 def _requests(days: Days) -> Select[*tuple[Any, ...]]:
