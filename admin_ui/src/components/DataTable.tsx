@@ -150,7 +150,7 @@ function PlainLine<Row>({ row, index, columns, onRow, height }: LineProps<Row>) 
     <tr
       aria-rowindex={index + 2}
       className={onRow ? classes.clickable : undefined}
-      onClick={onRow ? () => onRow(row) : undefined}
+      onClick={onRow ? ({ target }) => isPlain(target) && onRow(row) : undefined}
       style={{ height }}
     >
       {columns.map((column) => (
@@ -160,6 +160,11 @@ function PlainLine<Row>({ row, index, columns, onRow, height }: LineProps<Row>) 
       ))}
     </tr>
   );
+}
+
+/** A link or button within the row has said itself what its click does. */
+function isPlain(target: EventTarget): boolean {
+  return target instanceof Element && target.closest("a, button") === null;
 }
 
 /** Drawn once while its row, and the table's `columns` and `onRow`, are the same objects. */

@@ -25,12 +25,7 @@ export function InvoiceTable({ invoices, addressOf, tenants, ...more }: InvoiceT
       key: "number",
       header: "Number",
       cell: (each) => (
-        <Anchor
-          component={Link}
-          to={addressOf(each)}
-          size="sm"
-          onClick={(event) => event.stopPropagation()}
-        >
+        <Anchor component={Link} to={addressOf(each)} size="sm">
           {each.number ?? `Draft of ${monthTitle(each.period)}`}
         </Anchor>
       ),

@@ -59,13 +59,7 @@ function columnsOf(
       key: "ended",
       header: "Ended",
       cell: (each) => (
-        <Anchor
-          component={Link}
-          to={addressOf(each.id)}
-          size="sm"
-          title={each.id}
-          onClick={(event) => event.stopPropagation()}
-        >
+        <Anchor component={Link} to={addressOf(each.id)} size="sm" title={each.id}>
           {moment(each.finished_at)}
         </Anchor>
       ),
