@@ -25,7 +25,7 @@ _OPTIONS = [
     "--disable-sync",
 ]
 _VIEWPORT = {"width": 1440, "height": 900}
-_GIVE_UP_MS = 60_000
+_GIVE_UP_MS = 30_000
 _SCROLL_GIVE_UP_MS = 120_000
 STEP_PX = 800
 """Scrolled from frame to frame: twenty rows, as fast as a person flings a list."""
@@ -100,8 +100,16 @@ def interactive(
 
 
 def _navigate(page: Page, wanted: PageOf) -> float:
+    """Raises BenchError where the page never comes."""
+    from playwright.sync_api import TimeoutError
+
     page.goto(wanted.path, wait_until="commit")
-    page.wait_for_function(_READY, arg=wanted.shown, polling="raf")
+    try:
+        page.wait_for_function(_READY, arg=wanted.shown, polling="raf")
+    except TimeoutError as error:
+        seconds = _GIVE_UP_MS // 1000
+        reason = f"{wanted.path} did not show {wanted.shown!r} within {seconds} s"
+        raise BenchError(reason) from error
     page.evaluate(_NEXT_KEY)
     page.keyboard.press("Tab")
     return float(page.evaluate("window.benchHandled"))

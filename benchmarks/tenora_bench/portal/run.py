@@ -54,7 +54,6 @@ PAGES = {
     ),
     "operator": (
         PageOf("/operator", "main h2, main h3"),
-        PageOf("/operator/service", "main h2, main h3"),
         PageOf("/operator/memory", "main canvas"),
         PageOf("/operator/requests"),
         PageOf("/operator/tenants"),
