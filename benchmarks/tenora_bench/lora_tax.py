@@ -99,6 +99,8 @@ def _pair(engine: Engine, base_first: bool) -> tuple[float, float]:
     base = [item for item in items if item.sequence.request.adapter is None]
     adapted = [item for item in items if item.sequence.request.adapter is not None]
     writer = engine._scheduler._plans
+    engine._executor.stage(engine._memory.operations.take_staged())
+    engine._executor.execute(writer.write(ScheduledStep(), memory=plan.memory))
     parts = {
         "base": writer.write(ScheduledStep(base)),
         "adapted": writer.write(ScheduledStep(adapted)),

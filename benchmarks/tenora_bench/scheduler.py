@@ -15,7 +15,6 @@ from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.garbage import seldom_collect
-from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import make_policy
 from tenora_engine.memory.pool import LIVE_KV, PagePool
@@ -166,8 +165,7 @@ def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float
 def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) -> dict[str, float]:
     config = _config(running, waiting)
     now_s = 1000.0
-    arena = Arena.allocate(config)
-    memory = MemoryManager(config, arena, make_policy(policy), clock=lambda: now_s)
+    memory = MemoryManager(config, make_policy(policy), clock=lambda: now_s)
     scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s)
     for _ in range(200):  # an engine that has run for a while knows what a token takes
         memory.costs.observe_step(config.engine.max_step_tokens, 1, STEP_S)

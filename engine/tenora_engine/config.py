@@ -60,6 +60,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     strict_isolation: bool = False  # hard partitions of the arena by tenant
     metrics_tenants: int = 100  # tenants that telemetry tells apart
     seed: int = 0
+    record: str | None = None  # a file for all plans and results, see executor.recording
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +106,13 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     def packed_page_elements(self) -> int:
         """Elements of `packed_dtype` in one page."""
         return self.page_bytes if self.packed_dtype == "int8" else self.page_elements
+
+    @property
+    def num_host_pages(self) -> int:
+        """Of KV on the host; none under strict isolation, where one tenant could see by a miss that
+        another fills them."""
+        engine = self.engine
+        return 0 if engine.strict_isolation else engine.host_kv_bytes // self.page_bytes
 
     @property
     def kv_layout(self) -> KVLayout:

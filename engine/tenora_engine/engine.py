@@ -9,12 +9,13 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import footprint
 from tenora_engine.client import AbortReason
 from tenora_engine.config import EngineConfig, ResolvedConfig
-from tenora_engine.errors import EngineFailedError
+from tenora_engine.errors import EngineFailedError, MemoryOperationError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
 from tenora_engine.executor.interface import Executor
 from tenora_engine.memory.manager import MemoryManager
@@ -61,8 +62,7 @@ class Engine:
         self._failed_steps = 0  # in a row
         self._events: list[Event] = []  # of a step that had to be completed before a command
         loader.on_complete = self._load_ended
-        for copier in memory.copiers:
-            copier.on_complete = self._load_ended
+        executor.on_copy_ended = self._load_ended
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`, or
@@ -136,9 +136,12 @@ class Engine:
         the device, or FAILED_STEPS_MAX times in a row; `abandon` has the events then."""
         events, self._events = self._events, []
         started = time.perf_counter()
-        plan = self._scheduler.schedule()
-        if plan:
+        plan = self._scheduler.schedule(self._executor.take_ended_copies())
+        self._executor.stage(self._memory.operations.take_staged())
+        if plan.rows:
             return events + self._execute(plan, time.perf_counter() - started)
+        if plan:
+            self._execute_memory(plan)
         if self._preempted is not None:
             return events + self._resume()
         return events + self._scheduler.take_events()
@@ -147,6 +150,13 @@ class Engine:
         plan, self._preempted = self._preempted, None
         assert plan is not None
         return self._execute(plan, self._planning_s)
+
+    def _execute_memory(self, plan: StepPlan) -> None:
+        """One without rows."""
+        try:
+            self._executor.execute(plan)
+        except MemoryOperationError as error:
+            raise EngineFailedError(str(error)) from error
 
     def _execute(self, plan: StepPlan, planning_s: float) -> list[Event]:
         self._pace.begin_step()
@@ -169,6 +179,9 @@ class Engine:
     def _fail(self, plan: StepPlan, error: Exception) -> list[Event]:
         events = self._scheduler.fail(plan, error)
         self._failed_steps += 1
+        if isinstance(error, MemoryOperationError):
+            self._events += events
+            raise EngineFailedError(str(error)) from error
         if not is_of_the_device(error) and self._failed_steps < FAILED_STEPS_MAX:
             return events
         self._events += events
@@ -253,8 +266,7 @@ class Engine:
         """Stop the adapter loader and the copies. Sequences in flight are dropped without events,
         unless `abandon` has given them."""
         self._loader.close()
-        for copier in self._memory.copiers:
-            copier.close()
+        self._executor.close()
 
     def _load_ended(self) -> None:
         self._scheduler.note_load_ended()
@@ -266,11 +278,12 @@ def build_engine(config: EngineConfig) -> Engine:
     """Load the base model, size the arena by the memory budget, which goes to the log, and put the
     parts together.
 
-    Raises ModelLoadError or MemoryBudgetError.
+    Raises ModelLoadError, MemoryBudgetError or RecordingError.
     """
     from tenora_engine.adapters.loader import AdapterLoader
+    from tenora_engine.executor.device_memory import DeviceMemory
     from tenora_engine.executor.executor import ModelExecutor
-    from tenora_engine.memory.arena import Arena
+    from tenora_engine.executor.recording import RecordingExecutor
     from tenora_engine.memory.budget import describe, plan_memory
     from tenora_engine.model.loader import load_model, read_model_info
 
@@ -281,11 +294,12 @@ def build_engine(config: EngineConfig) -> Engine:
     model = load_model(config)
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))
-    arena = Arena.allocate(resolved)
     pace = Pace()
-    memory = MemoryManager(resolved, arena, pace=pace)
-    executor = ModelExecutor(resolved, model, arena.pool, memory.adapters.table)
-    return Engine(resolved, executor, AdapterLoader(resolved, pace=pace), memory, pace=pace)
+    executor: Executor = ModelExecutor(resolved, model, DeviceMemory(resolved, pace=pace))
+    if config.record is not None:
+        executor = RecordingExecutor(executor, Path(config.record), resolved)
+    loader, memory = AdapterLoader(resolved, pace=pace), MemoryManager(resolved)
+    return Engine(resolved, executor, loader, memory, pace=pace)
 
 
 def is_of_the_device(error: BaseException | None) -> bool:

@@ -85,5 +85,13 @@ class EngineFailedError(EngineError):
     """The engine cannot run steps any more; its process must end and another be started."""
 
 
+class MemoryOperationError(EngineError):
+    """An operation on the device's memory was not done; the engine that asked for it must end."""
+
+
+class RecordingError(EngineError):
+    """A recording of steps cannot be written or read."""
+
+
 class InsecureEndpointError(EngineError):
     """Strangers could listen or speak at an engine's address."""

@@ -38,6 +38,63 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return len(self.sequence)
 
 
+class InstallAdapter(msgspec.Struct, frozen=True, array_like=True, tag="install"):
+    """An adapter's bytes into pages, unless they were copied there before, and where they lie into
+    its slot."""
+
+    digest: str  # of a staged adapter
+    slot: int
+    pages: Int32s
+    is_copied: bool = False
+
+
+class ClearSlot(msgspec.Struct, frozen=True, array_like=True, tag="clear"):
+    """There is no adapter in the slot any more."""
+
+    slot: int
+
+
+class StoreKV(msgspec.Struct, frozen=True, array_like=True, tag="store"):
+    """A page of KV to the host."""
+
+    page: int
+    host_page: int
+
+
+class FetchKV(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
+    """Begin to copy KV of the host into pages, beside the steps."""
+
+    copy: int  # its number
+    host_pages: Int32s
+    pages: Int32s
+
+
+class CopyAdapter(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
+    """Begin to copy an adapter's bytes into pages, beside the steps."""
+
+    copy: int  # its number
+    digest: str  # of a staged adapter
+    pages: Int32s
+
+
+class CancelCopy(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """Nothing of the copy is written any more. One that has ended stays as it is."""
+
+    copy: int
+
+
+MemoryOperation = InstallAdapter | ClearSlot | StoreKV | FetchKV | CopyAdapter | CancelCopy
+
+
+class EndedCopy(msgspec.Struct, frozen=True, array_like=True):
+    """A copy that went beside the steps and was not cancelled. What is in the pages of one that
+    `failed` is nobody's."""
+
+    copy: int
+    seconds: float
+    failed: bool = False
+
+
 class Entries(msgspec.Struct, frozen=True, array_like=True):
     """Single logits to change: `value[i]` is for `place[i]` of the flattened samples, none of them
     twice."""
@@ -79,7 +136,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """All of what one step is to do. Empty when there is nothing to run.
+    """All of what one step is to do, the operations on memory first, in order. Empty when there is
+    nothing to do.
 
     `is_preemptible`: another step may be executed before this one has ended.
     """
@@ -88,9 +146,10 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     rows: Rows
     sampling: Sampling | None = None  # None: of each sample the likeliest token
     is_preemptible: bool = False
+    memory: list[MemoryOperation] = []
 
     def __bool__(self) -> bool:
-        return bool(self.rows.sequence)
+        return bool(self.rows.sequence or self.memory)
 
     @property
     def num_tokens(self) -> int:

@@ -210,6 +210,9 @@ class Settings(BaseSettings):
     """Hard partitions of the arena by tenant: no tenant can evict what another has cached."""
     seed: int = 0
     """For requests that name no seed."""
+    record: Path | None = None
+    """A file for every step's plan and result, to run again with `tenora bench replay`. It holds
+    what users wrote."""
 
     @model_validator(mode="after")
     def _sign_in_is_whole(self) -> Settings:
@@ -319,4 +322,5 @@ class Settings(BaseSettings):
             strict_isolation=self.strict_isolation,
             metrics_tenants=self.metrics_tenants,
             seed=self.seed,
+            record=None if self.record is None else str(self.record.resolve()),
         )

@@ -11,8 +11,8 @@ import torch
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import AdapterResidency, FinishEvent, TokenEvent
+from tenora_engine.executor.page_copier import PageCopy, ThreadPageCopier
 from tenora_engine.memory.adapter_arrivals import MAX_ARRIVALS, MAX_TENANT_ARRIVALS
-from tenora_engine.memory.page_copier import PageCopy, ThreadPageCopier
 from tenora_engine.pace import QUICK_BYTES, Pace
 
 BIG = make_ref("big", rank=8)  # two pages
@@ -125,6 +125,7 @@ def test_what_nobody_waits_for_any_more_is_given_up_at_once() -> None:
     assert len(rig.memory.arrivals) == 1
     rig.engine.abort("b")
     assert len(rig.memory.arrivals) == 0
+    step(rig)
     assert not rig.adapter_copier.in_flight
     step(rig)
     stats = rig.engine.stats()

@@ -12,8 +12,7 @@ from torch import Tensor
 from batch_reference import check_batch
 from engine_fakes import make_config, make_request
 from tenora_engine.executor.batch import BatchBuilder
-from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.executor.device_memory import allocate_table
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
 
@@ -40,8 +39,7 @@ def decoding(draw: st.DrawFn) -> Sequence:
 
 
 def builder() -> BatchBuilder:
-    table = MemoryManager(CONFIG, Arena.allocate(CONFIG)).adapters.table
-    return BatchBuilder(BLOCK_TOKENS, table, torch.device("cpu"))
+    return BatchBuilder(BLOCK_TOKENS, allocate_table(CONFIG), torch.device("cpu"))
 
 
 def step_of(sequences: list[Sequence]) -> ScheduledStep:

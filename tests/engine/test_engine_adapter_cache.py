@@ -21,7 +21,8 @@ def test_every_granule_is_where_the_table_says() -> None:
     assert pages is not None
     scattered = [pages[4], pages[1]]
     resident = rig.memory.adapters.install(packed, scattered, 1.0, 0.0)
-    table = rig.memory.adapters.table
+    rig.apply_operations()
+    table = rig.executor.memory.table
     flat = rig.executor.pool.view(-1)
     for row in range(8):
         offset = int(table.granule_offset[resident.slot, 0, row])
@@ -40,7 +41,8 @@ def test_rows_that_no_module_has_point_nowhere() -> None:
     assert pages is not None
     packed = replace(packed, granule_page=absent)
     resident = rig.memory.adapters.install(packed, pages, 1.0, 0.0)
-    assert int(rig.memory.adapters.table.granule_offset[resident.slot, 0, 3]) == 0
+    rig.apply_operations()
+    assert int(rig.executor.memory.table.granule_offset[resident.slot, 0, 3]) == 0
 
 
 def test_what_was_packed_for_another_engine_is_refused() -> None:

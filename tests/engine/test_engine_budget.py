@@ -9,8 +9,8 @@ import torch
 from engine_fakes import make_config
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
 from tenora_engine.errors import MemoryBudgetError
-from tenora_engine.memory.adapter_cache import allocate_table
-from tenora_engine.memory.arena import Arena
+from tenora_engine.executor.arena import Arena
+from tenora_engine.executor.device_memory import allocate_table
 from tenora_engine.memory.budget import describe, plan_memory, table_bytes
 
 MODEL = ModelInfo(

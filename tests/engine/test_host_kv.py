@@ -200,7 +200,7 @@ def test_a_fetch_that_lands_beside_who_computes_the_same_leaves_its_node_alone()
     world.step()
     (copy,) = world.rig.copier.in_flight
     world.rig.copier.finish(copy)
-    world.rig.memory.fetches.take_completed()
+    world.rig.memory.fetches.take(world.rig.executor.take_ended_copies())
     world.rig.engine.check_integrity()
     world.run()
     assert world.finished[computes].usage.cached_tokens == 0
@@ -246,6 +246,7 @@ def test_a_fetch_ends_with_the_last_who_waits_for_it() -> None:
     world.rig.engine.abort(names[0])
     assert len(world.rig.copier.in_flight) == 1
     world.rig.engine.abort(names[1])
+    world.step()
     assert not world.rig.copier.in_flight
     world.step()
     assert world.rig.engine.stats().pool.live_kv_pages == 0
@@ -291,6 +292,7 @@ def test_purge_reaches_both_tiers_and_what_is_in_flight() -> None:
     world.step()
     assert len(world.rig.copier.in_flight) == 1
     world.rig.engine.forget_adapter(T0.namespace, ref.digest)
+    world.step()
     assert not world.rig.copier.in_flight
     assert world.count("host_kv_bytes") == 0
     assert world.rig.engine.has_work, "who waited is looked at again"

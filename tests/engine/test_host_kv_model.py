@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.memory.page_copier import PageCopy, ThreadPageCopier
+from tenora_engine.executor.page_copier import PageCopy, ThreadPageCopier
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 
 PROMPTS = [[(7 * prompt + 3 * place) % 250 + 2 for place in range(100)] for prompt in range(4)]
@@ -100,7 +100,8 @@ def test_pages_come_back_to_the_bit(folder: Path) -> None:
     try:
         memory = small._memory
         memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
-        arena = memory.host._device_pages
+        device = small._executor.memory  # type: ignore[attr-defined]
+        arena, host_pages = device.arena.pool, device.host_pages
         for turn in range(2):
             for number, prompt in enumerate(PROMPTS):
                 answer(small, f"{turn}-{number}", prompt)
@@ -109,7 +110,7 @@ def test_pages_come_back_to_the_bit(folder: Path) -> None:
                     for chain, page in zip(node.hashes, node.pages, strict=True):
                         block = memory.host._blocks.get(chain)
                         if block is not None:
-                            assert torch.equal(arena[page], memory.host.pages[block.page])
+                            assert torch.equal(arena[page], host_pages[block.page])
         assert memory.host.used
     finally:
         small.close()

@@ -16,8 +16,8 @@ from fake_loader import pack
 from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
 from tenora_engine.adapters.tiers import HostTier, host_bytes, packed_bytes
 from tenora_engine.errors import MemoryBudgetError
-from tenora_engine.memory.arena import allocate_pinned
-from tenora_engine.memory.host_kv import HostKV
+from tenora_engine.executor.arena import allocate_pinned
+from tenora_engine.executor.device_memory import allocate_host
 
 
 class Driver:
@@ -62,10 +62,10 @@ def test_the_host_tier_of_kv_locks_its_pages_and_no_more(
     class OnCuda:
         shape, dtype, is_cuda, is_meta = (4, config.page_elements), torch.float32, True, False
 
-    host = HostKV(config, OnCuda(), None, None, lambda: 0.0)  # type: ignore[arg-type]
+    host_pages = allocate_host(config.num_host_pages, OnCuda())  # type: ignore[arg-type]
     assert list(driver.locked.values()) == [33 * config.page_bytes]
     assert sum(driver.locked.values()) <= config.engine.host_kv_bytes
-    assert host.pages.shape == (33, config.page_elements)
+    assert host_pages.shape == (33, config.page_elements)
 
 
 def test_what_cannot_be_locked_is_an_error(driver: Driver) -> None:

@@ -39,7 +39,7 @@ def entered(rig: Rig, with_adapter: bool) -> set[str]:
 
 @pytest.mark.parametrize("with_adapter", [False, True])
 def test_a_request_enters_few_files_of_the_memory(with_adapter: bool) -> None:
-    own = {"manager", "allocator", "partitions", "pool", "prefix", "costs"}
+    own = {"manager", "allocator", "partitions", "pool", "prefix", "costs", "operations"}
     if with_adapter:  # what is on the device may go, so it is valued
         own |= {"adapter_cache", "adapter_arrivals", "evictor", "eviction_queue", "policies"}
     rig = Rig.build(make_config())

@@ -275,6 +275,7 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
     while rig.engine.has_work:
         plan = scheduler.schedule()
         loads.append(charges.load(2 * config.page_bytes))  # as the rates are now
+        rig.executor.stage(rig.memory.operations.take_staged())
         result = rig.executor.execute(plan)
         assert result is not None
         scheduler.commit(plan, result, step_s=0.0)  # pages held for no time cost nothing

@@ -17,10 +17,9 @@ from engine_fakes import make_config
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import build_engine
 from tenora_engine.executor.batch import BatchBuilder
+from tenora_engine.executor.device_memory import allocate_table
 from tenora_engine.executor.executor import ModelExecutor
 from tenora_engine.executor.sampling import Sampled
-from tenora_engine.memory.arena import Arena
-from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.step import (
     Draws,
@@ -131,7 +130,7 @@ def test_drafts_are_accepted_up_to_the_first_that_is_wrong(
 ) -> None:
     """Beside a row that samples nothing and one without drafts."""
     config = make_config(block_tokens=BLOCK_TOKENS)
-    table = MemoryManager(config, Arena.allocate(config)).adapters.table
+    table = allocate_table(config)
     rows = rows_of(
         [
             ([1, 2, 3], 0, [4], 0),

@@ -17,8 +17,8 @@ from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, Resolved
 from tenora_engine.engine import Engine
 from tenora_engine.events import Event
 from tenora_engine.executor.batch import BatchBuilder
+from tenora_engine.executor.device_memory import DeviceMemory
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES
-from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import EvictionPolicy
 from tenora_engine.pace import Pace
@@ -32,7 +32,7 @@ from tenora_engine.request import (
 from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import StepPlan, StepResult, decode_plan, encode
-from tenora_kernels.segments import BASE_SLOT, AdapterTable
+from tenora_kernels.segments import BASE_SLOT
 
 VOCAB = 97
 EOS = 96
@@ -147,29 +147,45 @@ class FakeExecutor:
     def __init__(
         self,
         config: ResolvedConfig,
-        pool: Tensor,
-        table: AdapterTable,
+        memory: DeviceMemory,
         eos_every: int = 11,
         can_preempt: bool = False,
     ) -> None:
         self.config = config
-        self.pool = pool
-        self.table = table
+        self.memory = memory
+        self.pool, self.table = memory.arena.pool, memory.table
+        self.stage = memory.stage
+        self.take_ended_copies = memory.take_ended_copies
+        self.close = memory.close
         self.eos_every = eos_every
         self.guesses = 0  # tokens beyond the next, at every third length: speculative decoding
         self.fail_next: Exception | None = None
         self.plans: list[ExecutedPlan] = []
         self.scheduled: Callable[[StepPlan], ScheduledStep]  # of the engine's scheduler
         self.computed_tokens = 0
-        self.builder = BatchBuilder(config.engine.block_tokens, table, pool.device)
+        self.builder = BatchBuilder(config.engine.block_tokens, self.table, self.pool.device)
         self.can_preempt = can_preempt
         self.preemptions = 0
         self._preempt_wanted = False
+        self._last_applied = 0  # number of a plan
+
+    @property
+    def on_copy_ended(self) -> Callable[[], None] | None:
+        return self.memory.on_copy_ended
+
+    @on_copy_ended.setter
+    def on_copy_ended(self, call: Callable[[], None] | None) -> None:
+        self.memory.on_copy_ended = call
 
     def preempt(self, wanted: bool) -> None:
         self._preempt_wanted = wanted
 
     def execute(self, plan: StepPlan) -> StepResult | None:
+        if plan.number > self._last_applied:  # else it goes on
+            self._last_applied = plan.number
+            self.memory.apply(decode_plan(encode(plan)).memory)
+        if not plan.rows:
+            return StepResult([], [])
         step = self.scheduled(plan)
         self._check(plan, step)
         return self.run(ExecutedPlan(plan, step))
@@ -275,8 +291,8 @@ class Rig:
         at_once_bytes: float = AT_ONCE_BYTES,
         can_preempt: bool = False,
     ) -> Rig:
-        arena = Arena.allocate(config)
         rig: Rig
+        copiers: list[FakeCopier] = []
 
         def clock() -> float:
             return rig.now_s
@@ -284,20 +300,22 @@ class Rig:
         def make_copier(
             device_pages: Tensor, parallel: int = 1, pace: Pace | None = None
         ) -> FakeCopier:
-            return FakeCopier(device_pages, instant)
+            copiers.append(FakeCopier(device_pages, instant))
+            return copiers[-1]
 
-        memory = MemoryManager(
-            config, arena, policy, clock, make_copier, at_once_bytes=at_once_bytes
-        )
-        copier, adapter_copier = memory.copiers
-        assert isinstance(copier, FakeCopier)
-        assert isinstance(adapter_copier, FakeCopier)
-        executor = FakeExecutor(config, arena.pool, memory.adapters.table, eos_every, can_preempt)
+        memory = MemoryManager(config, policy, clock, at_once_bytes=at_once_bytes)
+        executor = FakeExecutor(config, DeviceMemory(config, make_copier), eos_every, can_preempt)
         loader = FakeLoader(config, instant)
         engine = Engine(config, executor, loader, memory, clock)
         executor.scheduled = engine._scheduler.scheduled
+        copier, adapter_copier = copiers
         rig = cls(config, engine, executor, loader, copier, adapter_copier, memory)
         return rig
+
+    def apply_operations(self) -> None:
+        """What memory has been told outside of a step, done."""
+        self.executor.stage(self.memory.operations.take_staged())
+        self.executor.memory.apply(self.memory.operations.take())
 
 
 def run(rig: Rig, seconds: float = 0.0) -> list[Event]:

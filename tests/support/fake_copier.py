@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tenora_engine.memory.page_copier import PageCopy
+from tenora_engine.executor.page_copier import PageCopy
 
 
 class FakeCopier:

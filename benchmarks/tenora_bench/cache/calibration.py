@@ -182,7 +182,7 @@ def _time_copy(engine: Engine, refs: Sequence[AdapterRef]) -> TierCosts:
     """Host memory to the arena, as an installation copies it."""
     resident = engine._memory.adapters.get(refs[-1].digest)
     count = 16 if resident is None else len(resident.pages)
-    pages = engine._memory.adapters._pages[:count]
+    pages = engine._executor.memory.arena.adapters[:count]  # type: ignore[attr-defined]
     taken = []
     for _ in range(5):
         started = time.perf_counter()

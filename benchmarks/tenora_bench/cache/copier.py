@@ -1,57 +1,55 @@
-"""SimulatedCopier: a PageCopier whose copies of KV pages take virtual time on the link from host
-memory that the adapters come over as well."""
+"""SimulatedCopier: copies of KV pages from the host that take virtual time, on the link that the
+adapters come over as well."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterable
 
 from tenora_bench.cache.loader import Link
-from tenora_engine.memory.page_copier import PageCopy
+from tenora_engine.step import CancelCopy, EndedCopy, FetchKV, MemoryOperation
 
 
 class SimulatedCopier:
-    """See `tenora_engine.memory.page_copier.PageCopier`. What ends by `now_s` is delivered by
+    """Of the operations on memory those that take time. What ends by `now_s` is delivered by
     `deliver(now_s)`."""
 
     def __init__(self, link: Link, page_bytes: int, clock: Callable[[], float]) -> None:
-        self.on_complete: Callable[[], None] | None = None
+        self.on_ended: Callable[[], None] | None = None
         self._link = link
         self._page_bytes = page_bytes
         self._clock = clock
-        self._flights: list[tuple[float, int, PageCopy]] = []  # a heap by the end
-        self._completed: list[PageCopy] = []
-        self._numbers = count()
+        self._flights: list[tuple[float, int, float]] = []  # a heap: end, number, duration
+        self._cancelled: set[int] = set()
+        self._ended: list[EndedCopy] = []
 
     @property
     def next_end_s(self) -> float | None:
         """When the next copy in flight ends."""
         return self._flights[0][0] if self._flights else None
 
-    def start(self, copy: PageCopy) -> None:
-        num_bytes = len(copy.targets) * self._page_bytes
-        end_s = self._link.end_s(num_bytes, self._clock())
-        copy.seconds = self._link.load_s(num_bytes)
-        heapq.heappush(self._flights, (end_s, next(self._numbers), copy))
-
-    def cancel(self, copy: PageCopy) -> None:
-        """It keeps its place on the link."""
-        copy.cancelled = True
+    def apply(self, operations: Iterable[MemoryOperation]) -> None:
+        """Begin copies, and cancel some: these keep their places on the link."""
+        for operation in operations:
+            if isinstance(operation, FetchKV):
+                num_bytes = len(operation.pages) * self._page_bytes
+                end_s = self._link.end_s(num_bytes, self._clock())
+                flight = (end_s, operation.copy, self._link.load_s(num_bytes))
+                heapq.heappush(self._flights, flight)
+            elif isinstance(operation, CancelCopy):
+                self._cancelled.add(operation.copy)
 
     def deliver(self, now_s: float) -> None:
-        """Complete the copies that end by `now_s`."""
+        """End the copies that end by `now_s`."""
         while self._flights and self._flights[0][0] <= now_s:
-            copy = heapq.heappop(self._flights)[2]
-            if copy.cancelled:
+            _, number, seconds = heapq.heappop(self._flights)
+            if number in self._cancelled:
+                self._cancelled.discard(number)
                 continue
-            self._completed.append(copy)
-            if self.on_complete is not None:
-                self.on_complete()
+            self._ended.append(EndedCopy(number, seconds))
+            if self.on_ended is not None:
+                self.on_ended()
 
-    def take_completed(self) -> list[PageCopy]:
-        completed, self._completed = self._completed, []
-        return completed
-
-    def close(self) -> None:
-        self._flights.clear()
+    def take_ended(self) -> list[EndedCopy]:
+        ended, self._ended = self._ended, []
+        return ended

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import msgspec
-import torch
 
 from tenora_bench.cache.copier import SimulatedCopier
 from tenora_bench.cache.loader import SimulatedLoader
@@ -23,7 +22,6 @@ from tenora_bench.trace import TraceRequest
 from tenora_engine.config import EngineConfig, ResolvedConfig, SchedulingPolicy
 from tenora_engine.errors import EngineError
 from tenora_engine.events import Event, FinishEvent, RefusedEvent
-from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.policies import EvictionPolicy
 from tenora_engine.request import (
@@ -137,24 +135,13 @@ class Simulator:
         self._now_s = START_S
         self._busy_s = 0.0
         self._adapter_bytes = {rank: setup.timing.adapter_bytes(rank) for rank in _ranks(trace)}
-        shape = (config.num_pages, config.page_elements)
-        dtype = torch.bfloat16 if setup.timing.item_bytes == 2 else torch.float32
-        pages = torch.empty(shape, dtype=dtype, device="meta")
         self._loader = SimulatedLoader(setup.timing, setup.limits.host_adapter_bytes, self._clock)
-        self._copiers: list[SimulatedCopier] = []
+        self._copier = SimulatedCopier(self._loader.host_link, config.page_bytes, self._clock)
         # The timing model's loads of adapters end on the device.
-        self.memory = MemoryManager(
-            config,
-            Arena(pages, pages),
-            policy,
-            self._clock,
-            lambda *_: self._make_copier(config.page_bytes),
-            at_once_bytes=math.inf,
-        )
+        self.memory = MemoryManager(config, policy, self._clock, at_once_bytes=math.inf)
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
         self._loader.on_complete = self.scheduler.note_load_ended
-        for copier in self._copiers:
-            copier.on_complete = self.scheduler.note_load_ended
+        self._copier.on_ended = self.scheduler.note_load_ended
         self._arrivals = deque(
             (START_S + request.t_s / speed, number, request) for number, request in enumerate(trace)
         )
@@ -167,8 +154,7 @@ class Simulator:
         with _garbage_left():
             while self._arrive():
                 self._loader.deliver(self._now_s)
-                for copier in self._copiers:
-                    copier.deliver(self._now_s)
+                self._copier.deliver(self._now_s)
                 if self.scheduler.has_work:
                     self._step()
                 else:
@@ -180,10 +166,6 @@ class Simulator:
             self._now_s - START_S,
             self._busy_s,
         )
-
-    def _make_copier(self, page_bytes: int) -> SimulatedCopier:
-        self._copiers.append(SimulatedCopier(self._loader.host_link, page_bytes, self._clock))
-        return self._copiers[-1]
 
     def _clock(self) -> float:
         return self._now_s
@@ -227,8 +209,10 @@ class Simulator:
             record.error = f"{type(error).__name__}: {error}"
 
     def _step(self) -> None:
-        plan = self.scheduler.schedule()
-        if not plan:
+        plan = self.scheduler.schedule(self._copier.take_ended())
+        self._copier.apply(plan.memory)
+        self.memory.operations.take_staged()
+        if not plan.rows:
             self._take_in(self.scheduler.take_events())
             return
         timing = self._setup.timing
@@ -264,7 +248,7 @@ class Simulator:
     def _sleep(self) -> None:
         """To the next arrival or end of a load."""
         times = [self._arrivals[0][0]] if self._arrivals else []
-        ends = [self._loader.next_end_s, *(copier.next_end_s for copier in self._copiers)]
+        ends = [self._loader.next_end_s, self._copier.next_end_s]
         times += [end_s for end_s in ends if end_s is not None]
         if not times:
             waiting = self.scheduler.book.num_waiting

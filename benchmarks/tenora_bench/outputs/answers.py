@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from tenora_bench.adapters import publish_adapters
@@ -58,7 +59,14 @@ def make_requests(
     return made
 
 
-def answer(model: Path, folder: Path, count: int, adapters: int, threads: int) -> dict[str, Any]:
+def answer(
+    model: Path,
+    folder: Path,
+    count: int,
+    adapters: int,
+    threads: int,
+    record: Path | None = None,
+) -> dict[str, Any]:
     """The tokens of each request by its id, their digest, and how often what might disturb them
     happened. Raises BenchError where a request fails."""
     torch.set_num_threads(threads)
@@ -74,6 +82,8 @@ def answer(model: Path, folder: Path, count: int, adapters: int, threads: int) -
         host_kv_bytes=256 * 1024**2,
         object_store=str(folder / "store"),
     )
+    if record is not None:
+        config = msgspec.structs.replace(config, record=str(record))
     engine = call_in_ending_thread(lambda: build_engine(config))
     requests = make_requests(count, engine.config.model.vocab, refs)
     tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}

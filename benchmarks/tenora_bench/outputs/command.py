@@ -21,6 +21,9 @@ def outputs_command(
     compare: Annotated[
         Path | None, typer.Option(help="What another version's --json wrote, on this machine.")
     ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="For all steps, to run again by `bench replay`.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """What many requests are answered, amid preemption, express steps, adapters and KV that come
@@ -32,7 +35,7 @@ def outputs_command(
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-bench-") as scratch:
-            result = answer(folder, Path(scratch), requests, adapters, os.cpu_count() or 1)
+            result = answer(folder, Path(scratch), requests, adapters, os.cpu_count() or 1, record)
         if json_file is not None:
             json_file.write_text(json.dumps(result) + "\n")
         happened = ", ".join(f"{name} {value:.0f}" for name, value in result["happened"].items())

@@ -5,28 +5,28 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
+from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.executor.batch import Batch, BatchBuilder
+from tenora_engine.executor.device_memory import DeviceMemory
 from tenora_engine.executor.graphs import GraphRunner
 from tenora_engine.executor.sampling import Sampled, sample
-from tenora_engine.memory.arena import as_packed
 from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
-from tenora_engine.step import StepPlan, StepResult
-from tenora_kernels.segments import AdapterTable
+from tenora_engine.step import EndedCopy, StepPlan, StepResult
 
 
 class ModelExecutor:
     """An `Executor` for one process and one device.
 
-    `pool` is in the model's dtype on its device; `table` is updated in place by whoever loads
-    adapters. On CUDA, steps of decode alone replay graphs, which are captured here; others run
+    On CUDA, steps of decode alone replay graphs, which are captured here; others run
     eagerly.
     """
 
@@ -34,12 +34,13 @@ class ModelExecutor:
         self,
         resolved: ResolvedConfig,
         model: LoadedModel,
-        pool: Tensor,  # [num_pages, page_elements]
-        table: AdapterTable,
+        memory: DeviceMemory,
     ) -> None:
         self._decoder = model.decoder
+        self.memory = memory
+        pool, table = memory.arena.pool, memory.table
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
-        adapters = as_packed(pool, resolved).view(-1)
+        adapters = memory.arena.adapters.view(-1)
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
         self.can_preempt = isinstance(self._decoder, CompiledDecoder)
         self._pause = array("i", [0])
@@ -57,9 +58,30 @@ class ModelExecutor:
         asked otherwise."""
         self._pause[0] = wanted
 
+    @property
+    def on_copy_ended(self) -> Callable[[], None] | None:
+        return self.memory.on_copy_ended
+
+    @on_copy_ended.setter
+    def on_copy_ended(self, call: Callable[[], None] | None) -> None:
+        self.memory.on_copy_ended = call
+
+    def stage(self, adapters: Iterable[PackedAdapter]) -> None:
+        """See `Executor.stage`."""
+        self.memory.stage(adapters)
+
+    def take_ended_copies(self) -> list[EndedCopy]:
+        """See `Executor.take_ended_copies`."""
+        return self.memory.take_ended_copies()
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        self.memory.close()
+
     def execute(self, plan: StepPlan) -> StepResult | None:
-        """Write the step's KV into its pages and sample what its rows ask for. None: it was
-        preempted, and goes on when the same plan is executed again; others may be before.
+        """Do what the plan says of memory, write the step's KV into its pages and sample what its
+        rows ask for. None: it was preempted, and goes on when the same plan is executed again;
+        others may be before.
 
         What a row gets depends on its own sequence only: with the compiled decoder down to the
         bits, else up to the rounding of matrix products, which libraries block differently for
@@ -67,7 +89,11 @@ class ModelExecutor:
         """
         started = time.perf_counter()
         before_s, batch = self._preempted.pop(plan.number, (0.0, None))
-        batch = batch or self._builder.build(plan)
+        if batch is None:
+            self.memory.apply(plan.memory)
+            if not plan.rows:
+                return StepResult([], [], time.perf_counter() - started)
+            batch = self._builder.build(plan)
         sampled = self._run(batch)
         seconds = before_s + time.perf_counter() - started
         if sampled is None:

@@ -4,21 +4,22 @@ for them, others decide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
 from tenora_engine.memory.allocator import PageAllocator
-from tenora_engine.memory.page_copier import PageCopier, PageCopy
+from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.request import Tenant
+from tenora_engine.step import EndedCopy
 
 AT_ONCE_BYTES = 16 * 1024**2
 """What is no larger is copied within a step, which takes 2.5 ms on a CPU (6 GB/s) and 0.3 ms of a
 GPU's link: beside the steps it would be there a step later."""
 
 MAX_ARRIVALS = 4
-"""In flight at one time, each in a thread of its own, so that none waits for a larger one."""
+"""In flight at one time."""
 
 MAX_TENANT_ARRIVALS = 2
 """Of them, for one tenant."""
@@ -31,7 +32,7 @@ class Arrival:
     adapter: ResidentAdapter
     packed: PackedAdapter
     tenant_key: str  # for whose sequence it comes
-    copy: PageCopy
+    copy: int  # its number
 
 
 class AdapterArrivals:
@@ -41,14 +42,14 @@ class AdapterArrivals:
         self,
         cache: AdapterCache,
         allocator: PageAllocator,
-        copier: PageCopier,
+        operations: MemoryOperations,
         at_once_bytes: float,
     ) -> None:
-        self.copier = copier
+        self._operations = operations
         self._cache = cache
         self._allocator = allocator
         self._at_once_bytes = at_once_bytes
-        self.in_flight: dict[PageCopy, Arrival] = {}
+        self.in_flight: dict[int, Arrival] = {}
         self._started = 0
         self._cancelled = 0
 
@@ -75,26 +76,23 @@ class AdapterArrivals:
     ) -> ResidentAdapter:
         """Reserve room for an adapter, which there must be, and begin to copy it there."""
         adapter = self._allocator.reserve(packed, tenant.namespace, load_ms, now_s)
-        copy = PageCopy(packed.pages, range(packed.num_pages), adapter.pages)
+        copy = self._operations.copy(packed, adapter.pages)
         self.in_flight[copy] = Arrival(adapter, packed, tenant.key, copy)
         self._started += 1
-        self.copier.start(copy)
         return adapter
 
-    def take_completed(self) -> list[tuple[str, bool]]:
+    def take(self, copies: Iterable[EndedCopy]) -> list[tuple[str, bool]]:
         """Make resident what is there. Returns what has ended, as (digest, whether it is)."""
         ended: list[tuple[str, bool]] = []
-        if not self.in_flight:
-            return ended
-        for copy in self.copier.take_completed():
-            arrival = self.in_flight.get(copy)
+        for copy in copies:
+            arrival = self.in_flight.get(copy.copy)
             if arrival is None:
                 continue
             ended.append((arrival.adapter.digest, not copy.failed))
             if copy.failed:
                 self.cancel(arrival)
                 continue
-            del self.in_flight[copy]
+            del self.in_flight[copy.copy]
             arrival.adapter.load_ms += copy.seconds * 1000
             self._cache.complete(arrival.adapter, arrival.packed)
         return ended
@@ -111,6 +109,6 @@ class AdapterArrivals:
     def cancel(self, arrival: Arrival) -> None:
         """Its pages and its slot are free then."""
         del self.in_flight[arrival.copy]
-        self.copier.cancel(arrival.copy)
+        self._operations.cancel(arrival.copy)
         self._cancelled += 1
         self._allocator.release_reserved(arrival.adapter)

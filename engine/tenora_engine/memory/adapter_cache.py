@@ -1,24 +1,21 @@
-"""AdapterCache: which adapters lie on the device, in which pages and which slot. It writes pages
-and the AdapterTable between steps; it knows neither the loader nor the queue."""
+"""AdapterCache: which adapters lie on the device, in which pages and which slot. It writes down
+what is to be done for that (`operations`); it knows neither the loader nor the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from tenora_engine.adapters.occupancy import TierOccupancy
+from tenora_engine.adapters.pack import TORCH_DTYPES
 from tenora_engine.adapters.packed import PackedAdapter
-from tenora_engine.config import LORA_MODULES, ResolvedConfig
+from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import AdapterResidency
-from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import fade
 from tenora_engine.memory.eviction_queue import Candidates
+from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.memory.pool import IntegrityError, PagePool
 from tenora_engine.telemetry import ServiceMeter
-from tenora_kernels.segments import AdapterTable, common_alignment
 
 
 @dataclass(eq=False)
@@ -49,26 +46,6 @@ class ResidentAdapter:
         return not (self.references or self.pinned)
 
 
-def allocate_table(config: ResolvedConfig) -> AdapterTable:
-    """An AdapterTable of `max_adapters` empty slots on the configured device."""
-    slots, layers = config.engine.max_adapters, config.model.num_layers
-    device = config.engine.device
-
-    def zeros(last: int, dtype: torch.dtype) -> Tensor:  # [slots, layers, last]
-        return torch.zeros((slots, layers, last), dtype=dtype, device=device)
-
-    modules = len(LORA_MODULES)
-    sizes = [size for shape in config.model.modules.values() for size in shape]
-    return AdapterTable(
-        granule_offset=zeros(config.engine.max_rank, torch.int64),
-        rank=zeros(modules, torch.int32),
-        a_offset=zeros(modules, torch.int32),
-        b_offset=zeros(modules, torch.int32),
-        scale=zeros(modules, torch.float32),
-        alignment=common_alignment([config.packed_page_elements, *sizes]),
-    )
-
-
 Key = tuple[str, str]
 """(scope, digest): the scope is a namespace where tenants do not share adapters, else empty."""
 
@@ -84,14 +61,13 @@ class AdapterCache:
     def __init__(
         self,
         config: ResolvedConfig,
-        arena: Arena,
         pool: PagePool,
         candidates: Candidates[ResidentAdapter],
+        operations: MemoryOperations,
     ) -> None:
-        self.table = allocate_table(config)
         self.occupancy = TierOccupancy()
-        self._page_bytes = config.page_bytes
-        self._pages = arena.adapters
+        self._config = config
+        self._operations = operations
         self._pool = pool
         self._candidates = candidates
         self._residents: dict[Key, ResidentAdapter] = {}
@@ -163,15 +139,13 @@ class AdapterCache:
         namespace: str = "",
         scope: str = "",
     ) -> ResidentAdapter:
-        """Copy an adapter into `pages` (already allocated) and a free slot. Between steps only.
+        """Copy an adapter into `pages` (already allocated) and a free slot, before the next step.
 
         Raises ValueError when its pages are not those of this arena or its rank is too large.
         """
         resident = self.reserve(packed, pages, load_ms, now_s, namespace, scope)
-        device = self._pages.device
-        numbers = torch.tensor(pages, dtype=torch.int64, device=device)
-        self._pages[numbers] = packed.pages.to(device, non_blocking=True)
-        self.complete(resident, packed)
+        self._operations.install(packed, resident.slot, pages)
+        self._enter(resident)
         return resident
 
     def reserve(
@@ -202,13 +176,9 @@ class AdapterCache:
         return arriving
 
     def complete(self, arriving: ResidentAdapter, packed: PackedAdapter) -> None:
-        """All of its bytes are in its pages: it is resident from now on. Between steps only."""
-        key = arriving.scope, arriving.digest
-        self._write_slot(arriving.slot, packed, torch.tensor(arriving.pages, dtype=torch.int64))
-        self._residents[key] = self._arriving.pop(key)
-        self.occupancy.hold(key, arriving.digest, len(arriving.pages) * self._page_bytes)
-        self._evictable_pages += len(arriving.pages)
-        self._candidates.offer(arriving)
+        """All of its bytes are in its pages: it is resident from now on."""
+        self._operations.install(packed, arriving.slot, arriving.pages, is_copied=True)
+        self._enter(arriving)
 
     def release_reserved(self, arriving: ResidentAdapter) -> None:
         """Give back the pages and the slot of one that does not come after all."""
@@ -217,11 +187,12 @@ class AdapterCache:
         self._free_slots.append(arriving.slot)
 
     def check_fits(self, packed: PackedAdapter) -> None:
-        pool, max_rank = self._pages, self.table.granule_offset.shape[2]
-        if packed.pages.shape[1] != pool.shape[1] or packed.pages.dtype != pool.dtype:
+        elements, max_rank = self._config.packed_page_elements, self._config.engine.max_rank
+        dtype = TORCH_DTYPES[self._config.packed_dtype]
+        if packed.pages.shape[1] != elements or packed.pages.dtype != dtype:
             raise ValueError(
                 f"adapter {packed.digest} was packed for pages of {packed.pages.shape[1]} "
-                f"{packed.pages.dtype} elements; this arena has {pool.shape[1]} of {pool.dtype}"
+                f"{packed.pages.dtype} elements; this arena has {elements} of {dtype}"
             )
         if packed.max_rank > max_rank:
             raise ValueError(f"adapter {packed.digest}: rank {packed.max_rank} exceeds {max_rank}")
@@ -264,7 +235,7 @@ class AdapterCache:
         del self._residents[resident.scope, resident.digest]
         self.occupancy.drop((resident.scope, resident.digest))
         self._pool.release(resident.pages)
-        self.table.rank[resident.slot] = 0
+        self._operations.clear(resident.slot)
         self._free_slots.append(resident.slot)
 
     def residencies(self) -> list[AdapterResidency]:
@@ -282,19 +253,24 @@ class AdapterCache:
         ]
 
     def check(self) -> None:
-        """Raises IntegrityError unless slots, tables and counts agree."""
+        """Raises IntegrityError unless slots and counts agree."""
         arriving = [item.slot for item in self._arriving.values()]
-        empty = arriving + self._free_slots
-        slots = [item.slot for item in self._residents.values()] + empty
-        if sorted(slots) != list(range(self.table.rank.shape[0])):
+        slots = [item.slot for item in self._residents.values()]
+        slots += arriving + self._free_slots
+        if sorted(slots) != list(range(self._config.engine.max_adapters)):
             raise IntegrityError("an adapter slot is lost or used twice")
         unused = sum(len(i.pages) for i in self._residents.values() if i.is_idle)
         if unused != self._evictable_pages:
             raise IntegrityError("the count of evictable adapter pages is wrong")
-        if empty and bool(self.table.rank[empty].any()):
-            raise IntegrityError("an adapter slot has a rank with nothing behind it")
         if any(key not in self._wanted or key in self._residents for key in self._arriving):
             raise IntegrityError("an adapter is being copied that nobody waits for")
+
+    def _enter(self, adapter: ResidentAdapter) -> None:
+        key = adapter.scope, adapter.digest
+        self._residents[key] = self._arriving.pop(key)
+        self.occupancy.hold(key, adapter.digest, len(adapter.pages) * self._config.page_bytes)
+        self._evictable_pages += len(adapter.pages)
+        self._candidates.offer(adapter)
 
     def _mark_wanted(self, key: Key, wanted: bool) -> None:
         item = self._residents.get(key) or self._arriving.get(key)
@@ -312,23 +288,3 @@ class AdapterCache:
     def _withhold(self, resident: ResidentAdapter) -> None:
         self._evictable_pages -= len(resident.pages)
         self._candidates.withdraw(resident)
-
-    def _write_slot(
-        self,
-        slot: int,
-        packed: PackedAdapter,
-        numbers: Tensor,  # [packed.num_pages] int64
-    ) -> None:
-        page_elements = self._pages.shape[1]
-        present = packed.granule_page >= 0
-        page = numbers[packed.granule_page.clamp(min=0).long()]  # [layers, rank]
-        offset = torch.where(present, page * page_elements + packed.granule_start, 0)
-        table = self.table
-        table.granule_offset[slot, :, : packed.max_rank] = offset.to(table.granule_offset.device)
-        for target, source in (
-            (table.a_offset, packed.a_offset),
-            (table.b_offset, packed.b_offset),
-            (table.scale, packed.scale),
-            (table.rank, packed.rank),
-        ):
-            target[slot] = source.to(target.device)

@@ -1,5 +1,5 @@
 """HostKV: copies of evicted KV pages in host memory, by what they were computed from. It owns the
-host's pages; when one is fetched, and for whom, it does not know."""
+host's pages by number; when one is fetched, and for whom, it does not know."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
-import torch
-from torch import Tensor
-
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.memory.arena import allocate_pinned
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.eviction_queue import EvictionQueue
-from tenora_engine.memory.page_copier import PageCopy
+from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.memory.policies import Candidate, EvictionPolicy, MemoryState
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.memory.prefix import TOKEN_BYTES, PrefixNode, PrefixRoot, num_blocks
@@ -57,7 +53,7 @@ class KVFetch:
     blocks: list[HostBlock]
     pages: list[int]
     tenant_key: str
-    copy: PageCopy
+    copy: int = 0  # its number, once it has begun
 
 
 class HostKV:
@@ -73,21 +69,14 @@ class HostKV:
     def __init__(
         self,
         config: ResolvedConfig,
-        device_pages: Tensor,  # [num_pages, page_elements]
         policy: EvictionPolicy,
         costs: CostModel,
         clock: Callable[[], float],
+        operations: MemoryOperations,
     ) -> None:
-        engine = config.engine
-        self.total = 0 if engine.strict_isolation else engine.host_kv_bytes // config.page_bytes
-        shape = (self.total, device_pages.shape[1])
-        if device_pages.is_cuda:
-            self.pages = allocate_pinned(shape, device_pages.dtype)
-        else:  # the CPU's memory is taken page by page, when first written
-            device = "meta" if device_pages.is_meta else "cpu"
-            self.pages = torch.empty(shape, dtype=device_pages.dtype, device=device)
-        self._device_pages = device_pages
-        self._block_bytes = engine.block_tokens * TOKEN_BYTES
+        self.total = config.num_host_pages
+        self._operations = operations
+        self._block_bytes = config.engine.block_tokens * TOKEN_BYTES
         self._page_bytes = config.page_bytes
         self._policy = policy
         self._costs = costs
@@ -192,7 +181,7 @@ class HostKV:
                 return
             block.page = page
             self._add(block)
-            self.pages[page].copy_(self._device_pages[node.pages[number]], non_blocking=True)
+            self._operations.store(node.pages[number], page)
             self.pages_written += 1
         self._offer(block)
 

@@ -5,14 +5,14 @@ whose turn it is, others decide."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from itertools import groupby, islice
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.allocator import PageAllocator
 from tenora_engine.memory.costs import CostModel, fade
 from tenora_engine.memory.host_kv import HostBlock, HostKV, KVFetch
-from tenora_engine.memory.page_copier import PageCopier, PageCopy
+from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.memory.prefix import (
     TOKEN_BYTES,
     PrefixNode,
@@ -20,6 +20,7 @@ from tenora_engine.memory.prefix import (
     num_blocks,
 )
 from tenora_engine.sequence import Sequence
+from tenora_engine.step import EndedCopy
 
 MAX_FETCHES = 8
 """In flight at one time."""
@@ -42,11 +43,11 @@ class KVFetches:
         allocator: PageAllocator,
         tree: PrefixTree,
         host: HostKV,
-        copier: PageCopier,
+        operations: MemoryOperations,
         costs: CostModel,
         clock: Callable[[], float],
     ) -> None:
-        self.copier = copier
+        self._operations = operations
         self._host = host
         self._tree = tree
         self._allocator = allocator
@@ -55,7 +56,7 @@ class KVFetches:
         self._block_bytes = config.engine.block_tokens * TOKEN_BYTES
         self._page_bytes = config.page_bytes
         self._max_ahead = config.num_pages // AHEAD_FRACTION
-        self.in_flight: dict[PageCopy, KVFetch] = {}
+        self.in_flight: dict[int, KVFetch] = {}
         self.num_ended = 0  # that have come or were cancelled
         self._waiters: dict[KVFetch, dict[Sequence, None]] = {}
         self._started = self._cancelled = self._pages_fetched = 0
@@ -116,12 +117,10 @@ class KVFetches:
             return 0, 0.0
         return len(blocks) * self._block_bytes // TOKEN_BYTES, self._fetch_s(len(blocks))
 
-    def take_completed(self) -> None:
+    def take(self, copies: Iterable[EndedCopy]) -> None:
         """Hand what has come to the prefix tree."""
-        if not self.in_flight:
-            return
-        for copy in self.copier.take_completed():
-            fetch = self.in_flight.get(copy)
+        for copy in copies:
+            fetch = self.in_flight.get(copy.copy)
             if fetch is None:
                 continue
             if copy.failed:
@@ -201,8 +200,7 @@ class KVFetches:
         """Fetch as many of `blocks` as there are pages for; returns whether there were any."""
         root, tenant_key = sequence.prefix_root, sequence.request.tenant.key
         assert root is not None
-        copy = PageCopy(self._host.pages, [], [])
-        fetch = KVFetch(root, b"", num_blocks(end), blocks, [], tenant_key, copy)
+        fetch = KVFetch(root, b"", num_blocks(end), blocks, [], tenant_key)
         self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
         fetch.pages = self._allocator.allocate_at_most(
             len(blocks), root.namespace, root.number, end, spares_wanted=ahead
@@ -214,11 +212,10 @@ class KVFetches:
         size = (fetch.start + len(fetch.pages)) * self._block_bytes
         fetch.encoded = sequence.encoded[: size + TOKEN_BYTES]  # `match` leaves a token
         sources = [block.page for block in fetch.blocks]
-        fetch.copy = PageCopy(self._host.pages, sources, fetch.pages)
+        fetch.copy = self._operations.fetch(sources, fetch.pages)
         self.in_flight[fetch.copy] = fetch
         self._join(sequence, fetch)
         self._started += 1
-        self.copier.start(fetch.copy)
         return True
 
     def _land(self, fetch: KVFetch) -> None:
@@ -260,12 +257,11 @@ class KVFetches:
         return waiters
 
     def _cancel(self, fetch: KVFetch) -> None:
-        self.copier.cancel(fetch.copy)
+        self._operations.cancel(fetch.copy)
         self._allocator.release(fetch.pages)
         self._host.unpin(fetch.blocks)
         self._cancelled += 1
-        if self._end(fetch) and self.copier.on_complete is not None:
-            self.copier.on_complete()
+        self._end(fetch)
 
 
 def _use(block: HostBlock) -> tuple[float, float, int]:

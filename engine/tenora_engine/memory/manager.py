@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Set
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats
-from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES, MAX_ARRIVALS, AdapterArrivals
+from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES, AdapterArrivals
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
 from tenora_engine.memory.allocator import PageAllocator
-from tenora_engine.memory.arena import Arena
 from tenora_engine.memory.costs import CostModel, slo_weight
 from tenora_engine.memory.evictor import Evictor, Item
 from tenora_engine.memory.host_kv import HostKV
@@ -25,7 +24,7 @@ from tenora_engine.memory.inspection import (
     take_view,
 )
 from tenora_engine.memory.kv_fetches import KVFetches
-from tenora_engine.memory.page_copier import MakeCopier, PageCopier, ThreadPageCopier
+from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.memory.partitions import Partition
 from tenora_engine.memory.policies import EvictionPolicy, make_policy
 from tenora_engine.memory.pool import IntegrityError, PagePool
@@ -38,9 +37,9 @@ from tenora_engine.memory.prefix import (
     num_blocks,
     pages_to,
 )
-from tenora_engine.pace import Pace
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.sequence import Sequence
+from tenora_engine.step import EndedCopy
 from tenora_kernels.segments import BASE_SLOT
 
 
@@ -54,16 +53,12 @@ class MemoryManager:
     def __init__(
         self,
         config: ResolvedConfig,
-        arena: Arena,
         policy: EvictionPolicy | None = None,
         clock: Callable[[], float] = time.time,
-        copier: MakeCopier = ThreadPageCopier,
-        pace: Pace | None = None,
         at_once_bytes: float = AT_ONCE_BYTES,
     ) -> None:
-        """`copier` makes what copies host pages to those of the arena. Adapters of more than
-        `at_once_bytes` are copied beside the steps, at `pace`. Raises ValueError for an eviction
-        policy that does not exist, or not strictly."""
+        """Adapters of more than `at_once_bytes` are copied beside the steps. Raises ValueError for
+        an eviction policy that does not exist, or not strictly."""
         self._config = config
         self._block_tokens = config.engine.block_tokens
         self._clock = clock
@@ -73,28 +68,23 @@ class MemoryManager:
         values = CostModel(config) if config.engine.strict_isolation else self.costs
         policy = policy or make_policy(config.engine.eviction_policy)
         self.pool = PagePool(config.num_pages)
-        self.host = HostKV(config, arena.pool, policy, self.costs, clock)
+        self.operations = MemoryOperations()
+        self.host = HostKV(config, policy, self.costs, clock, self.operations)
         self._has_host_kv = self.host.total > 0
         self._evictor = Evictor(config, policy, self.pool, values, self.host, clock)
         self._partitions = self._evictor.partitions
         self.tree = PrefixTree(self.pool, self._block_tokens, self._evictor)
-        self.adapters = AdapterCache(config, arena, self.pool, self._evictor)
+        self.adapters = AdapterCache(config, self.pool, self._evictor, self.operations)
         self.allocator = PageAllocator(
             self.pool, self._evictor, self.tree, self.adapters, self.host
         )
         self.pinning = self.allocator.pinning
-        adapter_copier = copier(arena.adapters, MAX_ARRIVALS, pace)
         self.arrivals = AdapterArrivals(
-            self.adapters, self.allocator, adapter_copier, at_once_bytes
+            self.adapters, self.allocator, self.operations, at_once_bytes
         )
         self.fetches = KVFetches(
-            config, self.allocator, self.tree, self.host, copier(arena.pool), self.costs, clock
+            config, self.allocator, self.tree, self.host, self.operations, self.costs, clock
         )
-
-    @property
-    def copiers(self) -> tuple[PageCopier, PageCopier]:
-        """What works beside the steps."""
-        return self.fetches.copier, self.arrivals.copier
 
     def register(self, tenant: Tenant) -> None:
         """See to the tenant's share of the memory. Raises InvalidRequestError when strict isolation
@@ -270,14 +260,11 @@ class MemoryManager:
         if self.fetches.in_flight:
             self.fetches.cancel_others(sequences)
 
-    def take_completed_fetches(self) -> None:
-        """Cached KV that has come from the host is found from now on."""
-        if self.fetches.in_flight:
-            self.fetches.take_completed()
-
-    def take_completed_arrivals(self) -> list[tuple[str, bool]]:
-        """See `AdapterArrivals.take_completed`."""
-        return self.arrivals.take_completed() if self.arrivals.in_flight else []
+    def take_copies(self, copies: Collection[EndedCopy]) -> list[tuple[str, bool]]:
+        """Cached KV that has come from the host, and adapters, are found from now on. Returns which
+        adapters these are, see `AdapterArrivals.take`."""
+        self.fetches.take(copies)
+        return self.arrivals.take(copies)
 
     def competitors(self, sequence: Sequence, running: Collection[Sequence]) -> list[Sequence]:
         """Those of `running` whose preemption could help the sequence to the pages it lacks: such a

@@ -4,7 +4,7 @@ an executor (`StepPlan`, of numbers)."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import msgspec
 
 from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
-from tenora_engine.step import Rows, StepPlan
+from tenora_engine.step import MemoryOperation, Rows, StepPlan
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +55,12 @@ class PlanWriter:
         self._seed = engine_seed
         self._number = 0
 
-    def write(self, step: ScheduledStep, is_preemptible: bool = False) -> StepPlan:
+    def write(
+        self,
+        step: ScheduledStep,
+        is_preemptible: bool = False,
+        memory: Iterable[MemoryOperation] = (),
+    ) -> StepPlan:
         """The step's sequences have the pages that its tokens need. O(their tokens and pages)."""
         self._number += 1
         size = self._block_tokens
@@ -90,4 +95,4 @@ class PlanWriter:
             pages=pages,
         )
         asked = plan_sampling(sampling, self._vocab, self._seed)
-        return StepPlan(self._number, rows, asked, is_preemptible)
+        return StepPlan(self._number, rows, asked, is_preemptible, list(memory))

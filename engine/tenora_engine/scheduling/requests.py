@@ -4,7 +4,7 @@ keeps what waits and what runs, and moves sequences between them; it plans no st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
@@ -31,6 +31,7 @@ from tenora_engine.scheduling.queue import make_queue
 from tenora_engine.scheduling.running import Running, Standings
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Flight, Sequence, SequenceState
+from tenora_engine.step import EndedCopy
 from tenora_engine.telemetry import Telemetry, TelemetryStats
 
 
@@ -317,10 +318,10 @@ class RequestBook:
             self._fail_waiting(digest, error)
             self.pins.failed(digest, error)
 
-    def take_arrivals(self) -> None:
-        """Take in adapters that have come to the device; one that could not ends the sequences that
+    def take_copies(self, copies: Collection[EndedCopy]) -> None:
+        """Take in what has come to the device; an adapter that could not ends the sequences that
         wait for it."""
-        for digest, has_come in self._memory.take_completed_arrivals():
+        for digest, has_come in self._memory.take_copies(copies) if copies else ():
             self.changes += 1
             self.waits.load_changed(digest, is_coming=False)
             if has_come:

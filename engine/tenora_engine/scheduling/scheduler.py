@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
@@ -23,7 +23,7 @@ from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
 from tenora_engine.scheduling.requests import RequestBook
 from tenora_engine.sequence import Sequence, SequenceState
-from tenora_engine.step import StepPlan, StepResult
+from tenora_engine.step import EndedCopy, StepPlan, StepResult
 
 IDLE_S_MAX = 3600.0
 """A deadline may be further away than threads can wait for."""
@@ -67,6 +67,7 @@ class Scheduler:
         self._plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
         self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
         self._load_ended = False
+        self._fetches_ended = 0  # of those the scheduler knows
         self._stalled = False  # all that waits, waits for adapter loads
 
     @property
@@ -78,6 +79,8 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether a step would do something."""
         if self._book.events or self._running or self._load_ended:
+            return True
+        if self._fetches_ended != self._memory.fetches.num_ended or self._memory.operations:
             return True
         if self._stalled:
             return self._book.deadlines.next_s < self._clock()
@@ -112,13 +115,14 @@ class Scheduler:
             self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
 
-    def schedule(self) -> StepPlan:
-        """Decide the next step and allocate its pages; while one is in flight (`commit` or `fail`
-        ends it), what may be run before it goes on. O(running), and O(SCAN_LIMIT) when there is
-        room for new sequences."""
+    def schedule(self, copies: Collection[EndedCopy] = ()) -> StepPlan:
+        """Decide the next step and allocate its pages, now that `copies` have ended; while one is
+        in flight (`commit` or `fail` ends it), what may be run before it goes on. A plan is to be
+        executed before the next is asked for. O(running), and O(SCAN_LIMIT) when there is room for
+        new sequences."""
         preempted = next(iter(self._in_flight.values()), None)
-        step, is_preemptible = self._next_step(preempted)
-        plan = self._plans.write(step, is_preemptible)
+        step, is_preemptible = self._next_step(preempted, copies)
+        plan = self._plans.write(step, is_preemptible, self._memory.operations.take())
         if step.items:
             self._in_flight[plan.number] = step
         return plan
@@ -127,12 +131,14 @@ class Scheduler:
         """The sequences of a plan in flight. Raises KeyError when it is not."""
         return self._in_flight[plan.number]
 
-    def _next_step(self, preempted: ScheduledStep | None) -> tuple[ScheduledStep, bool]:
+    def _next_step(
+        self, preempted: ScheduledStep | None, copies: Collection[EndedCopy]
+    ) -> tuple[ScheduledStep, bool]:
         """And whether it may be preempted."""
         self._load_ended = False
         self._book.take_loads()
-        self._book.take_arrivals()
-        self._memory.take_completed_fetches()
+        self._book.take_copies(copies)
+        self._fetches_ended = self._memory.fetches.num_ended
         now_s = self._clock()
         self._book.give_up_late(now_s)
         if self._express is not None:

@@ -1,0 +1,216 @@
+"""Recordings: what an executor did is in the file, and another process does the same from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine_fakes import Rig, make_config, make_ref, make_request, run
+from tenora_bench.adapters import publish_adapters
+from tenora_bench.recorded.replay import replay
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import build_engine
+from tenora_engine.errors import RecordingError
+from tenora_engine.events import FinishEvent
+from tenora_engine.executor.recording import (
+    Adapter,
+    Done,
+    Failed,
+    Planned,
+    Recording,
+    RecordingExecutor,
+)
+from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.step import FetchKV, InstallAdapter, StoreKV, encode
+
+Frames = list[Adapter | Planned | Done | Failed]
+
+
+PAGE_BYTES = 2 * 2 * 16 * 2 * 16 * 4  # layers, K and V, tokens, heads, features, float32
+
+PREFIXES = [[(number * 37 + place) % 256 for place in range(64)] for number in range(4)]
+
+
+def model_folder(folder: Path) -> Path:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=256,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps in which adapters and KV come and go, of greedy and of drawn tokens."""
+    folder = tmp_path_factory.mktemp("recorded")
+    model = model_folder(folder / "model")
+    refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
+    config = EngineConfig(
+        model=str(model),
+        served_name="tiny",
+        dtype="float32",
+        threads=1,
+        arena_bytes=24 * PAGE_BYTES,
+        host_kv_bytes=64 * PAGE_BYTES,
+        max_running=3,
+        max_adapters=2,
+        object_store=str(folder / "store"),
+        record=str(folder / "steps"),
+    )
+    engine = build_engine(config)
+    engine._memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
+    woken = threading.Event()
+    engine.on_wake = woken.set
+    for turn in range(3):
+        for number, prefix in enumerate(PREFIXES):
+            sampling = SamplingParams(
+                temperature=0.8 * (number % 2), seed=number, max_tokens=12, ignore_eos=True
+            )
+            for adapter in (None, refs[(turn + number) % 3]):
+                name = f"{turn} {number} {adapter}"
+                tenant = Tenant(key=f"t{number}", namespace=f"t{number}")
+                engine.submit(
+                    GenerationRequest(
+                        request_id=name,
+                        tenant=tenant,
+                        prompt_token_ids=prefix,
+                        sampling=sampling,
+                        adapter=adapter,
+                    )
+                )
+        ended = 0
+        while ended < 2 * len(PREFIXES):
+            if not engine.has_work:
+                assert woken.wait(20), "nothing comes"
+            woken.clear()
+            ended += sum(isinstance(event, FinishEvent) for event in engine.step())
+    engine.close()
+    return folder / "steps"
+
+
+def test_another_process_gets_the_same_tokens(recorded: Path, tmp_path: Path) -> None:
+    operations = [
+        type(operation)
+        for frame in Recording(recorded).frames()
+        if isinstance(frame, Planned)
+        for operation in frame.plan.memory
+    ]
+    assert {FetchKV, InstallAdapter, StoreKV} <= set(operations)
+    command = [sys.executable, "-m", "tenora_bench.cli", "replay", str(recorded)]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "out.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert summary["differing_rows"] == 0
+    assert summary["tokens"] == 24 * 12
+    assert summary["plans"] > 40
+
+
+def test_a_wrong_answer_is_found_where_it_is(recorded: Path, tmp_path: Path) -> None:
+    """One token of the recording is changed."""
+    copy, changed = tmp_path / "changed", None
+    with open(copy, "wb") as file:
+        begin = next(Recording(recorded)._frames())
+        frames: list[object] = [begin, *Recording(recorded).frames()]
+        for frame in frames:
+            if isinstance(frame, Done) and changed is None and frame.result.token_ids[-1:] > [[]]:
+                result = frame.result
+                result.token_ids[-1][0] += 1
+                changed = frame.number
+                frame = Done(frame.number, encode(result))
+            content = msgspec.msgpack.encode(frame)
+            file.write(len(content).to_bytes(4, "little") + content)
+        file.write(b"\x10")  # of an engine that was killed while it wrote
+    report = replay(copy)
+    assert report.differing_rows == 1
+    assert report.first[0].plan == changed
+    assert report.first[0].recorded[0] == report.first[0].replayed[0] + 1
+
+
+def record(rig: Rig, path: Path) -> RecordingExecutor:
+    recording = RecordingExecutor(rig.executor, path, rig.config)
+    rig.engine._executor = recording
+    return recording
+
+
+def test_each_plan_and_adapter_is_written_once(tmp_path: Path) -> None:
+    rig = Rig.build(make_config())
+    recording = record(rig, tmp_path / "steps")
+    for turn in range(2):
+        request = make_request(str(turn), [1, 2, 3], adapter=make_ref("a"), max_tokens=3)
+        rig.engine.submit(request)
+        run(rig)
+        rig.engine.evict_adapter("", make_ref("a").digest)
+    rig.executor.fail_next = RuntimeError("boom")
+    rig.engine.submit(make_request("fails", [1, 2, 3], max_tokens=3))
+    run(rig)
+    recording.close()
+    frames: Frames = list(Recording(tmp_path / "steps").frames())
+    assert sum(isinstance(frame, Adapter) for frame in frames) == 1
+    executed = [executed.plan for executed in rig.executor.plans]
+    plans = [frame.plan for frame in frames if isinstance(frame, Planned)]
+    assert [plan for plan in plans if plan.rows] == executed
+    (failed,) = [frame for frame in frames if isinstance(frame, Failed)]
+    assert failed.error == "RuntimeError: boom"
+    ended = [frame.number for frame in frames if isinstance(frame, Done | Failed)]
+    assert ended == [plan.number for plan in plans]
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tenora_engine.executor.recording.MAX_BYTES", 4000)
+    rig = Rig.build(make_config())
+    recording = record(rig, tmp_path / "steps")
+    rig.engine.submit(make_request("a", [1, 2, 3], max_tokens=40, ignore_eos=True))
+    run(rig)
+    recording.close()
+    assert (tmp_path / "steps").stat().st_size <= 4000
+    assert sum("recording of steps ends" in line for line in caplog.messages) == 1
+    assert len(rig.executor.plans) == 40
+    assert isinstance(next(Recording(tmp_path / "steps").frames()), Planned)
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    rig = Rig.build(make_config())
+    for name in ("steps", "steps.1", "steps.2"):
+        record(rig, tmp_path / "steps").close()
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RecordingError, match="name a file in a folder that exists"):
+        record(rig, tmp_path / "missing" / "steps")
+
+
+def test_secrets_stay_where_they_are(tmp_path: Path) -> None:
+    config = make_config()
+    engine = msgspec.structs.replace(config.engine, redis_url="redis://:hunter2@there")
+    rig = Rig.build(msgspec.structs.replace(config, engine=engine))
+    record(rig, tmp_path / "steps").close()
+    assert b"hunter2" not in (tmp_path / "steps").read_bytes()
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none").write_bytes(b"")
+    (tmp_path / "other").write_bytes(b"\x05\x00\x00\x00hello")
+    for name in ("none", "other", "missing"):
+        with pytest.raises(RecordingError):
+            Recording(tmp_path / name)
