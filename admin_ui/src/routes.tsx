@@ -45,6 +45,15 @@ export interface PageRoute {
   under?: string;
 }
 
+const pages = new Map<Loader, PageRoute["page"]>();
+
+/** Of one component for one loader: between addresses of the same page nothing is mounted anew. */
+function pageOf(preload: Loader): PageRoute["page"] {
+  const known = pages.get(preload) ?? lazy(preload);
+  pages.set(preload, known);
+  return known;
+}
+
 function page(
   path: string,
   label: string,
@@ -53,8 +62,10 @@ function page(
   menu?: PageRoute["menu"],
   under?: string,
 ): PageRoute {
-  return { path, label, opens, preload, page: lazy(preload), menu, under };
+  return { path, label, opens, preload, page: pageOf(preload), menu, under };
 }
+
+const adapterPage: Loader = () => import("./tenant/adapter/Page");
 
 const READERS = ["owner", "operator", "read_only"] as const;
 const ANY_SCOPE = ["inference", "adapters", "usage", "keys", "people"] as const;
@@ -76,14 +87,9 @@ export const ROUTES: Record<Role, readonly PageRoute[]> = {
       group: SERVE,
       Icon: IconStack2,
     }),
-    page("/adapters/:name", "Adapter", ["adapters"], () => import("./tenant/adapter/Page")),
-    page("/adapters/:name/report", "Report", ["adapters"], () => import("./tenant/adapter/Page")),
-    page(
-      "/adapters/:name/rollout",
-      "Roll-out",
-      ["adapters"],
-      () => import("./tenant/rollout/Page"),
-    ),
+    page("/adapters/:name", "Adapter", ["adapters"], adapterPage),
+    page("/adapters/:name/report", "Report", ["adapters"], adapterPage),
+    page("/adapters/:name/rollout", "Roll-out", ["adapters"], adapterPage),
     page("/evaluations", "Evaluations", ["adapters"], () => import("./tenant/evaluations/Page"), {
       group: SERVE,
       Icon: IconTestPipe,

@@ -6,14 +6,23 @@ import { ErrorState } from "./states";
 
 export function PageBoundary({ children }: { children: ReactNode }) {
   const { pathname } = useLocation();
-  return <Boundary key={pathname}>{children}</Boundary>;
+  return <Boundary pathname={pathname}>{children}</Boundary>;
 }
 
-class Boundary extends Component<{ children: ReactNode }, { error: unknown }> {
-  override state: { error: unknown } = { error: null };
+interface BoundaryProps {
+  pathname: string;
+  children: ReactNode;
+}
+
+class Boundary extends Component<BoundaryProps, { error: unknown; pathname: string }> {
+  override state: { error: unknown; pathname: string } = { error: null, pathname: "" };
 
   static getDerivedStateFromError(error: unknown) {
     return { error };
+  }
+
+  static getDerivedStateFromProps({ pathname }: BoundaryProps, state: { pathname: string }) {
+    return pathname === state.pathname ? null : { error: null, pathname };
   }
 
   override render() {

@@ -13,8 +13,11 @@ export function useTitle(title: string): RefObject<HTMLHeadingElement | null> {
     document.title = `${title} · Tenora`;
   }, [title]);
   useEffect(() => {
-    // The first page of a visit leaves the focus where the browser puts it.
-    if (opened !== null && opened !== pathname) heading.current?.focus({ preventScroll: true });
+    // The first page of a visit leaves the focus where the browser puts it, and among the tabs of
+    // a page it stays with them, for the next arrow key.
+    const isFirst = opened === null || opened === pathname;
+    const isTab = document.activeElement?.role === "tab";
+    if (!isFirst && !isTab) heading.current?.focus({ preventScroll: true });
     opened = pathname;
   }, [pathname]);
   return heading;

@@ -23,4 +23,10 @@ export const TABS: readonly AdapterTab[] = [
     title: (name) => `Report of ${name}`,
     tab: lazy(() => import("./Report")),
   },
+  {
+    path: "rollout",
+    label: "Roll-out",
+    title: (name) => `Roll-out of ${name}`,
+    tab: lazy(() => import("./rollout/Rollout")),
+  },
 ];

@@ -1,10 +1,10 @@
 import { Button, Group, NumberInput, Select, Stack, Table, Text } from "@mantine/core";
 import { useState } from "react";
-import type { Schemas } from "../../api/client";
-import { formatCount, formatMs } from "../../components/format";
-import { Panel } from "../../components/Panel";
-import { Scrollable } from "../../components/Scrollable";
-import { ErrorState } from "../../components/states";
+import type { Schemas } from "../../../api/client";
+import { formatCount, formatMs } from "../../../components/format";
+import { Panel } from "../../../components/Panel";
+import { Scrollable } from "../../../components/Scrollable";
+import { ErrorState } from "../../../components/states";
 import { type AliasChanges, useShadow } from "./queries";
 
 interface ShadowPanelProps {

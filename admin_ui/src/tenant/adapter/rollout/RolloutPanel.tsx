@@ -1,10 +1,10 @@
 import { Alert, Badge, Button, Group, Stack, Stepper, Table, Text } from "@mantine/core";
 import { IconPlayerPause } from "@tabler/icons-react";
-import { formatAgo, formatCount, formatDate } from "../../components/format";
-import { Panel } from "../../components/Panel";
-import { Scrollable } from "../../components/Scrollable";
-import { ErrorState } from "../../components/states";
-import { useStale } from "../../live/stale";
+import { formatAgo, formatCount, formatDate } from "../../../components/format";
+import { Panel } from "../../../components/Panel";
+import { Scrollable } from "../../../components/Scrollable";
+import { ErrorState } from "../../../components/states";
+import { useStale } from "../../../live/stale";
 import { type GuardLine, guardLines, type Rollout, stageText, targetsText } from "./model";
 import type { AliasChanges } from "./queries";
 

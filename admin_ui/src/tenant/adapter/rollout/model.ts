@@ -1,6 +1,6 @@
 /** Weights of an alias, stages of a roll-out and what its guard compares. Pure. */
 
-import type { Schemas } from "../../api/client";
+import type { Schemas } from "../../../api/client";
 
 export type Target = Schemas["AliasTarget"];
 export type Rollout = Schemas["Rollout"];

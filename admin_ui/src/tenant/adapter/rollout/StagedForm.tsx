@@ -12,9 +12,9 @@ import {
 } from "@mantine/core";
 import { IconPlus, IconX } from "@tabler/icons-react";
 import { useState } from "react";
-import type { Schemas } from "../../api/client";
-import { Panel } from "../../components/Panel";
-import { ErrorState } from "../../components/states";
+import type { Schemas } from "../../../api/client";
+import { Panel } from "../../../components/Panel";
+import { ErrorState } from "../../../components/states";
 import { presetStages, type Target } from "./model";
 import type { AliasChanges } from "./queries";
 

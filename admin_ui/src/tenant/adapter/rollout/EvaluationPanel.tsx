@@ -1,9 +1,9 @@
 import { Anchor, Text } from "@mantine/core";
 import { Link } from "react-router";
-import { formatDate } from "../../components/format";
-import { Panel } from "../../components/Panel";
-import { ErrorState } from "../../components/states";
-import { ScoreTable } from "../evaluations/ScoreTable";
+import { formatDate } from "../../../components/format";
+import { Panel } from "../../../components/Panel";
+import { ErrorState } from "../../../components/states";
+import { ScoreTable } from "../../evaluations/ScoreTable";
 import { useEvaluationsOf } from "./queries";
 
 /** The newest evaluation of the adapter, its versions side by side. */

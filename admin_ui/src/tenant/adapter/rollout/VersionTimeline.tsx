@@ -1,9 +1,9 @@
 import { Badge, Text } from "@mantine/core";
 import type { CSSProperties } from "react";
-import type { Schemas } from "../../api/client";
-import { formatDate } from "../../components/format";
-import { Panel } from "../../components/Panel";
-import { Scrollable } from "../../components/Scrollable";
+import type { Schemas } from "../../../api/client";
+import { formatDate } from "../../../components/format";
+import { Panel } from "../../../components/Panel";
+import { Scrollable } from "../../../components/Scrollable";
 import type { Target } from "./model";
 import classes from "./rollout.module.css";
 import { versionColor } from "./versionColor";

@@ -1,9 +1,10 @@
-/** What a name of an adapter means: its versions' weights, a roll-out in stages, and the way back. */
+/** The tab of what a name of the adapter means: its versions' weights, a roll-out in stages, and the way back. */
 
 import {
   Badge,
   Box,
   Button,
+  Code,
   Group,
   Select,
   SimpleGrid,
@@ -13,16 +14,16 @@ import {
 } from "@mantine/core";
 import { IconArrowBackUp, IconPlus } from "@tabler/icons-react";
 import { useState } from "react";
-import { useParams } from "react-router";
-import type { Schemas } from "../../api/client";
-import { PageHeader } from "../../components/PageHeader";
-import { Panel } from "../../components/Panel";
-import { useParam } from "../../components/SidePanel";
-import { ErrorState, TableSkeleton } from "../../components/states";
+import type { Schemas } from "../../../api/client";
+import { Panel } from "../../../components/Panel";
+import { useParam } from "../../../components/SidePanel";
+import { ErrorState } from "../../../components/states";
+import type { Adapter } from "../../adapters/model";
+import type { TabProps } from "../tabs";
 import { EvaluationPanel } from "./EvaluationPanel";
 import { HistoryPanel } from "./HistoryPanel";
 import { targetsText } from "./model";
-import { useAdapter, useAliasChanges, useHistory, useRollout } from "./queries";
+import { useAliasChanges, useHistory, useRollout } from "./queries";
 import { RolloutPanel } from "./RolloutPanel";
 import { ShadowPanel } from "./ShadowPanel";
 import { StagedForm } from "./StagedForm";
@@ -33,25 +34,24 @@ import { WeightsForm } from "./WeightsForm";
 
 const DEFAULT_ALIAS = "prod";
 
-export default function Page() {
-  const { name = "" } = useParams();
-  const adapter = useAdapter(name);
+export default function Rollout({ adapter }: TabProps) {
+  const { name } = adapter;
   const [chosen, choose] = useParam("alias");
   const alias = chosen ?? DEFAULT_ALIAS;
-  const known = adapter.data?.aliases.map((each) => each.alias) ?? [];
   return (
     <>
-      <PageHeader
-        title={`Roll-out of ${name}`}
-        description={`What "${alias === DEFAULT_ALIAS ? name : `${name}@${alias}`}" means. A change holds for the next request; what runs finishes where it began.`}
-        back={{ to: `/adapters/${encodeURIComponent(name)}`, label: name }}
-        action={<AliasPicker known={known} alias={alias} onChoose={choose} />}
-      />
-      {adapter.isPending && <TableSkeleton />}
-      {adapter.error && !adapter.data && (
-        <ErrorState error={adapter.error} onRetry={() => adapter.refetch()} />
-      )}
-      {adapter.data && <AliasView key={alias} adapter={adapter.data} alias={alias} />}
+      <Group justify="space-between" mb="md">
+        <Text size="sm" c="dimmed">
+          What <Code>{alias === DEFAULT_ALIAS ? name : `${name}@${alias}`}</Code> means. A change
+          holds for the next request; what runs finishes where it began.
+        </Text>
+        <AliasPicker
+          known={adapter.aliases.map((each) => each.alias)}
+          alias={alias}
+          onChoose={choose}
+        />
+      </Group>
+      <AliasView key={alias} adapter={adapter} alias={alias} />
     </>
   );
 }
@@ -115,7 +115,7 @@ const NONE: readonly Schemas["AliasChange"][] = [];
 const SERVING = ["active", "deprecated"];
 
 interface AliasViewProps {
-  adapter: Schemas["Adapter"];
+  adapter: Adapter;
   alias: string;
 }
 

@@ -1,8 +1,8 @@
 import { Box, Button, Group, Slider, Stack, Text, TextInput } from "@mantine/core";
 import { useState } from "react";
-import type { Schemas } from "../../api/client";
-import { Panel } from "../../components/Panel";
-import { ErrorState } from "../../components/states";
+import type { Schemas } from "../../../api/client";
+import { Panel } from "../../../components/Panel";
+import { ErrorState } from "../../../components/states";
 import { reweigh, sameTargets, sendable, type Target } from "./model";
 import type { AliasChanges } from "./queries";
 import { WeightBar } from "./WeightBar";

@@ -1,10 +1,10 @@
 import { Code, Table, Text } from "@mantine/core";
 import type { UseQueryResult } from "@tanstack/react-query";
-import type { Schemas } from "../../api/client";
-import { formatDate } from "../../components/format";
-import { Panel } from "../../components/Panel";
-import { Scrollable } from "../../components/Scrollable";
-import { ErrorState } from "../../components/states";
+import type { Schemas } from "../../../api/client";
+import { formatDate } from "../../../components/format";
+import { Panel } from "../../../components/Panel";
+import { Scrollable } from "../../../components/Scrollable";
+import { ErrorState } from "../../../components/states";
 import { actionText, targetsText } from "./model";
 
 interface HistoryPanelProps {

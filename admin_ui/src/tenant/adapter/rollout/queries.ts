@@ -1,19 +1,14 @@
 /** An adapter's versions and one of its aliases: what it means, its roll-out, history and shadow. */
 
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
-import { required, type Schemas, withErrors } from "../../api/client";
-import { useApi } from "../../api/context";
-import { ApiError } from "../../api/errors";
-import type { Range } from "../../components/range";
+import { required, type Schemas, withErrors } from "../../../api/client";
+import { useApi } from "../../../api/context";
+import { ApiError } from "../../../api/errors";
+import type { Range } from "../../../components/range";
 
 /** How often the numbers of a roll-out that runs are asked for. The worker judges every 2 s. */
 const RUNNING_MS = 3_000;
 const HISTORY = 50;
-
-export function useAdapter(name: string) {
-  const { hooks } = useApi();
-  return withErrors(hooks.useQuery("get", "/v1/adapters/{name}", { params: { path: { name } } }));
-}
 
 /** The roll-out that runs, else the last; null where there was none. */
 export function useRollout(name: string, alias: string) {
