@@ -42,8 +42,9 @@ def portal(
 ) -> Iterator[PortalUnderTest]:
     if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
         pytest.skip("the portal is not built; run `make portal`")
-    with serve(tmp_path_factory.mktemp("browser") / "data", base_model_dir, []) as server:
-        yield PortalUnderTest(server)
+    data = tmp_path_factory.mktemp("browser") / "data"
+    with serve(data, base_model_dir, []) as server:
+        yield PortalUnderTest(server, data)
 
 
 @pytest.fixture

@@ -34,8 +34,9 @@ def portal(
         pytest.skip("the portal is not built; run `make portal`")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TENORA_PROBE_ADAPTERS", "true")
-        with serve(tmp_path_factory.mktemp("adapters") / "data", base_model_dir, []) as server:
-            yield PortalUnderTest(server)
+        data = tmp_path_factory.mktemp("adapters") / "data"
+        with serve(data, base_model_dir, []) as server:
+            yield PortalUnderTest(server, data)
 
 
 @pytest.fixture

@@ -6,13 +6,15 @@ are left in the folder that TENORA_SCREENSHOTS names, by default in pytest's."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import Response as PageResponse
 
 from busy_platform import Busy, make_busy
@@ -119,6 +121,41 @@ def test_pages_are_for_everybody(
     assert len(shown) > 5, shown
     assert all(title.endswith(" · Tenora") for title in titles.values()), titles
     assert len(set(titles.values())) == len(titles), titles
+
+
+def test_a_second_currency_is_shown(
+    signed_in: SignedIn, busy: Busy, portal: PortalUnderTest
+) -> None:
+    """On every page that has amounts of several lists; what is shown was told by the server, which
+    the walk over all pages tests."""
+    shows = {
+        "tenant": ("/overview", "/adapters", "/usage", "/invoices"),
+        "admin": ("/operator/tenants", "/operator/tenants/:tenant", "/operator/billing"),
+    }
+    for side, paths in shows.items():
+        page = signed_in(side, "light")
+        page.set_viewport_size({"width": WIDTHS[2], "height": 900})
+        for path in paths:
+            go_to(page, busy.address(path))
+            settle(page)
+            for sign in "$€":
+                expect(page.get_by_role("main"), path).to_contain_text(re.compile(rf"\{sign}\d"))
+    page = signed_in("tenant", "light")
+    go_to(page, "/overview")
+    told = portal.call(busy.key, "GET", "/v1/forecast")["currencies"]
+    assert [each["currency"] for each in told] == ["EUR", "USD"]
+    for each, sign in zip(told, "€$", strict=True):
+        spent = page.get_by_test_id(f"spent-{each['currency']}")
+        expect(spent).to_have_text(re.compile(rf"^\{sign}[\d.]+$"))
+        assert Decimal(spent.inner_text().removeprefix(sign)) == Decimal(each["spent"])
+    totals = {
+        (each["status"], each["currency"])
+        for each in portal.call(busy.key, "GET", "/v1/invoices")["data"]
+    }
+    assert totals == {("final", "EUR"), ("final", "USD")}
+    go_to(page, "/invoices")
+    rows = page.get_by_role("table", name="Invoices").get_by_role("row")
+    expect(rows).to_have_count(3)
 
 
 def test_a_page_opened_from_another_has_the_focus_on_its_heading(signed_in: SignedIn) -> None:

@@ -28,7 +28,7 @@ def portal(
         pytest.skip("the portal is not built; run `make portal`")
     folder = tmp_path_factory.mktemp("fairness") / "data"
     with serve(folder, base_model_dir, ["--max-running", "2"]) as server:
-        yield PortalUnderTest(server)
+        yield PortalUnderTest(server, folder)
 
 
 def ask(portal: PortalUnderTest, key: str, tokens: int) -> Any:

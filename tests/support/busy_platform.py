@@ -1,5 +1,6 @@
 """A platform on which something has happened: tenants, adapters that serve and one that was
-rejected, requests, prices, a draft invoice, keys, webhooks. All through the API of a real one."""
+rejected, requests, prices in two currencies, final invoices and a draft, keys, webhooks. All
+through the API of a real one, but for last month's usage, which is booked as its worker would."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from typing import Any
 
 import httpx
 
+from last_month import Asked, book_last_month, last_month
 from portal_under_test import REPOSITORY, PortalUnderTest
+from tenora_platform.invoices.period import midnight, name_of
 
 ADAPTERS = REPOSITORY / "examples" / "adapters"
 _SOON_S = 60.0
@@ -42,6 +45,8 @@ def make_busy(portal: PortalUnderTest) -> Busy:
     add_adapter(portal, key, "json", ADAPTERS / "acme-json")
     _rejected(portal, key, "json", ADAPTERS / "acme-json")
     add_adapter(portal, other_key, "pirate", ADAPTERS / "globex-pirate")
+    _in_euros(portal, key, "support")
+    _last_month(portal, tenant, key, "support")
     request = _ask(portal, key, "support")
     for each, model in ((key, "support"), (key, "json"), (key, None), (other_key, "pirate")):
         _ask(portal, each, model)
@@ -52,7 +57,7 @@ def make_busy(portal: PortalUnderTest) -> Busy:
     portal.admin(
         "POST", "/admin/v1/invoices/run", json={"tenant": tenant, "period": period, "draft": True}
     )
-    invoice = portal.admin("GET", "/admin/v1/invoices")["data"][0]["id"]
+    invoice = portal.call(key, "GET", "/v1/invoices")["data"][0]["id"]
     hook = {"url": "https://hooks.invalid/tenora", "description": "Tells the team"}
     endpoint = portal.call(key, "POST", "/v1/webhook_endpoints", json=hook)["id"]
     operators = portal.admin("POST", "/admin/v1/webhook_endpoints", json=hook)["id"]
@@ -80,6 +85,31 @@ def _prices(portal: PortalUnderTest) -> None:
         return
     meters = {"uncached_prefill": "0.20", "cached_prefill": "0.05", "output": "0.60"}
     portal.admin("POST", "/admin/v1/prices", json={"currency": "USD", "per_million": meters})
+
+
+def _in_euros(portal: PortalUnderTest, key: str, adapter: str) -> None:
+    """A price list of that adapter alone, since last month."""
+    lists = portal.admin("GET", "/admin/v1/prices")["data"]
+    body = {
+        "adapter": portal.call(key, "GET", f"/v1/adapters/{adapter}")["id"],
+        "currency": "EUR",
+        "per_million": lists[0]["per_million"],
+        "effective_from": midnight(last_month()).isoformat(),
+    }
+    portal.admin("POST", "/admin/v1/prices", json=body)
+
+
+def _last_month(portal: PortalUnderTest, tenant: str, key: str, adapter: str) -> None:
+    """Usage of an adapter and of the base model, and the month's final invoices."""
+    api_key = portal.call(key, "GET", "/v1/me")["key"]["id"]
+    base = portal.call(key, "GET", "/v1/models")["data"][0]["id"]
+    found = portal.call(key, "GET", f"/v1/adapters/{adapter}")
+    version = found["versions"][-1]
+    of_adapter = Asked(tenant, api_key, base, found["id"], version["id"], version["digest"])
+    book_last_month(portal.data, [Asked(tenant, api_key, base), of_adapter])
+    body = {"tenant": tenant, "period": name_of(last_month()), "draft": False}
+    report = portal.admin("POST", "/admin/v1/invoices/run", json=body)
+    assert (report["made"], report["failed"]) == (2, []), report
 
 
 def add_adapter(portal: PortalUnderTest, key: str, name: str, folder: Path) -> None:

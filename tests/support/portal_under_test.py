@@ -15,9 +15,11 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class PortalUnderTest:
-    """A running platform that serves the built portal, and its management API."""
+    """A running platform that serves the built portal, its management API, and its data directory,
+    in which its own Postgres runs."""
 
     server: ServerUnderTest
+    data: Path
 
     @property
     def url(self) -> str:
