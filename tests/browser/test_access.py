@@ -261,6 +261,31 @@ def test_events_reach_an_endpoint_that_was_made_here(
     expect(page.get_by_text("No endpoints yet")).to_be_visible()
 
 
+def test_dead_letters_are_sent_again(url: str, page: Page, receiver: Receiver) -> None:
+    _, key = new_tenant(url, "Acme")
+    receiver.status = 503
+    hook = {"url": receiver.url, "types": ["key.created"]}
+    made = call(url, key["key"], "POST", "/v1/webhook_endpoints", json=hook)
+    call(url, key["key"], "POST", "/v1/api_keys", json={"name": "not taken"})
+    page.goto(f"/webhooks/{made['id']}")
+    sign_in(page, key["key"])
+    row = page.get_by_role("table", name="Deliveries").get_by_role("row").nth(1)
+    expect(row).to_contain_text("status 503", timeout=SLOW_MS)
+    page.get_by_role("button", name="Disable").click()  # what waits is given up
+    expect(row).to_contain_text("given up")
+    page.get_by_role("button", name="Enable").click()
+    page.get_by_text("given up", exact=True).first.click()
+    receiver.status = 204
+    page.get_by_role("button", name="Send all dead letters again").click()
+    expect(page.get_by_role("status").filter(has_text="sent again")).to_have_text(
+        "1 is sent again."
+    )
+    page.get_by_text("All", exact=True).click()
+    expect(row).to_contain_text("delivered", timeout=SLOW_MS)
+    tried = {headers["webhook-id"] for headers, _ in receiver.got}
+    assert len(tried) == 1, "the same event, for who takes it twice"
+
+
 def test_the_audit_log_shows_what_changed_and_proves_itself(
     url: str, page: Page, owner: Connection
 ) -> None:

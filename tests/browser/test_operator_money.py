@@ -1,6 +1,6 @@
 """The operator's money in a real browser before a real platform: a price list that is seen on a
-month before it is published, drafts of invoices, credit, and a name that is taken. What the pages
-say is what the API says."""
+month before it is published, drafts and final invoices, paid and credited, credit, books that are
+compared, plans, and a name that is taken. What the pages say is what the API says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from last_month import Asked, book_last_month, last_month
 from portal_under_test import PortalUnderTest
+from tenora_platform.invoices.period import name_of
 
 pytestmark = pytest.mark.browser
 
@@ -213,3 +215,107 @@ def test_the_list_says_what_the_api_says(page: Page, portal: PortalUnderTest) ->
     expect(page.get_by_role("heading", name="Listed tenant")).to_be_visible()
     expect(page.get_by_role("region", name="Cost this month")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def used_last_month(portal: PortalUnderTest, name: str) -> tuple[str, str]:
+    """The id and a key of a tenant that asked the base model last month."""
+    tenant, key = portal.new_tenant(name)
+    base = portal.call(key, "GET", "/v1/models")["data"][0]["id"]
+    key_id = portal.call(key, "GET", "/v1/me")["key"]["id"]
+    book_last_month(portal.data, [Asked(tenant, key_id, base)])
+    return tenant, key
+
+
+def test_a_month_is_made_final_paid_and_credited(page: Page, portal: PortalUnderTest) -> None:
+    _, key = used_last_month(portal, "Invoiced tenant")
+    sign_in(page, portal)
+    page.get_by_role("link", name="Billing").click()
+    page.get_by_role("tab", name="Invoices").click()
+    expect(page.get_by_label("Month to invoice")).to_have_value(name_of(last_month()))
+    pick(page, "Only one tenant", "Invoiced tenant")
+    page.get_by_role("button", name="Make drafts").click()
+    expect(page.get_by_role("status").filter(has_text="1 draft of")).to_be_visible(timeout=SLOW_MS)
+    page.get_by_role("button", name="Make them final").click()
+    page.get_by_role("dialog").get_by_role("button", name="Make them final").click()
+    expect(page.get_by_role("status").filter(has_text="1 final invoice of")).to_be_visible(
+        timeout=SLOW_MS
+    )
+    (made,) = portal.call(key, "GET", "/v1/invoices")["data"]
+    assert (made["status"], made["amount_due"]) == ("final", made["total"])
+    row(page, "Invoices", "Invoiced tenant").get_by_role("link", name=made["number"]).click()
+    expect(page.get_by_role("heading", name=f"Invoice {made['number']}")).to_be_visible()
+
+    page.get_by_role("button", name="Note a payment").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Amount in USD")).to_have_value(made["total"])
+    dialog.get_by_label("Amount in USD").fill("0.01")
+    dialog.get_by_label("Reference").fill("wire 7")
+    dialog.get_by_role("button", name="Note it").click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("main")).to_contain_text("wire 7")
+
+    page.get_by_role("button", name="Make a credit note").click()
+    dialog.get_by_role("checkbox").last.check()
+    dialog.get_by_label(re.compile("^Amount of line")).fill("0.02")
+    dialog.get_by_label("Reason").fill("a slow day")
+    dialog.get_by_role("button", name="Make the credit note").click()
+    expect(page.get_by_text("It gives back part of")).to_contain_text("a slow day")
+    found = {each["kind"]: each for each in portal.call(key, "GET", "/v1/invoices")["data"]}
+    note, paid = found["credit_note"], found["invoice"]
+    expect(page.get_by_role("heading", name=f"Invoice {note['number']}")).to_be_visible()
+    assert (note["of_invoice"], abs(Decimal(note["total"]))) == (made["id"], Decimal("0.02"))
+    left = Decimal(made["total"]) - Decimal("0.03")
+    assert Decimal(paid["amount_due"]) == left
+    page.get_by_role("link", name="an invoice").click()
+    expect(page.get_by_role("heading", name=f"Invoice {made['number']}")).to_be_visible()
+    expect(page.get_by_role("main")).to_contain_text(f"${left}")
+
+
+def test_books_are_compared_and_agree(page: Page, portal: PortalUnderTest) -> None:
+    tenant, _ = used_last_month(portal, "Compared tenant")
+    sign_in(page, portal)
+    page.get_by_role("link", name="Reconciliation").click()
+    page.get_by_role("button", name="Compare now").click()
+    panel = page.get_by_role("dialog", name="Compare now")
+    pick(page, "Only one tenant", "Compared tenant")
+    panel.get_by_role("button", name="Compare", exact=True).click()
+    panel = page.get_by_role("dialog", name="A run")
+    expect(panel.get_by_role("status")).to_contain_text("all agree", timeout=SLOW_MS)
+    runs = portal.admin("GET", "/admin/v1/reconciliation/runs")["data"]
+    (run,) = (each for each in runs if each["tenant"] == tenant)
+    assert (run["agrees"], run["looked"]["events"]) == (True, 3)
+    page.keyboard.press("Escape")
+    table = page.get_by_role("table", name="Runs", exact=True)
+    expect(table.get_by_role("row").nth(1)).to_contain_text("all agree")
+
+
+def test_a_plan_is_made_and_changed_with_what_it_does(page: Page, portal: PortalUnderTest) -> None:
+    sign_in(page, portal)
+    page.get_by_role("link", name="Plans").click()
+    page.get_by_role("button", name="New plan").click()
+    panel = page.get_by_role("dialog", name="New plan")
+    panel.get_by_label("Name").fill("gold")
+    panel.get_by_label("Weight in the queue").fill("0")
+    panel.get_by_role("button", name="Make the plan").click()
+    expect(panel.get_by_label("Weight in the queue")).to_have_attribute("aria-invalid", "true")
+    panel.get_by_label("Weight in the queue").fill("4")
+    panel.get_by_label("Time to first token, ms").fill("300")
+    panel.get_by_role("button", name="Make the plan").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(row(page, "Plans", "gold")).to_contain_text("300")
+
+    portal.admin("POST", "/admin/v1/tenants", json={"name": "Golden", "plan": "gold"})
+    row(page, "Plans", "gold").get_by_role("button", name="gold").click()
+    panel = page.get_by_role("dialog", name="Plan gold")
+    expect(panel.get_by_role("link", name="1 tenant")).to_be_visible(timeout=SLOW_MS)
+    panel.get_by_label("Requests a minute").fill("90")
+    changes = panel.get_by_role("table", name="What this changes").get_by_role("row")
+    expect(changes).to_have_count(2)
+    expect(changes.nth(1)).to_contain_text("90")
+    panel.get_by_role("button", name="Save the changes").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(row(page, "Plans", "gold")).to_contain_text("90")
+    plans = portal.admin("GET", "/admin/v1/plans")["data"]
+    (gold,) = (each for each in plans if each["name"] == "gold")
+    told = (gold["requests_per_min"], Decimal(str(gold["weight"])), gold["tenants"])
+    assert told == (90, 4, 1), gold

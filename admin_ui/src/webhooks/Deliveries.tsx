@@ -4,7 +4,7 @@ import { Badge, Button, Group, SegmentedControl, Text } from "@mantine/core";
 import { IconMailbox, IconSend } from "@tabler/icons-react";
 import { useState } from "react";
 import { type Column, DataTable } from "../components/DataTable";
-import { formatDate } from "../components/format";
+import { counted, formatDate } from "../components/format";
 import { SearchField } from "../components/SearchField";
 import { useParam } from "../components/SidePanel";
 import { EmptyState, ErrorState, TableSkeleton } from "../components/states";
@@ -54,7 +54,7 @@ export function Deliveries({ side, endpoint, mayChange }: DeliveriesProps) {
       </Group>
       {resendDead.data && (
         <Text size="sm" role="status" mb="sm">
-          {resendDead.data.resent} are sent again.
+          {counted(resendDead.data.resent, "is", "are")} sent again.
         </Text>
       )}
       {failed ? <ErrorState error={failed} /> : null}
