@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from busy_platform import add_adapter
 from page_checks import settle
 from portal_under_test import REPOSITORY, PortalUnderTest
 from tenora_platform.portal import PAGES
@@ -203,6 +204,102 @@ def test_the_key_is_exchanged_and_kept_nowhere(page: Page, portal: PortalUnderTe
     expect(other.get_by_label("Key", exact=True)).to_be_visible()
     assert page.context.cookies() == []
     expect(page.get_by_label("Key", exact=True)).to_be_visible()  # the other tab was told
+
+
+FOCUS_IS_SEEN = """() => {
+  const at = document.activeElement;
+  const drawn = (of) => of && getComputedStyle(of).outlineStyle !== 'none';
+  const hasCaret = at.matches('textarea, input:not([type=radio], [type=checkbox], [type=file])');
+  return at.matches(':focus-visible') && (hasCaret || drawn(at) || drawn(at.nextElementSibling));
+}"""
+"""An outline, of a segmented control's label beside its hidden input; or a caret."""
+
+
+def tab_to(page: Page, wanted: Locator) -> None:
+    """By the Tab key alone; on its way the focus is seen wherever it is."""
+    expect(wanted).to_be_visible(timeout=SLOW_MS)
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        where = page.evaluate("() => document.activeElement.outerHTML.slice(0, 200)")
+        assert where.startswith("<body") or page.evaluate(FOCUS_IS_SEEN), where
+        if wanted.evaluate("(each) => each === document.activeElement"):
+            return
+    raise AssertionError(f"no number of tabs leads to {wanted}")
+
+
+def press(page: Page, wanted: Locator) -> None:
+    tab_to(page, wanted)
+    page.keyboard.press("Enter")
+
+
+def test_every_flow_by_keyboard_alone(page: Page, portal: PortalUnderTest) -> None:
+    _, key = portal.new_tenant("Without a mouse")
+    for folder in ("acme-support", "globex-support"):
+        add_adapter(portal, key, "support", EXAMPLES / folder)
+    tab_to(page, page.get_by_label("Key", exact=True))
+    page.keyboard.type(key)
+    page.keyboard.press("Enter")
+    menu = page.get_by_role("navigation").first
+    dialog = page.get_by_role("dialog")
+
+    press(page, menu.get_by_role("link", name="Adapters"))
+    send = page.get_by_role("button", name="Upload", exact=True).first
+    press(page, send)
+    expect(dialog.get_by_label("Name")).to_be_focused()
+    page.keyboard.type("typed")
+    tab_to(page, dialog.get_by_role("button", name="Choose a folder"))
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(EXAMPLES / "acme-json")
+    expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    press(page, dialog.get_by_role("button", name="Upload", exact=True))
+    expect(dialog).to_have_count(0)
+    expect(send).to_be_focused()
+    tray = page.get_by_role("complementary", name="Uploads")
+    expect(tray.get_by_text("Active: requests may use it")).to_be_visible(timeout=SLOW_MS)
+    press(page, tray.get_by_role("button", name="Dismiss typed@1"))
+    assert portal.call(key, "GET", "/v1/adapters/typed")["state"] == "active"
+
+    press(page, page.get_by_role("table").get_by_role("link", name="support"))
+    tab_to(page, page.get_by_role("tab", name="Overview"))
+    page.keyboard.press("ArrowLeft")  # round to the last one
+    expect(page.get_by_role("tab", name="Roll-out")).to_be_focused()
+    for version in (1, 2):
+        tab_to(page, page.get_by_role("slider", name=f"Weight of version {version}"))
+        page.keyboard.press("End")
+        press(page, page.get_by_role("button", name="Apply the weights"))
+        changes = page.get_by_role("table", name="Changes").get_by_role("row")
+        expect(changes).to_have_count(1 + version)
+    press(page, page.get_by_role("button", name="Flip back"))
+    expect(page.get_by_text("flipped back").first).to_be_visible()
+    (prod,) = portal.call(key, "GET", "/v1/adapters/support/aliases")["data"]
+    assert [each["version"] for each in prod["targets"]] == [1]
+
+    press(page, menu.get_by_role("link", name="Keys"))
+    expect(page.get_by_role("heading", name="Keys", level=1)).to_be_focused()
+    make = page.get_by_role("button", name="New key")
+    press(page, make)
+    page.keyboard.type("typed")
+    press(page, dialog.get_by_role("button", name="Create key"))
+    expect(dialog.get_by_label("Key", exact=True)).to_be_focused()
+    press(page, dialog.get_by_role("button", name="Done"))
+    expect(make).to_be_focused()
+    expect(row(page, "typed")).to_be_visible()
+
+    press(page, menu.get_by_role("link", name="Playground"))
+    tab_to(page, page.get_by_label("Prompt"))
+    page.keyboard.type("Where is my parcel?")
+    page.keyboard.press("Control+Enter")
+    pane = page.get_by_role("region", name="Answer 1", exact=True)
+    expect(pane.get_by_test_id("cost")).to_contain_text("$0.0", timeout=SLOW_MS)
+
+    press(page, menu.get_by_role("link", name="Audit log"))
+    entry = page.get_by_role("button", name="api_key.create").first
+    press(page, entry)
+    expect(dialog.get_by_role("button", name="Close the panel")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(entry).to_be_focused()
 
 
 def test_suspended_and_unknown_keys_are_told_apart(page: Page, portal: PortalUnderTest) -> None:
