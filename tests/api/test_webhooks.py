@@ -231,6 +231,31 @@ async def test_dead_letters_are_listed_and_sent_again(
     assert await deliveries(api, tenant.key, made["id"], state="dead") == []
 
 
+async def test_what_comes_due_while_an_endpoint_is_disabled_is_given_up(
+    api: Api, tenant: TestTenant, receiver: Receiver
+) -> None:
+    made = await endpoint(api, tenant.key, receiver.url)
+    path = f"/v1/webhook_endpoints/{made['id']}"
+    receiver.answer = lambda _: web.Response(status=500)
+    await happen(api.state, tenant.id)
+    await pump(api)
+    await api.call(tenant.key, "PATCH", path, json={"enabled": False})
+    (shown,) = await deliveries(api, tenant.key, made["id"])
+    assert shown["state"] == "waiting", "enabled again before its next attempt, it loses nothing"
+    await pass_time(api, made["id"])
+    await pump(api)
+    (shown,) = await deliveries(api, tenant.key, made["id"])
+    assert (shown["state"], shown["last_error"]) == ("dead", "the endpoint is disabled")
+    assert len(receiver.got) == 1
+    receiver.answer = lambda _: web.Response(status=204)
+    await api.call(tenant.key, "PATCH", path, json={"enabled": True})
+    sent = await api.call(tenant.key, "POST", f"{path}/resend_dead")
+    assert sent.json() == {"object": "resent", "resent": 1}
+    await pump(api)
+    (shown,) = await deliveries(api, tenant.key, made["id"])
+    assert shown["state"] == "delivered"
+
+
 def test_a_delivery_is_tried_for_a_day() -> None:
     failed = Outcome(500, "no")
     waits = [retry_after_s(attempt, failed) for attempt in range(1, len(RETRY_S) + 2)]

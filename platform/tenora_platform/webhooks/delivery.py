@@ -99,7 +99,7 @@ class WebhookWorker:
 
     async def _send(self, endpoint: WebhookEndpointRow, event: EventRow) -> Outcome:
         if endpoint.deleted_at is not None or endpoint.disabled_at is not None:
-            return Outcome(None, "the endpoint is disabled")
+            return Outcome(None, "the endpoint is disabled", is_final=True)
         now = datetime.now(UTC)
         keys = [endpoint.secret]
         if endpoint.previous_secret and (endpoint.previous_expires_at or now) > now:
@@ -148,7 +148,7 @@ class WebhookWorker:
 
 def retry_after_s(attempts: int, outcome: Outcome) -> float | None:
     """How long to wait after the attempt of this number (from 1); None: it is given up."""
-    if outcome.delivered or outcome.gone or attempts > len(RETRY_S):
+    if outcome.delivered or outcome.gone or outcome.is_final or attempts > len(RETRY_S):
         return None
     wait_s = RETRY_S[attempts - 1] * random.uniform(1 - JITTER, 1 + JITTER)
     return max(wait_s, outcome.retry_after_s or 0.0)

@@ -17,11 +17,13 @@ _RETRY_AFTER_S_MAX = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`status` None: there was no answer; `error` says why it is no success, None: it is one."""
+    """`status` None: there was no answer; `error` says why it is no success, None: it is one.
+    `is_final`: another attempt would end as this one did."""
 
     status: int | None
     error: str | None
     retry_after_s: float | None = None
+    is_final: bool = False
 
     @property
     def delivered(self) -> bool:
