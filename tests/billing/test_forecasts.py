@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api_harness import Api, TestTenant
-from tenora_platform.forecasts.projection import full_days, month_of, projected, reached_on
+from tenora_platform.forecasts.projection import (
+    estimate,
+    full_days,
+    month_of,
+    projected,
+    reached_on,
+)
 from tenora_platform.ids import new_id
 from tenora_platform.usage.sink import UsageSink
 from usage_records import usage_record
@@ -50,6 +56,16 @@ def test_it_goes_on_as_the_last_days_went(amounts: list[int], spent: int) -> Non
     assert float(found.high) == pytest.approx(float(found.end) + spread, rel=1e-3, abs=1e-6)
     low = max(spent / 100, float(found.end) - spread)
     assert float(found.low) == pytest.approx(low, rel=1e-3, abs=max(1e-6, spread * 1e-3))
+
+
+@given(st.decimals(0, 10**9, places=12))
+def test_an_estimate_is_told_in_four_digits_or_to_the_cent(amount: Decimal) -> None:
+    told = estimate(amount)
+    step = min(Decimal("0.01"), amount / 1000)  # of four digits the last is at most that
+    assert amount <= told <= amount + step
+    assert told == round(told, 12)
+    digits = len(told.normalize().as_tuple().digits)
+    assert told == round(told, 2) or digits <= 4, told
 
 
 def test_which_days_it_goes_by() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.usage.reading import floor
@@ -74,6 +74,13 @@ def projected(
     low = max(spent, _CONTEXT.subtract(_CONTEXT.add(spent, rest), spread))
     high = _CONTEXT.add(_CONTEXT.add(spent, rest), spread)
     return Projection(_rounded(mean), end, _rounded(low), _rounded(high))
+
+
+def estimate(amount: Decimal) -> Decimal:
+    """As a forecast is told: to the cent or its first four digits, whichever is finer. Rounded up,
+    so that it is never below what is spent."""
+    places = max(2, 3 - amount.adjusted()) if amount else 2
+    return amount.quantize(Decimal(1).scaleb(-places), ROUND_CEILING, context=_CONTEXT)
 
 
 def days_left(now: datetime) -> Decimal:

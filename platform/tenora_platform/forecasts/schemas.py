@@ -15,7 +15,8 @@ class DaySpent(BaseModel):
 
 class CurrencyForecast(BaseModel):
     """One currency's. `spent` is exact, as GET /v1/costs has it, and so is each of `days`, this
-    month's so far. `projected` null: there is no full day yet to go by; `low` and `high` null:
+    month's so far. `projected`, `low` and `high` are rounded up to the cent or to four digits,
+    whichever is finer. `projected` null: there is no full day yet to go by; `low` and `high` null:
     there are fewer than three. `full_days`: how many the mean is of."""
 
     currency: str

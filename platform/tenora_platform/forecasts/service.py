@@ -16,6 +16,7 @@ from tenora_platform.forecasts.projection import (
     DAYS,
     METHOD,
     days_left,
+    estimate,
     full_days,
     month_of,
     projected,
@@ -86,9 +87,9 @@ def _of_currency(
         days=[DaySpent(day=day, amount=money(amount)) for day, amount in ours.items()],
         full_days=len(last_days),
         mean_day=_text(found.mean_day),
-        projected=_text(found.end),
-        low=_text(found.low),
-        high=_text(found.high),
+        projected=_about(found.end),
+        low=_about(found.low),
+        high=_about(found.high),
     )
 
 
@@ -111,3 +112,7 @@ def _budget(
 
 def _text(amount: Decimal | None) -> str | None:
     return None if amount is None else money(amount)
+
+
+def _about(amount: Decimal | None) -> str | None:
+    return None if amount is None else money(estimate(amount))

@@ -15,7 +15,7 @@ from tenora_platform.auth import BudgetAction
 from tenora_platform.billing.price_lists import Prices, Scope
 from tenora_platform.billing.rating import exact_sum
 from tenora_platform.billing.repository import price_lists
-from tenora_platform.forecasts.projection import DAYS, full_days, projected
+from tenora_platform.forecasts.projection import DAYS, estimate, full_days, projected
 from tenora_platform.schemas import IdItem, ListPage
 from tenora_platform.tenants import listing
 from tenora_platform.tenants.listing import Chosen
@@ -143,9 +143,9 @@ def _ahead(
     if found.end is None:
         return None
     return MonthForecast(
-        projected=money(found.end),
-        low=None if found.low is None else money(found.low),
-        high=None if found.high is None else money(found.high),
+        projected=money(estimate(found.end)),
+        low=None if found.low is None else money(estimate(found.low)),
+        high=None if found.high is None else money(estimate(found.high)),
         full_days=len(last_days),
     )
 

@@ -48,14 +48,14 @@ function InCurrency({ of, forecast }: { of: CurrencyForecast; forecast: Forecast
         <Tooltip label={forecast.method} multiline w={360}>
           <Box tabIndex={0}>
             <Text fw={600} className="numbers" data-testid={`projected-${of.currency}`}>
-              {of.projected === null ? "No forecast yet" : money(cents(of.projected))}
+              {of.projected === null ? "No forecast yet" : money(of.projected)}
             </Text>
             <Text size="xs" c="dimmed">
               {of.projected === null
                 ? "needs at least one full day of use"
                 : `forecast for the whole month${
                     of.low !== null && of.high !== null
-                      ? `, ${money(cents(of.low))} to ${money(cents(of.high))}`
+                      ? `, ${money(of.low)} to ${money(of.high)}`
                       : ""
                   }`}
             </Text>
@@ -69,19 +69,18 @@ function InCurrency({ of, forecast }: { of: CurrencyForecast; forecast: Forecast
           times={times}
           series={series}
           height={120}
-          format={(value) => money(cents(String(value)))}
+          format={(value) => money(short(value))}
         />
       )}
     </Stack>
   );
 }
 
-/** A forecast is no bill: two digits behind the point, or the first two that there are. */
-function cents(amount: string): string {
-  const value = Number(amount);
-  if (!Number.isFinite(value) || value === 0) return "0";
+/** For the axis and the cursor: two digits behind the point, or the first two that there are. */
+function short(value: number): string {
+  if (value === 0) return "0";
   const places = value >= 1 ? 2 : Math.min(12, 1 - Math.floor(Math.log10(value)));
-  return value.toFixed(Math.max(places, 2));
+  return value.toFixed(places);
 }
 
 function Budget({ forecast }: { forecast: Forecast }) {
