@@ -114,7 +114,7 @@ def test_a_price_is_seen_on_a_month_before_it_is_published(
     for side in ("before", "after"):
         said = page.get_by_test_id(f"preview-{side}").inner_text()
         assert shown(said) == decimals(preview[f"due_{side}"]), side
-    (mine,) = (each for each in preview["data"] if each["tenant"] == tenant)
+    (mine,) = (each for each in preview["data"] if each["tenant_id"] == tenant)
     cells = row(page, "Preview by tenant", "Priced tenant").get_by_role("cell")
     assert shown(cells.nth(1).inner_text()) == decimals(mine["due_before"]) == {"USD": cost}
     assert shown(cells.nth(2).inner_text()) == decimals(mine["due_after"])
@@ -282,7 +282,7 @@ def test_books_are_compared_and_agree(page: Page, portal: PortalUnderTest) -> No
     panel = page.get_by_role("dialog", name="A run")
     expect(panel.get_by_role("status")).to_contain_text("all agree", timeout=SLOW_MS)
     runs = portal.admin("GET", "/admin/v1/reconciliation/runs")["data"]
-    (run,) = (each for each in runs if each["tenant"] == tenant)
+    (run,) = (each for each in runs if each["tenant_id"] == tenant)
     assert (run["agrees"], run["looked"]["events"]) == (True, 3)
     page.keyboard.press("Escape")
     table = page.get_by_role("table", name="Runs", exact=True)
@@ -317,5 +317,5 @@ def test_a_plan_is_made_and_changed_with_what_it_does(page: Page, portal: Portal
     expect(row(page, "Plans", "gold")).to_contain_text("90")
     plans = portal.admin("GET", "/admin/v1/plans")["data"]
     (gold,) = (each for each in plans if each["name"] == "gold")
-    told = (gold["requests_per_min"], Decimal(str(gold["weight"])), gold["tenants"])
+    told = (gold["limits"]["requests_per_min"], Decimal(str(gold["weight"])), gold["tenants"])
     assert told == (90, 4, 1), gold

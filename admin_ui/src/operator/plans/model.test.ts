@@ -52,4 +52,10 @@ test("what cannot be sent is said before", () => {
     weight: "",
   });
   expect(Object.keys(faults).sort()).toEqual(["adapters", "budget", "name", "weight"]);
+  for (const weight of ["0", "0.009", "100.1", "-1"])
+    expect(faultsIn({ ...NEW_PLAN, name: "gold", weight })).toEqual({
+      weight: "From 0.01 to 100",
+    });
+  for (const weight of ["0.01", "100"])
+    expect(faultsIn({ ...NEW_PLAN, name: "gold", weight })).toEqual({});
 });

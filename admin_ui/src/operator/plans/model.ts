@@ -1,7 +1,7 @@
 /** A plan as a form has it: texts; and as the API does. What a change is, in words. Pure. */
 
 import type { Schemas } from "../../api/client";
-import { isDecimal } from "../../components/decimal";
+import { compare, isDecimal } from "../../components/decimal";
 import { formatBytes, formatCount } from "../../components/format";
 
 export type PlanBody = Schemas["PlanBody"];
@@ -18,12 +18,12 @@ export const BUDGET_ACTIONS = {
   degrade: "serve requests as flex",
 } as const;
 
-/** The numbers of a plan; "" is none. */
+/** The numbers of a plan; "" is none. `range`: what the API takes, in the form's unit. */
 export const NUMBERS = {
-  ttft_ms: { label: "Time to first token, ms", kind: "decimal" },
-  tpot_ms: { label: "Time per output token, ms", kind: "decimal" },
-  weight: { label: "Weight in the queue", kind: "decimal" },
-  memory_share: { label: "Share of memory, %", kind: "decimal" },
+  ttft_ms: { label: "Time to first token, ms", kind: "decimal", range: ["1", "86400000"] },
+  tpot_ms: { label: "Time per output token, ms", kind: "decimal", range: ["0.01", "86400000"] },
+  weight: { label: "Weight in the queue", kind: "decimal", range: ["0.01", "100"] },
+  memory_share: { label: "Share of memory, %", kind: "decimal", range: ["0.1", "100"] },
   requests_per_min: { label: "Requests a minute", kind: "whole" },
   tokens_per_min: { label: "Tokens a minute", kind: "whole" },
   parallel_requests: { label: "Parallel sequences", kind: "whole" },
@@ -31,9 +31,15 @@ export const NUMBERS = {
   adapter_bytes: { label: "Bytes of adapters", kind: "whole" },
   budget: { label: "Budget a month", kind: "money" },
   budget_day: { label: "Budget a day", kind: "money" },
-  budget_soft: { label: "Soft cap, % of a budget", kind: "decimal" },
-} as const;
+  budget_soft: { label: "Soft cap, % of a budget", kind: "decimal", range: ["0", "100"] },
+} as const satisfies Record<string, NumberKind>;
 export type NumberField = keyof typeof NUMBERS;
+
+interface NumberKind {
+  label: string;
+  kind: "whole" | "decimal" | "money";
+  range?: readonly [least: string, most: string];
+}
 
 export type PlanFields = Record<NumberField, string> & {
   name: string;
@@ -98,17 +104,20 @@ export function faultsIn(fields: PlanFields): Partial<Record<NumberField | "name
   const faults: Partial<Record<NumberField | "name", string>> = {};
   if (!/^[a-z0-9][a-z0-9_-]{0,63}$/.test(fields.name))
     faults.name = "Small letters, digits, - and _, beginning with a letter or digit";
-  for (const [field, { kind }] of Object.entries(NUMBERS) as [
-    NumberField,
-    (typeof NUMBERS)[NumberField],
-  ][]) {
-    const value = fields[field];
-    if (value === "") continue;
-    if (kind === "whole" && !/^\d+$/.test(value)) faults[field] = "A whole number, or nothing";
-    if (kind !== "whole" && !isDecimal(value)) faults[field] = "A number such as 12.5, or nothing";
+  for (const [field, of] of Object.entries(NUMBERS) as [NumberField, NumberKind][]) {
+    const fault = fields[field] === "" ? null : faultOf(fields[field], of);
+    if (fault) faults[field] = fault;
   }
   if (fields.weight === "") faults.weight = "From 0.01 to 100";
   return faults;
+}
+
+function faultOf(value: string, { kind, range }: NumberKind): string | null {
+  if (kind === "whole") return /^\d+$/.test(value) ? null : "A whole number, or nothing";
+  if (!isDecimal(value)) return "A number such as 12.5, or nothing";
+  if (range && (compare(value, range[0]) < 0 || compare(value, range[1]) > 0))
+    return `From ${range[0]} to ${range[1]}`;
+  return null;
 }
 
 const number = (value: string): number | null => (value === "" ? null : Number(value));
