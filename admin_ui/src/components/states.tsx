@@ -88,7 +88,7 @@ function NotFoundState({ error }: { error: ApiError }) {
 
 export function TableSkeleton({ rows = 4 }: { rows?: number }) {
   return (
-    <Card aria-busy="true" aria-label="Loading">
+    <Card role="status" aria-busy="true" aria-label="Loading">
       <Stack gap="md">
         {Array.from({ length: rows }, (_, row) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: identical placeholders in a fixed order

@@ -22,7 +22,9 @@ export default function Page() {
     <>
       <PageHeader title="Overview" action={<RangePicker range={range} />} />
       <Stack gap="md">
-        {forecast.isPending && <Skeleton height={220} radius="md" aria-label="Loading" />}
+        {forecast.isPending && (
+          <Skeleton height={220} radius="md" role="status" aria-label="Loading" />
+        )}
         {forecast.error && !forecast.data && (
           <ErrorState error={forecast.error} onRetry={() => forecast.refetch()} />
         )}

@@ -134,5 +134,5 @@ function Errors({ answer, stale }: { answer: Answer | undefined; stale: string |
 
 /** As high as a chart with its legend. */
 function Loading() {
-  return <Skeleton height={226} radius="sm" aria-label="Loading" />;
+  return <Skeleton height={226} radius="sm" role="status" aria-label="Loading" />;
 }
