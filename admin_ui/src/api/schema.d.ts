@@ -4986,7 +4986,7 @@ export interface components {
         /**
          * EndpointChange
          * @description What is not said stays. `enabled` true begins again, also after the endpoint said that it is
-         *     gone.
+         *     gone. A delivery that comes due meanwhile is given up, and may be sent again.
          */
         EndpointChange: {
             /** Description */

@@ -44,7 +44,7 @@ class EndpointCreate(Body):
 
 class EndpointChange(Body):
     """What is not said stays. `enabled` true begins again, also after the endpoint said that it is
-    gone."""
+    gone. A delivery that comes due meanwhile is given up, and may be sent again."""
 
     url: Url | None = None
     types: Types | None = None
