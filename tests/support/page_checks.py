@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Page
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
@@ -80,8 +81,8 @@ WATCH_AMOUNTS = """(() => {
 def amounts(page: Page) -> dict[str, bool]:
     """Each amount of money in the page's text, and whether an answer has had it, digit by digit:
     else the page has added up or rounded by itself. Axes of charts are pictures, and not in it."""
-    told = {Decimal(each) for each in page.evaluate("[...window.amountsToldByTheServer]")}
     shown = re.findall(r"[$€£]([\d,]+(?:\.\d+)?)", page.inner_text("main"))
+    told = {Decimal(each) for each in page.evaluate("[...window.amountsToldByTheServer]")}
     return {each: Decimal(each.replace(",", "")) in told for each in shown}
 
 
@@ -95,11 +96,16 @@ def sideways(page: Page) -> int:
 
 
 def go_to(page: Page, address: str) -> None:
-    """Opens a page as a link within the portal does, without loading the portal again."""
+    """Opens a page as a link within the portal does, without loading the portal again, and waits
+    until it has its title: the one before stays while its script comes."""
+    before = page.title()
+    is_another = urlsplit(page.url).path != urlsplit(address).path
     page.evaluate(
         "(to) => { history.pushState({}, '', to); dispatchEvent(new PopStateEvent('popstate')); }",
         address,
     )
+    if is_another:
+        page.wait_for_function("(before) => document.title !== before", arg=before)
 
 
 def settle(page: Page) -> None:
