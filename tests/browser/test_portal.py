@@ -208,11 +208,13 @@ def test_the_key_is_exchanged_and_kept_nowhere(page: Page, portal: PortalUnderTe
 
 FOCUS_IS_SEEN = """() => {
   const at = document.activeElement;
+  if (at.matches('[type=date]:focus-within:not(:focus)')) return true;
   const drawn = (of) => of && getComputedStyle(of).outlineStyle !== 'none';
   const hasCaret = at.matches('textarea, input:not([type=radio], [type=checkbox], [type=file])');
   return at.matches(':focus-visible') && (hasCaret || drawn(at) || drawn(at.nextElementSibling));
 }"""
-"""An outline, of a segmented control's label beside its hidden input; or a caret."""
+"""An outline, of a segmented control's label beside its hidden input; or a caret. The button within
+a date field is the browser's, which draws its outline where no script sees it."""
 
 
 def tab_to(page: Page, wanted: Locator) -> None:
@@ -267,11 +269,11 @@ def test_every_flow_by_keyboard_alone(page: Page, portal: PortalUnderTest) -> No
     for version in (1, 2):
         tab_to(page, page.get_by_role("slider", name=f"Weight of version {version}"))
         page.keyboard.press("End")
-        press(page, page.get_by_role("button", name="Apply the weights"))
+        press(page, page.get_by_role("button", name="Apply weights"))
         changes = page.get_by_role("table", name="Changes").get_by_role("row")
         expect(changes).to_have_count(1 + version)
-    press(page, page.get_by_role("button", name="Flip back"))
-    expect(page.get_by_text("flipped back").first).to_be_visible()
+    press(page, page.get_by_role("button", name="Roll back"))
+    expect(page.get_by_text("rolled back").first).to_be_visible()
     (prod,) = portal.call(key, "GET", "/v1/adapters/support/aliases")["data"]
     assert [each["version"] for each in prod["targets"]] == [1]
 

@@ -1,5 +1,6 @@
 import { Button, Group, Modal, Stack, Text } from "@mantine/core";
 import type { ReactNode } from "react";
+import { useFocusBack } from "./focus";
 import { ErrorState } from "./states";
 
 interface ConfirmModalProps {
@@ -15,6 +16,7 @@ interface ConfirmModalProps {
 
 /** Asks before something that cannot be undone. */
 export function ConfirmModal(props: ConfirmModalProps) {
+  useFocusBack();
   return (
     <Modal
       opened={props.opened}

@@ -12,7 +12,8 @@ import {
   TextInput,
 } from "@mantine/core";
 import { IconCheck, IconCopy, IconKey } from "@tabler/icons-react";
-import type { ReactNode } from "react";
+import { type ReactNode, useEffect, useRef } from "react";
+import { useFocusBack } from "./focus";
 
 export interface Once {
   /** What it is: the label of its field. */
@@ -34,6 +35,7 @@ interface OnceModalProps {
 
 /** While `once` is shown neither Escape nor a click beside it closes the dialog; only Done does. */
 export function OnceModal({ opened, title, once, size, onClose, children }: OnceModalProps) {
+  useFocusBack();
   return (
     <Modal
       opened={opened}
@@ -51,12 +53,16 @@ export function OnceModal({ opened, title, once, size, onClose, children }: Once
 }
 
 function ShownOnce({ once, onClose }: { once: Once; onClose: () => void }) {
+  const field = useRef<HTMLInputElement>(null);
+  // A dialog moves the focus when it opens, and this comes later.
+  useEffect(() => field.current?.focus(), []);
   return (
     <Stack>
       <Alert color="yellow" icon={<IconKey size={18} />} title="Copy it now" role="status">
         {once.note}
       </Alert>
       <TextInput
+        ref={field}
         label={once.label}
         value={once.value}
         readOnly

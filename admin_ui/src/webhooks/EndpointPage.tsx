@@ -5,6 +5,7 @@ import { IconDots } from "@tabler/icons-react";
 import { useState } from "react";
 import { useNavigate, useParams } from "react-router";
 import { ConfirmModal } from "../components/ConfirmModal";
+import { useFocusBack } from "../components/focus";
 import { formatDate } from "../components/format";
 import { OnceModal } from "../components/OnceModal";
 import { PageHeader } from "../components/PageHeader";
@@ -129,6 +130,7 @@ interface DialogProps {
 
 function ChangeEndpoint({ side, endpoint, onClose }: DialogProps) {
   const change = useChangeEndpoint(side, endpoint.id, onClose);
+  useFocusBack();
   return (
     <Modal
       opened

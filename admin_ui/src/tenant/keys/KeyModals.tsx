@@ -4,6 +4,7 @@ import { Button, Group, Modal, SegmentedControl, Stack, Text } from "@mantine/co
 import { useState } from "react";
 import { useSession } from "../../api/context";
 import { ConfirmModal } from "../../components/ConfirmModal";
+import { useFocusBack } from "../../components/focus";
 import { type Once, OnceModal } from "../../components/OnceModal";
 import { ErrorState } from "../../components/states";
 import { KeyForm } from "./KeyForm";
@@ -83,6 +84,7 @@ interface KeyDialogProps {
 
 export function ChangeKeyModal({ owner, apiKey, onClose }: KeyDialogProps) {
   const change = useChangeKey(owner, onClose);
+  useFocusBack();
   const start = fieldsOf(apiKey);
   const scopes = useScopes(owner);
   return (

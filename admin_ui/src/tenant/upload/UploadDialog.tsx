@@ -6,6 +6,7 @@ import { Dropzone } from "@mantine/dropzone";
 import { useDebouncedValue } from "@mantine/hooks";
 import { IconFolderUp } from "@tabler/icons-react";
 import { type FormEvent, useState } from "react";
+import { useFocusBack } from "../../components/focus";
 import { ErrorState } from "../../components/states";
 import { CandidatePicker } from "./CandidatePicker";
 import { useUploads } from "./context";
@@ -30,6 +31,7 @@ interface UploadDialogProps {
 }
 
 export default function UploadDialog({ name, onClose }: UploadDialogProps) {
+  useFocusBack();
   return (
     <Modal
       opened

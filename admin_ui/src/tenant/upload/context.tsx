@@ -1,6 +1,5 @@
 /** Keeps the uploads of a place while its pages come and go, and shows their tray and dialog. */
 
-import { useFocusReturn } from "@mantine/hooks";
 import {
   createContext,
   lazy,
@@ -34,8 +33,6 @@ export function UploadsProvider({ children }: { children: ReactNode }) {
   const desk = useMemo(() => new UploadDesk(place, { csrf, tenant }), [place, csrf, tenant]);
   // null: the dialog is closed; "": of a new name.
   const [name, setName] = useState<string | null>(null);
-  // The dialog is not there while it is closed, so it cannot give the focus back itself.
-  useFocusReturn({ opened: name !== null });
   useEffect(() => {
     desk.open();
     return () => desk.close();
