@@ -4,18 +4,15 @@ everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from portal_under_test import REPOSITORY, PortalUnderTest
+from portal_under_test import PortalUnderTest
 from tenora_bench.portal.load import PortalLoad
-from tenora_bench.server import serve
 from tenora_platform.cli.portal_fill import fill
 
 pytestmark = pytest.mark.browser
@@ -29,24 +26,11 @@ PAGE_MAX = 100  # rows that one question may ask for
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lists") / "data"
-
-
-@pytest.fixture(scope="module")
-def portal(chromium: Browser, base_model_dir: Path, data_dir: Path) -> Iterator[PortalUnderTest]:
-    if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
-        pytest.skip("the portal is not built; run `make portal`")
-    with serve(data_dir, base_model_dir, []) as server:
-        yield PortalUnderTest(server)
-
-
-@pytest.fixture(scope="module")
-def key(portal: PortalUnderTest, data_dir: Path) -> str:
+def key(portal: PortalUnderTest) -> str:
     tenant, key = portal.new_tenant("Acme")
     load = PortalLoad(ADAPTERS, REQUESTS, others=0, end=datetime.now(UTC))
     with ThreadPoolExecutor(1) as thread:  # this one has the browser's event loop
-        thread.submit(fill, data_dir, tenant, load).result()
+        thread.submit(fill, portal.data, tenant, load).result()
     return key
 
 

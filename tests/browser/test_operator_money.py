@@ -317,5 +317,5 @@ def test_a_plan_is_made_and_changed_with_what_it_does(page: Page, portal: Portal
     expect(row(page, "Plans", "gold")).to_contain_text("90")
     plans = portal.admin("GET", "/admin/v1/plans")["data"]
     (gold,) = (each for each in plans if each["name"] == "gold")
-    told = (gold["limits"]["requests_per_min"], Decimal(str(gold["weight"])), gold["tenants"])
+    told = (gold["limits"]["requests_per_min"], gold["weight"], gold["tenants"])
     assert told == (90, 4, 1), gold
