@@ -5,59 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
-from sqlalchemy import text
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from adapter_files import adapter_form
-from api_harness import ADMIN_KEY, Api, TestTenant
+from api_harness import Api, TestTenant
 from tenora_platform.background import Work
-from tenora_platform.events import repository as events
-from tenora_platform.ids import new_id
 from tenora_platform.registry.worker import IntakeWorker
 from tenora_platform.settings import Settings
-from tenora_platform.state import AppState
 from tenora_platform.webhooks import delivery
 from tenora_platform.webhooks.delivery import RETRY_S, WebhookWorker, retry_after_s
 from tenora_platform.webhooks.sender import Outcome, Sender
-
-
-@dataclass
-class Receiver:
-    """An endpoint's server: what came, and what it answers."""
-
-    url: str = ""
-    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-    answer: Callable[[web.Request], web.StreamResponse] = lambda _: web.Response(status=204)
-    delay_s: float = 0.0
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        self.got.append((headers, await request.read()))
-        await asyncio.sleep(self.delay_s)
-        return self.answer(request)
-
-
-@asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
-    receiver = Receiver()
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", receiver.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    receiver.url = f"http://127.0.0.1:{port}/hooks"
-    yield receiver
-    await runner.cleanup()
+from webhook_harness import Receiver, deliveries, endpoint, happen, pass_time, pump, receiving
 
 
 @pytest.fixture
@@ -87,51 +51,6 @@ def without_the_worker() -> Iterator[None]:
 @pytest.fixture
 async def tenant(api: Api) -> TestTenant:
     return await api.new_tenant("hooked")
-
-
-async def endpoint(api: Api, key: str | None, url: str, **body: Any) -> dict[str, Any]:
-    """Of the tenant's with this key, or of the operator's."""
-    path = "/v1/webhook_endpoints" if key else "/admin/v1/webhook_endpoints"
-    answer = await api.call(key or ADMIN_KEY, "POST", path, json={"url": url, **body})
-    assert answer.status_code == 201, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
-
-
-async def happen(state: AppState, tenant_id: str, type_: str = "invoice.final") -> str:
-    """An event's id."""
-    once = new_id("once")
-    async with state.db.tenant_session(tenant_id) as session:
-        await events.add(session, tenant_id=tenant_id, type=type_, once=once, data={"n": once})
-        found = await session.scalar(text("select id from events where once = :o"), {"o": once})
-    return str(found)
-
-
-async def pump(api: Api, workers: int = 1) -> None:
-    """Until nothing is due."""
-    made = [WebhookWorker.of(api.state) for _ in range(workers)]
-    while any(await asyncio.gather(*(each.step() for each in made))):
-        pass
-    for each in made:
-        await each.settled()
-        await each._sender.close()
-
-
-async def deliveries(api: Api, key: str, endpoint_id: str, **query: str) -> list[dict[str, Any]]:
-    path = f"/v1/webhook_endpoints/{endpoint_id}/deliveries"
-    answer = await api.call(key, "GET", path, params=query)
-    assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return found
-
-
-async def pass_time(api: Api, endpoint_id: str) -> None:
-    """What waits is due now."""
-    async with api.state.db.admin_session() as session:
-        await session.execute(
-            text("update webhook_deliveries set next_at = now() where endpoint_id = :id"),
-            {"id": endpoint_id},
-        )
 
 
 async def test_an_event_is_sent_signed(api: Api, tenant: TestTenant, receiver: Receiver) -> None:
