@@ -54,7 +54,7 @@ def paged_attention(
         num_tokens,
         layout.num_rows,
     )
-    room = layout.block_table.shape[1] * kv.block_tokens
+    room = layout.max_blocks * kv.block_tokens
     require(
         layout.max_context_len <= room, "{} tokens in blocks for {}", layout.max_context_len, room
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tenora_kernels.checks import KernelInputError
+from tenora_kernels.tiles import ContextParts, Move, RowTiles, cut_contexts, cut_into_tiles
 
 if TYPE_CHECKING:
     from tenora_kernels.cpu.query_groups import QueryGroup
@@ -75,37 +76,6 @@ def common_alignment(sizes: Iterable[int]) -> int:
 
 
 @dataclass(frozen=True)
-class RowTiles:
-    """Runs of rows cut into tiles of at most `rows_per_tile`, for a fixed launch grid.
-
-    Only the first `count[0]` entries are meant; the rest is 0. The count is read on the device, so
-    a captured graph may be replayed with new contents (`copy_from`).
-    """
-
-    start: Tensor  # [max_tiles] int32, the tile's first row
-    length: Tensor  # [max_tiles] int32, its rows, 1..rows_per_tile
-    owner: Tensor  # [max_tiles] int32, the adapter slot or the sequence the rows belong to
-    count: Tensor  # [1] int32
-    rows_per_tile: int
-
-    def copy_from(self, other: RowTiles) -> None:
-        """Take over another step's tiles in place. Raises KernelInputError if they do not fit."""
-        room, used = self.start.shape[0], other.start.shape[0]
-        if used > room or other.rows_per_tile != self.rows_per_tile:
-            raise KernelInputError(
-                f"{used} tiles of {other.rows_per_tile} rows do not fit into "
-                f"{room} of {self.rows_per_tile}"
-            )
-        for mine, theirs in (
-            (self.start, other.start),
-            (self.length, other.length),
-            (self.owner, other.owner),
-        ):
-            mine[:used].copy_(theirs, non_blocking=True)
-        self.count.copy_(other.count, non_blocking=True)
-
-
-@dataclass(frozen=True)
 class AdapterSegments:
     """Which adapter each row of one step runs on. Made by `build_segments`, used by every sgmv."""
 
@@ -126,6 +96,11 @@ class AdapterSegments:
             self.made.append(self._make_blocks())
         return self.made[0]
 
+    def moved(self, move: Move) -> AdapterSegments:
+        """The CUDA form with all its tensors elsewhere."""
+        tiles = None if self.tiles is None else self.tiles.moved(move)
+        return replace(self, row_slot=move(self.row_slot), tiles=tiles, table=None)
+
     def _make_blocks(self) -> tuple[RowBlock, ...]:
         from tenora_kernels.cpu.row_blocks import build_row_blocks
 
@@ -143,12 +118,36 @@ class AttentionLayout:
 
     query_start: Tensor  # [num_seqs + 1] int32
     context_len: Tensor  # [num_seqs] int32, this step's tokens included
-    block_table: Tensor  # [num_seqs, max_blocks] int32, arena page numbers
+    block_table: Tensor
+    """[num_seqs, max_blocks] int32, arena page numbers. CUDA: [num_blocks], those of one sequence
+    behind those of the one before."""
     max_query_len: int
     max_context_len: int
     num_rows: int
-    decode: RowTiles | None = None  # CUDA: sequences with one query row
+    block_start: Tensor | None = None  # CUDA: [num_seqs] int32, where a sequence's blocks begin
+    decode: ContextParts | None = None  # CUDA: sequences with one query row
     prefill: RowTiles | None = None  # CUDA: the rows of all others
+
+    @property
+    def max_blocks(self) -> int:
+        """At least those of the longest sequence."""
+        return self.block_table.shape[-1]
+
+    def moved(self, move: Move) -> AttentionLayout:
+        """The CUDA form with all its tensors elsewhere; the blocks, which may be any number, are
+        moved last."""
+        assert self.block_start is not None
+        assert self.decode is not None
+        assert self.prefill is not None
+        return replace(
+            self,
+            query_start=move(self.query_start),
+            context_len=move(self.context_len),
+            block_start=move(self.block_start),
+            decode=self.decode.moved(move),
+            prefill=self.prefill.moved(move),
+            block_table=move(self.block_table),
+        )
 
     @cached_property
     def groups(self) -> tuple[QueryGroup, ...]:
@@ -160,43 +159,6 @@ class AttentionLayout:
         return build_query_groups(
             starts[:-1], starts.diff(), self.context_len.long(), self.block_table
         )
-
-
-def cut_into_tiles(
-    starts: Tensor,  # [num_runs] int64, on the CPU
-    lengths: Tensor,  # [num_runs] int64, each at least 1
-    owners: Tensor,  # [num_runs] int64
-    rows_per_tile: int,
-    max_tiles: int | None,
-    device: torch.device,
-) -> RowTiles:
-    """Cut each run into tiles, the last one of a run shorter where it does not divide. None makes
-    room for just those there are.
-
-    Raises KernelInputError when they are more than `max_tiles`.
-    """
-    per_run = (lengths + rows_per_tile - 1) // rows_per_tile
-    total = int(per_run.sum())
-    if max_tiles is None:
-        max_tiles = max(1, total)
-    if total > max_tiles:
-        raise KernelInputError(f"{total} tiles, at most {max_tiles} were allowed for")
-    run = torch.repeat_interleave(torch.arange(per_run.shape[0]), per_run)
-    first_tile = per_run.cumsum(0) - per_run
-    within = (torch.arange(total) - first_tile[run]) * rows_per_tile
-    packed = torch.zeros(3 * max_tiles + 1, dtype=torch.int32)
-    packed[:total] = starts[run] + within
-    packed[max_tiles : max_tiles + total] = (lengths[run] - within).clamp(max=rows_per_tile)
-    packed[2 * max_tiles : 2 * max_tiles + total] = owners[run]
-    packed[-1] = total
-    packed = packed.to(device)  # one copy for all four
-    return RowTiles(
-        start=packed[:max_tiles],
-        length=packed[max_tiles : 2 * max_tiles],
-        owner=packed[2 * max_tiles : 3 * max_tiles],
-        count=packed[3 * max_tiles :],
-        rows_per_tile=rows_per_tile,
-    )
 
 
 def find_runs(
@@ -216,8 +178,9 @@ def build_segments(
     *,
     max_segments: int | None = None,
     tiles: bool | None = None,
+    device: torch.device | None = None,  # None: the table's
 ) -> AdapterSegments:
-    """What sgmv needs about one step, on the table's device.
+    """What sgmv needs about one step.
 
     Rows of one adapter should be contiguous (more runs are right, but slower). `max_segments`
     bounds the runs for a CUDA launch grid that stays the same from step to step; None makes room
@@ -227,23 +190,33 @@ def build_segments(
     """
     if row_slot.dim() != 1 or row_slot.dtype != torch.int32:
         raise KernelInputError(f"row_slot is {row_slot.dtype} {list(row_slot.shape)}, needs int32")
-    device = table.rank.device
+    if device is None:
+        device = table.rank.device
     host_slots = row_slot.cpu()
     num_rows, num_slots = row_slot.shape[0], table.rank.shape[0]
     any_adapter = _check_slots(host_slots, num_slots)
     if not (tiles if tiles is not None else device.type != "cpu"):
         return AdapterSegments(num_rows, any_adapter, host_slots.contiguous(), table=table)
-    starts, lengths, slots = find_runs(host_slots)
-    rows_per_tile = 16 if num_rows <= 256 else 64
+    starts, lengths, slots = (run.numpy() for run in find_runs(host_slots))
+    rows_per_tile = tile_rows(num_rows)
     bound = None
     if max_segments is not None:
         bound = min(num_rows, num_rows // rows_per_tile + max_segments)
+    cut = cut_into_tiles(starts, lengths, slots, rows_per_tile, bound)
     return AdapterSegments(
         num_rows=num_rows,
         any_adapter=any_adapter,
         row_slot=host_slots.to(device),
-        tiles=cut_into_tiles(starts, lengths, slots, rows_per_tile, bound, device),
+        tiles=cut.moved(lambda tensor: tensor.to(device)),
     )
+
+
+def tile_rows(num_rows: int) -> int:
+    """Rows of an adapter's tile in a step of so many."""
+    return 16 if num_rows <= SMALL_TILES_MAX else 64
+
+
+SMALL_TILES_MAX = 256
 
 
 def _check_slots(
@@ -272,6 +245,11 @@ def stack_block_tables(
     return torch.from_numpy(stacked)
 
 
+DECODE_PARTS = 64
+"""Into how many parts the contexts of decode rows are cut in all: with 8 KV heads 512 programs,
+about four for each multiprocessor of a Hopper GPU."""
+
+
 def build_attention_layout(
     query_lens: Sequence[int] | npt.NDArray[np.int64],
     context_lens: Sequence[int] | npt.NDArray[np.int64],
@@ -279,12 +257,14 @@ def build_attention_layout(
     device: torch.device | str,
     *,
     tiles: bool | None = None,
+    parts: int = DECODE_PARTS,
 ) -> AttentionLayout:
     """The layout of one step: sequence i runs its last `query_lens[i]` tokens of `context_lens[i]`
     (this step's included), whose KV blocks lie in the arena pages `block_tables[i]` (a tensor of
     them comes from `stack_block_tables`).
 
-    `tiles` asks for the CUDA form on any device (tests do).
+    `tiles` asks for the CUDA form on any device (tests do), `parts` is what it cuts the contexts of
+    decode rows into (`cut_contexts`).
     Raises KernelInputError unless `1 <= query_len <= context_len` for every sequence and the three
     are of one length.
     """
@@ -295,14 +275,14 @@ def build_attention_layout(
     if not ((query >= 1) & (query <= context)).all():
         raise KernelInputError("every sequence needs 1 <= query_len <= context_len")
     table = block_tables if isinstance(block_tables, Tensor) else stack_block_tables(block_tables)
+    device = torch.device(device)
+    if tiles if tiles is not None else device.type != "cpu":
+        num_blocks = np.full(len(query), table.shape[1])
+        flat = table.cpu().numpy().reshape(-1)
+        layout = tiled_attention_layout(query, context, flat, num_blocks, parts=parts)
+        return layout.moved(lambda tensor: tensor.to(device))
     starts = np.zeros(len(query) + 1, np.int64)
     query.cumsum(out=starts[1:])
-    device = torch.device(device)
-    decode = prefill = None
-    if tiles if tiles is not None else device.type != "cpu":
-        decode, prefill = _attention_tiles(
-            torch.from_numpy(starts[:-1]), torch.from_numpy(query), device
-        )
     return AttentionLayout(
         query_start=torch.from_numpy(starts.astype(np.int32)).to(device),
         context_len=torch.from_numpy(context.astype(np.int32)).to(device),
@@ -310,24 +290,34 @@ def build_attention_layout(
         max_query_len=int(query.max(initial=0)),
         max_context_len=int(context.max(initial=0)),
         num_rows=int(starts[-1]),
-        decode=decode,
-        prefill=prefill,
     )
 
 
 PREFILL_TILE_TOKENS = 16
 
 
-def _attention_tiles(
-    starts: Tensor, query: Tensor, device: torch.device
-) -> tuple[RowTiles, RowTiles]:
-    """The sequences with one query row, and the tiles of all others."""
-    sequence = torch.arange(query.shape[0])
-
-    def cut(chosen: Tensor, rows_per_tile: int) -> RowTiles:
-        tiles = int(((query[chosen] + rows_per_tile - 1) // rows_per_tile).sum())
-        return cut_into_tiles(
-            starts[chosen], query[chosen], sequence[chosen], rows_per_tile, tiles, device
-        )
-
-    return cut(query == 1, 1), cut(query > 1, PREFILL_TILE_TOKENS)
+def tiled_attention_layout(
+    query: npt.NDArray[np.int64],  # [num_seqs]
+    context: npt.NDArray[np.int64],  # [num_seqs], 0 for a row that only fills a bucket
+    block_table: npt.NDArray[np.int32],  # [num_blocks], sequence after sequence
+    num_blocks: npt.NDArray[np.int64],  # [num_seqs], of each
+    *,
+    parts: int = DECODE_PARTS,
+    room: int | None = None,
+) -> AttentionLayout:
+    """The CUDA form of `build_attention_layout`, on the host; `room` is for how many parts, None
+    for those there are."""
+    starts = np.zeros(len(query) + 1, np.int64)
+    query.cumsum(out=starts[1:])
+    decode, prefill = np.flatnonzero(query == 1), np.flatnonzero(query > 1)
+    return AttentionLayout(
+        query_start=torch.from_numpy(starts.astype(np.int32)),
+        context_len=torch.from_numpy(context.astype(np.int32)),
+        block_table=torch.from_numpy(block_table),
+        max_query_len=int(query.max(initial=0)),
+        max_context_len=int(context.max(initial=0)),
+        num_rows=int(starts[-1]),
+        block_start=torch.from_numpy((num_blocks.cumsum() - num_blocks).astype(np.int32)),
+        decode=cut_contexts(decode, context[decode], parts, room),
+        prefill=cut_into_tiles(starts[prefill], query[prefill], prefill, PREFILL_TILE_TOKENS),
+    )

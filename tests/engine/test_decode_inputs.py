@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 
 import hypothesis.strategies as st
-import torch
 from hypothesis import given
 from torch import Tensor
 
@@ -39,7 +38,7 @@ def decoding(draw: st.DrawFn) -> Sequence:
 
 
 def builder() -> BatchBuilder:
-    return BatchBuilder(BLOCK_TOKENS, allocate_table(CONFIG), torch.device("cpu"))
+    return BatchBuilder(BLOCK_TOKENS, allocate_table(CONFIG))
 
 
 def step_of(sequences: list[Sequence]) -> ScheduledStep:

@@ -24,7 +24,7 @@ from transformers import (
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.executor.sampling import changed, sample
+from tenora_engine.executor.sampling import Changes, changed, sample
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
@@ -49,7 +49,11 @@ def sequence(
 
 def applied(logits: Tensor, sequences: list[Sequence]) -> Tensor:
     asked = plan_sampling(sequences, logits.shape[1], 0)
-    return logits if asked is None or asked.changes is None else changed(logits, asked.changes)
+    return (
+        logits
+        if asked is None or asked.changes is None
+        else changed(logits, Changes.of(asked.changes, torch.from_numpy))
+    )
 
 
 def by_definition(logits: Tensor, one: Sequence) -> Tensor:

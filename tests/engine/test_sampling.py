@@ -22,7 +22,17 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from tenora_engine.executor.sampling import Draws, Sampled, changed, filtered_weights, sample
+from tenora_engine.executor.sampling import (
+    OPEN,
+    Changes,
+    Draws,
+    Sampled,
+    _drawn_again,
+    changed,
+    draw,
+    filtered_weights,
+    sample,
+)
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.sampling import plan_sampling, uniform
 from tenora_engine.sequence import Sequence
@@ -56,7 +66,7 @@ def distribution(logits: Tensor, sequences: list[Sequence]) -> Tensor:
     asked = plan_sampling(sequences, logits.shape[1], 0)
     assert asked is not None
     assert asked.draws is not None
-    weights = filtered_weights(logits.float(), Draws.on(CPU, asked.draws))
+    weights = filtered_weights(logits.float(), Draws.of_plan(asked.draws, torch.from_numpy))
     return weights / weights.sum(dim=1, keepdim=True)
 
 
@@ -112,7 +122,8 @@ def test_repetition_penalty_equals_hugging_face(penalty: float) -> None:
     asked = plan_sampling([one], 50, 0)
     assert asked is not None
     assert asked.changes is not None
-    torch.testing.assert_close(changed(logits, asked.changes), expected, atol=0, rtol=0)
+    got = changed(logits, Changes.of(asked.changes, torch.from_numpy))
+    torch.testing.assert_close(got, expected, atol=0, rtol=0)
     for entry in range(50):  # bring each token to the top in turn, by its distance to the best
         lift = (expected.max() - expected[0, entry] + 1e-3).item()
         params = SamplingParams(
@@ -290,7 +301,7 @@ def test_draws_invert_the_cumulative_distribution(vocab: int) -> None:
     )
     assert asked is not None
     assert asked.draws is not None
-    draws = Draws.on(CPU, asked.draws)
+    draws = Draws.of_plan(asked.draws, torch.from_numpy)
     weights = filtered_weights(logits, draws).double()
     bounds = weights.cumsum(dim=1) / weights.sum(dim=1, keepdim=True)
     tokens = torch.tensor(sample(logits, asked).token_ids).unsqueeze(1)
@@ -353,3 +364,20 @@ def test_logits_that_are_not_numbers_harm_only_their_row() -> None:
     assert all(0 <= token < 100 for token in tokens)
     assert tokens[0] == run(logits[:1], rows[:1]).token_ids[0]
     assert tokens[2] == run(logits[2:], rows[2:]).token_ids[0]
+
+
+def test_what_a_draw_leaves_open_is_drawn_again() -> None:
+    """Where the device is not to be waited for, a row whose top_p reaches beyond the candidates
+    says so instead of a token, and only such a row."""
+    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(4))
+    logits[1, 7] = 30.0  # one token holds all of the mass
+    params = [SamplingParams(temperature=1.0, top_p=top_p, seed=3) for top_p in (0.9, 0.9, 0.01)]
+    asked = plan_sampling([sequence(each) for each in params], 5000, 0)
+    assert asked is not None
+    assert asked.draws is not None
+    draws = Draws.of_plan(asked.draws, torch.from_numpy)
+    at_once = draw(logits, draws, wait=False).tolist()
+    in_the_end = draw(logits, draws).tolist()
+    assert at_once == [OPEN, *in_the_end[1:]]
+    token_ids = torch.tensor(at_once)
+    assert _drawn_again(logits, draws, token_ids).tolist() == in_the_end

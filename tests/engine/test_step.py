@@ -10,13 +10,12 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 
 from engine_fakes import make_config
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import build_engine
-from tenora_engine.executor.batch import BatchBuilder
+from tenora_engine.executor.batch import BatchBuilder, result_of
 from tenora_engine.executor.device_memory import allocate_table
 from tenora_engine.executor.executor import ModelExecutor
 from tenora_engine.executor.sampling import Sampled
@@ -138,11 +137,11 @@ def test_drafts_are_accepted_up_to_the_first_that_is_wrong(
             ([2], 1, [5], 1),
         ]
     )
-    batch = BatchBuilder(BLOCK_TOKENS, table, torch.device("cpu")).build(StepPlan(1, rows))
+    batch = BatchBuilder(BLOCK_TOKENS, table).build(StepPlan(1, rows))
     first = 3
     assert batch.sample_rows.tolist() == [first + i for i in range(len(drafts) + 2)]
     tokens = [*sampled[: len(drafts) + 1], 11]
-    result = batch.result(Sampled(tokens, [None] * len(tokens)), 0.0)
+    result = result_of(rows, Sampled(tokens, [None] * len(tokens)), 0.0)
     assert result.token_ids == [[], accepted, [11]]
 
 

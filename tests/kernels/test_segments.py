@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +15,14 @@ from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_se
 from tenora_kernels.backend import torch_implementation
 from tenora_kernels.checks import KernelInputError
 from tenora_kernels.cpu.row_blocks import BlendedBlock
-from tenora_kernels.segments import cut_into_tiles, stack_block_tables
+from tenora_kernels.segments import stack_block_tables
+from tenora_kernels.tiles import (
+    CONTEXT_STEP,
+    PART_TOKENS_MIN,
+    cut_contexts,
+    cut_into_tiles,
+    max_parts,
+)
 
 SLOTS = 5
 ADAPTERS = pack_adapters(
@@ -37,7 +45,7 @@ def test_tiles_cover_every_adapted_row_once(pieces: list[tuple[int, int]]) -> No
     assert tiles is not None
     owner = torch.full(row_slot.shape, BASE_SLOT, dtype=torch.int32)
     covered = torch.zeros(row_slot.shape, dtype=torch.int64)
-    for tile in range(int(tiles.count)):
+    for tile in range(int(tiles.count) if tiles.room else 0):
         length = int(tiles.length[tile])
         assert 1 <= length <= tiles.rows_per_tile
         rows = slice(int(tiles.start[tile]), int(tiles.start[tile]) + length)
@@ -120,24 +128,61 @@ def test_attention_tiles_cover_every_row_once(batch: list[tuple[int, int]]) -> N
     tables = [[0] * c for c in context_lens]
     layout = build_attention_layout(query_lens, context_lens, tables, "cpu", tiles=True)
     covered = torch.zeros(sum(query_lens), dtype=torch.int64)
-    for tiles in (layout.decode, layout.prefill):
-        assert tiles is not None
-        for tile in range(int(tiles.count)):
-            start, length = int(tiles.start[tile]), int(tiles.length[tile])
-            sequence = int(tiles.owner[tile])
-            assert layout.query_start[sequence] <= start
-            assert start + length <= layout.query_start[sequence + 1]
-            covered[start : start + length] += 1
+    assert layout.decode is not None
+    assert layout.prefill is not None
+    alone = layout.decode.start[: int(layout.decode.count) if layout.decode.room else 0] == 0
+    for sequence in layout.decode.sequence[: len(alone)][alone].tolist():
+        covered[layout.query_start[sequence]] += 1
+    for tile in range(int(layout.prefill.count) if layout.prefill.room else 0):
+        start, length = int(layout.prefill.start[tile]), int(layout.prefill.length[tile])
+        sequence = int(layout.prefill.owner[tile])
+        assert layout.query_start[sequence] <= start
+        assert start + length <= layout.query_start[sequence + 1]
+        covered[start : start + length] += 1
     assert bool((covered == 1).all())
 
 
+@given(
+    st.lists(st.integers(0, 9000), min_size=1, max_size=40),
+    st.integers(1, 100),
+)
+def test_contexts_are_cut_into_parts_of_one_size(contexts: list[int], parts: int) -> None:
+    """Each token is in one part, none of them much longer than if all contexts were one."""
+    sequences = np.arange(len(contexts)) * 2 + 1
+    cut = cut_contexts(sequences, np.array(contexts), parts)
+    count = int(cut.count) if cut.room else 0
+    assert count <= max_parts(len(contexts), parts)
+    covered = dict.fromkeys(sequences.tolist(), 0)
+    for part in range(count):
+        sequence, start, stop = (int(t[part]) for t in (cut.sequence, cut.start, cut.stop))
+        assert start == covered[sequence]
+        assert start < stop <= start + max(PART_TOKENS_MIN, sum(contexts) / parts + CONTEXT_STEP)
+        assert stop % CONTEXT_STEP == 0 or stop == contexts[sequence // 2]
+        covered[sequence] = stop
+    assert list(covered.values()) == contexts
+    of_each = cut.sequence[:count].tolist()
+    assert cut.siblings[:count].tolist() == [of_each.count(sequence) for sequence in of_each]
+
+
+def test_a_long_context_does_not_wait_in_one_program() -> None:
+    """Beside 63 short ones it is cut as finely as if it were alone, but for their share."""
+    contexts = np.array([16384] + [128] * 63)
+    cut = cut_contexts(np.arange(64), contexts, 64)
+    assert int(cut.siblings[0]) == 43  # of 384 tokens, 24448 / 64 in steps of 128
+    assert int(cut.count) == 43 + 63
+    assert int(cut_contexts(np.arange(64), np.full(64, 1024), 64).count) == 64
+
+
 def test_limits_are_named() -> None:
-    one = torch.ones(1, dtype=torch.int64)
+    one = np.ones(1, np.int64)
     with pytest.raises(KernelInputError, match="3 tiles, at most 2"):
-        cut_into_tiles(0 * one, 40 * one, one, 16, 2, torch.device("cpu"))
-    small = cut_into_tiles(0 * one, 16 * one, one, 16, 1, torch.device("cpu"))
-    large = cut_into_tiles(0 * one, 40 * one, one, 16, 3, torch.device("cpu"))
-    with pytest.raises(KernelInputError, match="do not fit"):
-        small.copy_from(large)
-    large.copy_from(small)
-    assert int(large.count) == 1
+        cut_into_tiles(0 * one, 40 * one, one, 16, 2)
+
+
+@given(st.lists(st.integers(1, 50), max_size=6))
+def test_every_list_begins_at_a_multiple_of_16_bytes(lengths: list[int]) -> None:
+    """Of any number of tiles and parts: no kernel is compiled again for how they are aligned."""
+    length = np.array(lengths, np.int64)
+    tiles = cut_into_tiles(length.cumsum() - length, length, length, 16)
+    for packed in (tiles.packed, cut_contexts(length, 300 * length, 4).packed):
+        assert packed.stride(0) * packed.element_size() % 16 == 0

@@ -163,7 +163,7 @@ class FakeExecutor:
         self.plans: list[ExecutedPlan] = []
         self.scheduled: Callable[[StepPlan], ScheduledStep]  # of the engine's scheduler
         self.computed_tokens = 0
-        self.builder = BatchBuilder(config.engine.block_tokens, self.table, self.pool.device)
+        self.builder = BatchBuilder(config.engine.block_tokens, self.table)
         self.can_preempt = can_preempt
         self.preemptions = 0
         self._preempt_wanted = False

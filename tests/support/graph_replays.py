@@ -1,20 +1,23 @@
-"""A tiny model run by GraphRunner through steps whose rows, adapters and contexts change between
-replays, beside the decoder run as usual. On CUDA with captured graphs. Elsewhere, as a program of
-its own with TRITON_INTERPRET=1, the captured call is made again instead of replayed: that proves
-what lies in the static tensors, and the kernels that read it."""
+"""A tiny model run by CudaSteps through steps whose rows, adapters and contexts change from one to
+the next, beside the decoder run as usual on the same arrays. On CUDA with captured graphs.
+Elsewhere, as a program of its own with TRITON_INTERPRET=1, the captured call is made again instead
+of replayed: that proves what lies in the static tensors, and the kernels that read it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tenora_engine.executor.graphs import Capture, CudaCapture, GraphRunner, again
+from tenora_engine.executor.cuda import CudaSteps
+from tenora_engine.executor.cuda_inputs import StepArrays
+from tenora_engine.executor.graphs import Capture, CudaCapture, again, decode_buckets
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.families import spec_of
 from tenora_engine.model.inputs import Arena, ForwardInputs
@@ -25,7 +28,8 @@ from tenora_kernels import BASE_SLOT, KVLayout, backend, build_attention_layout,
 from tenora_kernels.backend import Implementation
 from tenora_kernels.synthetic import random_adapters
 
-BLOCK_TOKENS, PAGES, MAX_CONTEXT, MAX_ROWS = 4, 64, 40, 7
+BLOCK_TOKENS, PAGES, MAX_CONTEXT, BUCKET = 4, 64, 40, 7
+PARTS = 3  # contexts here are too short to be cut: tests/kernels has those that are
 RANKS = (2, 5, 8, 17)
 SPEC = spec_of(
     {
@@ -41,25 +45,21 @@ SPEC = spec_of(
         "tie_word_embeddings": True,
     }
 )
-# The adapter of each row. Two numbers of rows share a bucket, in which rows come and go, adapters
-# change places, runs get longer than others were, and none is left at all.
-MIXES: tuple[tuple[int, ...], ...] = (
-    (0, 1, 2, 3, BASE_SLOT, 0, 2),
-    (3, 3, 3, 3, 3, 3, 3),
-    (BASE_SLOT, 1, 1, 0, 2),
-    (2,),
-    (BASE_SLOT, BASE_SLOT, BASE_SLOT, BASE_SLOT, BASE_SLOT),
-    (1, 0, 3, 2, 1, 0, BASE_SLOT),
+# The adapter of each row, and of how many tokens it is. Numbers of rows share a bucket, in which
+# rows come and go, adapters change places, runs get longer than others were, and none is left at
+# all; the largest has more rows than the largest bucket. Beside them prompts, with decode rows.
+MIXES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((0, 1, 2, 3, BASE_SLOT, 0, 2), ()),
+    ((3, 3, 3, 3, 3, 3, 3), ()),
+    ((BASE_SLOT, 1, 1, 0, 2), (1, 5, 19, 1, 2)),
+    ((BASE_SLOT, 1, 1, 0, 2), ()),
+    ((2,), ()),
+    ((BASE_SLOT, BASE_SLOT, BASE_SLOT, BASE_SLOT, BASE_SLOT), ()),
+    ((2, 2), (17, 17)),
+    ((1, 0, 3, 2, 1, 0, BASE_SLOT), ()),
+    (tuple(3 - place % 5 for place in range(11)), ()),
 )
 TOLERANCE = 1e-4  # float32: sums in another order
-
-
-@dataclass(frozen=True)
-class Step:
-    """The next tokens of some sequences. `inputs(tiles)` is the step in the CUDA form, or not."""
-
-    inputs: Callable[[bool], ForwardInputs]
-    num_rows: int
 
 
 def make_arena(device: torch.device) -> Arena:
@@ -71,39 +71,51 @@ def make_arena(device: torch.device) -> Arena:
     return Arena(pool=pool, flat=adapters.pool, kv=kv, table=adapters.table)
 
 
-def steps(arena: Arena) -> Iterator[Step]:
-    """One step a mix: sequences of any lengths, in pages of their own."""
-    device = arena.pool.device
-    for row_slot in MIXES:
-        rows = len(row_slot)
-        contexts = torch.randint(1, MAX_CONTEXT + 1, (rows,)).tolist()
-        pages = iter(torch.randperm(PAGES).tolist())
-        tables = [[next(pages) for _ in range(-(-c // BLOCK_TOKENS))] for c in contexts]
-        slots = [
-            table[-1] * BLOCK_TOKENS + (context - 1) % BLOCK_TOKENS
-            for table, context in zip(tables, contexts, strict=True)
-        ]
-        tokens = torch.randint(0, SPEC.vocab, (rows,))
+def steps() -> Iterator[StepArrays]:
+    """One step a mix: sequences of any lengths, in pages of their own; the last of each samples."""
+    for adapter_slot, lengths in MIXES:
+        query = np.array(lengths or [1] * len(adapter_slot))
+        rows = len(query)
+        context = np.minimum(query + np.random.randint(0, 20, rows), MAX_CONTEXT)
+        num_blocks = -(-context // BLOCK_TOKENS)
+        samples = np.ones(rows, np.int64)
+        samples[0] = int(not lengths)  # more of that prompt is to come
+        yield StepArrays(
+            query=query,
+            context=context,
+            num_samples=samples,
+            adapter_slot=np.array(adapter_slot, np.int32),
+            token_ids=np.random.randint(0, SPEC.vocab, query.sum()).astype(np.int32),
+            num_blocks=num_blocks,
+            pages=np.random.permutation(PAGES)[: num_blocks.sum()].astype(np.int32),
+        )
 
-        def inputs(
-            tiles: bool,
-            tokens: Tensor = tokens,
-            slots: list[int] = slots,
-            contexts: list[int] = contexts,
-            tables: list[list[int]] = tables,
-            row_slot: tuple[int, ...] = row_slot,
-        ) -> ForwardInputs:
-            rows = torch.tensor(row_slot, dtype=torch.int32)
-            layout = build_attention_layout([1] * len(slots), contexts, tables, device, tiles=tiles)
-            return ForwardInputs(
-                token_ids=tokens.to(device),
-                positions=torch.tensor(contexts, device=device) - 1,
-                slots=torch.tensor(slots, device=device),
-                attention=layout,
-                segments=build_segments(rows, arena.table, tiles=tiles),
-            )
 
-        yield Step(inputs, rows)
+def plain_inputs(step: StepArrays, arena: Arena, tiles: bool) -> tuple[ForwardInputs, Tensor]:
+    """A step's inputs token by token, and the rows that sample."""
+    device, ends = arena.pool.device, step.num_blocks.cumsum()
+    tables = [
+        step.pages[end - count : end].tolist()
+        for end, count in zip(ends, step.num_blocks, strict=True)
+    ]
+    positions, slots, rows = [], [], []
+    for table, query, context, samples in zip(
+        tables, step.query, step.context, step.num_samples, strict=True
+    ):
+        for position in range(context - query, context):
+            positions.append(position)
+            offset = position % BLOCK_TOKENS
+            slots.append(table[position // BLOCK_TOKENS] * BLOCK_TOKENS + offset)
+        rows += [len(slots) - 1] * samples
+    row_slot = torch.from_numpy(step.adapter_slot.repeat(step.query))
+    inputs = ForwardInputs(
+        token_ids=torch.from_numpy(step.token_ids).long().to(device),
+        positions=torch.tensor(positions, device=device),
+        slots=torch.tensor(slots, device=device),
+        attention=build_attention_layout(step.query, step.context, tables, device, tiles=tiles),
+        segments=build_segments(row_slot, arena.table, tiles=tiles),
+    )
+    return inputs, torch.tensor(rows, device=device)
 
 
 def check(
@@ -111,13 +123,13 @@ def check(
     capture: Capture,
     eager_ops: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Raises AssertionError unless every replay gives what the decoder gives, in hidden states and
-    in the KV it writes, and each bucket was captured once, with and without adapters."""
+    """Raises AssertionError unless every step gives what the decoder gives, in logits and in the KV
+    it writes, and each bucket was captured once, with and without adapters."""
     torch.manual_seed(0)
+    np.random.seed(0)
     weights = read_weights(SPEC, RandomWeights(0), device, torch.float32, PlainLinear)
     decoder = Decoder(weights, MAX_CONTEXT)
     arena = make_arena(device)
-    eager = replace(arena, pool=arena.pool.clone())
     captures = 0
 
     def counted(call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
@@ -125,19 +137,30 @@ def check(
         captures += 1
         return capture(call)
 
-    runner = GraphRunner(decoder, arena, MAX_ROWS, MAX_CONTEXT, counted)
-    kinds: set[tuple[bool, bool]] = set()
+    cuda = CudaSteps(
+        decoder,
+        arena,
+        parts=PARTS,
+        max_seqs=11,
+        max_tokens=8,  # of which a step here may have more: it is copied in more than one piece
+        max_context=MAX_CONTEXT,
+        largest_bucket=BUCKET,
+        capture=counted,
+    )
+    before = arena.pool.clone()
+    cuda.prepare()
+    torch.testing.assert_close(arena.pool, before, atol=0, rtol=0)
+    captured = captures
+    eager = replace(arena, pool=arena.pool.clone())
     with torch.inference_mode():
-        for step in steps(arena):
+        for step in steps():
             with eager_ops():
-                expected = decoder.forward(step.inputs(device.type == "cuda"), eager)
-            inputs = step.inputs(True)
-            assert runner.can_run(inputs)
-            hidden = runner.forward(inputs)
-            torch.testing.assert_close(hidden, expected, atol=TOLERANCE, rtol=TOLERANCE)
+                inputs, rows = plain_inputs(step, arena, device.type == "cuda")
+                expected = decoder.next_logits(inputs, eager, rows)
+            logits, _ = cuda.next_logits(step)
+            torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
             torch.testing.assert_close(arena.pool, eager.pool, atol=TOLERANCE, rtol=TOLERANCE)
-            kinds.add((step.num_rows == 1, inputs.segments.any_adapter))
-    assert captures == len(kinds)
+    assert captures == captured == 2 * len(decode_buckets(BUCKET))
 
 
 @contextmanager

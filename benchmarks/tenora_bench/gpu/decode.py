@@ -1,24 +1,29 @@
-"""Decode of a model of Llama-3.1-8B's shape with random weights through the engine's decoder and
-captured graphs: milliseconds a step against the bytes it must read. Then one mix after another on
-the same graph, against the decoder run as usual."""
+"""Decode of a model of Llama-3.1-8B's shape with random weights through the engine's steps for CUDA
+and their captured graphs: milliseconds a step, from arrays to tokens, against the bytes it must
+read. Then one mix after another on the same graph, against the decoder run as usual."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tenora_bench.gpu.measure import Ceilings, Machine, Report
-from tenora_engine.executor.graphs import Capture, GraphRunner
+from tenora_engine.executor.cuda import CudaSteps
+from tenora_engine.executor.cuda_inputs import CudaInputs, StepArrays
+from tenora_engine.executor.graphs import Capture
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.families import spec_of
-from tenora_engine.model.inputs import Arena, ForwardInputs
+from tenora_engine.model.inputs import Arena
 from tenora_engine.model.layers import read_weights
 from tenora_engine.model.linear import PlainLinear
 from tenora_engine.model.spec import DecoderSpec
-from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_segments
+from tenora_kernels import BASE_SLOT, KVLayout
+from tenora_kernels.gpu.tuning import decode_parts
 from tenora_kernels.synthetic import mix_rows, random_adapters, random_pages
 
 LLAMA_8B = {
@@ -73,39 +78,66 @@ class DeviceWeights:
 
 @dataclass(frozen=True)
 class Bench:
-    """The model, its arena and its sequences; a step is one row of each of the first so many."""
+    """The model, its arena and its sequences; a step has one row of each of the first so many."""
 
     machine: Machine
     decoder: Decoder
     arena: Arena
-    runner: GraphRunner
+    steps: CudaSteps
     spec: DecoderSpec
     context: int
     block_tables: list[list[int]]
 
-    def inputs(self, row_slot: Tensor) -> ForwardInputs:
-        device, rows = self.machine.device, row_slot.shape[0]
-        tables = self.block_tables[:rows]
-        block = self.arena.kv.block_tokens
-        last = self.context - 1
-        slots = [table[last // block] * block + last % block for table in tables]
-        return ForwardInputs(
-            token_ids=torch.randint(0, self.spec.vocab, (rows,), device=device),
-            positions=torch.full((rows,), last, device=device),
-            slots=torch.tensor(slots, device=device),
-            attention=build_attention_layout(
-                [1] * rows, [self.context] * rows, tables, device, tiles=True
-            ),
-            segments=build_segments(row_slot, self.arena.table, tiles=True),
+    def arrays(self, row_slot: Tensor, prompt_tokens: int = 0) -> StepArrays:
+        """One token of each row's sequence; with `prompt_tokens` of the last row all of those."""
+        rows = row_slot.shape[0]
+        tables = [np.array(table, np.int32) for table in self.block_tables[:rows]]
+        query = np.ones(rows, np.int64)
+        if prompt_tokens:
+            query[-1] = prompt_tokens
+        return StepArrays(
+            query=query,
+            context=np.full(rows, self.context),
+            num_samples=np.ones(rows, np.int64),
+            adapter_slot=row_slot.numpy(),
+            token_ids=np.random.randint(0, self.spec.vocab, query.sum()).astype(np.int32),
+            num_blocks=np.array([len(table) for table in tables]),
+            pages=np.concatenate(tables),
         )
 
-    def step(self, inputs: ForwardInputs) -> Tensor:
-        """A whole step of the engine but for sampling's options: metadata, layers, head, choice."""
-        rows = torch.arange(inputs.attention.num_rows, device=self.machine.device)
-        return self.decoder.logits(self.runner.forward(inputs), rows).argmax(dim=1)
+    def run_eagerly(self, arrays: StepArrays) -> Callable[[], Tensor]:  # [num_samples, vocab]
+        """The decoder on tensors that lie on the device already: kernels and their launches."""
+        kv = self.arena.kv
+        inputs = CudaInputs(kv.block_tokens, self.arena.table, self.parts).build(arrays)
+        there = inputs.moved(lambda tensor: tensor.to(self.machine.device))
+        rows = torch.from_numpy(arrays.sampled()).to(self.machine.device)
+        return lambda: self.decoder.next_logits(there, self.arena, rows)
+
+    @property
+    def parts(self) -> int:
+        return decode_parts(self.machine.device, self.arena.kv.kv_heads)
+
+    def with_kv(self, kv_dtype: torch.dtype) -> Bench:
+        arena = replace(self.arena, pool=self.arena.pool.to(kv_dtype))
+        return replace(self, arena=arena, steps=make_steps(self.decoder, arena, self.machine, None))
 
 
-def make_bench(machine: Machine, capture: Capture | None, kv_dtype: torch.dtype) -> Bench:
+def make_steps(
+    decoder: Decoder, arena: Arena, machine: Machine, capture: Capture | None
+) -> CudaSteps:
+    sequences, context = (4, 64) if machine.smoke else (128, CONTEXT)
+    return CudaSteps(
+        decoder,
+        arena,
+        parts=decode_parts(machine.device, arena.kv.kv_heads),
+        max_seqs=sequences,
+        max_tokens=4 * sequences,
+        max_context=context,
+        capture=capture,
+    )
+
+
+def make_bench(machine: Machine, capture: Capture | None) -> Bench:
     spec = spec_of(TINY if machine.smoke else LLAMA_8B)
     adapters, sequences, context = (3, 4, 20) if machine.smoke else (128, 128, CONTEXT)
     device, dtype = machine.device, machine.dtype
@@ -115,9 +147,9 @@ def make_bench(machine: Machine, capture: Capture | None, kv_dtype: torch.dtype)
     pages = random_pages([context] * sequences, kv, dtype, device)
     shapes = [linear.shape for linear in spec.layer.linears.values()]
     made = random_adapters([RANK] * adapters, spec.num_layers, shapes, dtype, device, max_rank=128)
-    arena = Arena(pool=pages.pool.to(kv_dtype), flat=made.pool, kv=kv, table=made.table)
-    runner = GraphRunner(decoder, arena, sequences, spec.context_tokens, capture)
-    return Bench(machine, decoder, arena, runner, spec, context, pages.block_tables)
+    arena = Arena(pool=pages.pool, flat=made.pool, kv=kv, table=made.table)
+    steps = make_steps(decoder, arena, machine, capture)
+    return Bench(machine, decoder, arena, steps, spec, context, pages.block_tables)
 
 
 def slots_of(sequences: int, distinct: int) -> Tensor:
@@ -129,43 +161,60 @@ def slots_of(sequences: int, distinct: int) -> Tensor:
 def time_decode(
     report: Report, machine: Machine, ceilings: Ceilings, capture: Capture | None = None
 ) -> None:
-    bench = make_bench(machine, capture, machine.dtype)
+    bench = make_bench(machine, capture)
     check_mixes(report, bench)
     batches = ((4, 0), (4, 3)) if machine.smoke else BATCHES
     base: dict[int, float] = {}
     for sequences, distinct in batches:
         name = f"decode {sequences} x {bench.context}, {distinct} adapters r{RANK}"
         if report.time_left(name):
-            seconds = time_steps(bench, slots_of(sequences, distinct))
+            seconds = time_steps(bench, bench.arrays(slots_of(sequences, distinct)))
             base.setdefault(sequences, seconds)
             add(report, bench, ceilings, name, seconds, sequences, distinct, base[sequences])
+    time_host_part(report, bench)
     if not machine.smoke and report.time_left("decode with fp8 KV"):
-        bench = replace_kv(bench, torch.float8_e4m3fn)
+        bench = bench.with_kv(torch.float8_e4m3fn)
         for distinct in (0, 64):
-            seconds = time_steps(bench, slots_of(64, distinct))
+            seconds = time_steps(bench, bench.arrays(slots_of(64, distinct)))
             name = f"decode fp8 KV 64 x {bench.context}, {distinct} adapters r{RANK}"
             add(report, bench, ceilings, name, seconds, 64, distinct, seconds)
 
 
-def replace_kv(bench: Bench, kv_dtype: torch.dtype) -> Bench:
-    arena = replace(bench.arena, pool=bench.arena.pool.to(kv_dtype))
-    rows, context = len(bench.block_tables), bench.spec.context_tokens
-    runner = GraphRunner(bench.decoder, arena, rows, context)
-    return replace(bench, arena=arena, runner=runner)
-
-
-def time_steps(bench: Bench, row_slot: Tensor) -> float:
-    """Mean seconds of a step over STEPS, one queued behind the other, by the clock on the wall."""
-    inputs = bench.inputs(row_slot)
+def time_steps(bench: Bench, arrays: StepArrays) -> float:
+    """Mean seconds of a step over STEPS, each waiting for the tokens of the one before."""
     steps = 1 if bench.machine.smoke else STEPS
     for _ in range(2):
-        bench.step(inputs)
+        bench.steps.run_arrays(arrays)
     wait_for_device()
     start = time.perf_counter()
     for _ in range(steps):
-        bench.step(inputs)
-    wait_for_device()
+        bench.steps.run_arrays(arrays)
     return (time.perf_counter() - start) / steps
+
+
+def time_host_part(report: Report, bench: Bench) -> None:
+    """A step, from arrays to tokens, beside its kernels alone, captured and replayed without a
+    host in their way: the rest is the host's. Goals: below 10% of a decode step, a step with a
+    prompt in it below 1.15 times its kernels."""
+    sequences, prompt = (4, 10) if bench.machine.smoke else (64, 448)
+    for distinct in (0, sequences - 1):
+        for tokens in (0, prompt):
+            kind = f"{tokens} of a prompt" if tokens else "decode"
+            name = f"host part {sequences} x {bench.context}, {kind}, {distinct} adapters"
+            if report.time_left(name):
+                arrays = bench.arrays(slots_of(sequences, distinct), tokens)
+                eager = bench.run_eagerly(arrays)
+                kernels = bench.machine.seconds(lambda layer: eager().argmax(dim=1), 1)  # noqa: B023
+                seconds = time_steps(bench, arrays)
+                host = 1 - kernels / seconds
+                report.add(
+                    name,
+                    seconds,
+                    kernels,
+                    ms=seconds * 1e3,
+                    host=host,
+                    of_kernels=seconds / kernels,
+                )
 
 
 def wait_for_device() -> None:
@@ -212,9 +261,9 @@ def check_mixes(report: Report, bench: Bench) -> None:
     adapters = bench.arena.table.rank.shape[0]
     for mix, rows in (("distinct", sequences), ("identical", sequences - 1), ("zipf", sequences)):
         row_slot = mix_rows(mix, rows, min(adapters, rows), base_rows=1)
-        inputs = bench.inputs(row_slot)
-        got = bench.runner.forward(inputs).clone()
-        expected = bench.decoder.forward(inputs, bench.arena)
+        arrays = bench.arrays(row_slot)
+        got = bench.steps.next_logits(arrays)[0]
+        expected = bench.run_eagerly(arrays)()
         error = (got - expected).float().norm(dim=1) / expected.float().norm(dim=1)
         worst = float(error.max())
         name = f"replayed decode, {mix}, {rows} rows"

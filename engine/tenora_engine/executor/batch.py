@@ -1,5 +1,6 @@
 """From a step's plan to the flat tensors of one forward pass, and from sampled tokens back to the
-plan's rows. Steps of decode alone have a short way on the CPU (`decode_inputs`)."""
+plan's rows, on the CPU (`cuda_inputs` for CUDA). Steps of decode alone have a short way
+(`decode_inputs`)."""
 
 from __future__ import annotations
 
@@ -33,27 +34,27 @@ class Batch:
     rows: Rows
     progress: Progress | None = None  # of a step that can be paused
 
-    def result(self, sampled: Sampled, seconds: float) -> StepResult:
-        """The tokens of each of the plan's rows: what was sampled after its last token, or, where
-        several were, those up to the first that a draft had not foretold."""
-        rows = self.rows
-        token_ids: list[list[int]] = [[] for _ in range(len(rows))]
-        logprobs: list[list[TokenLogprob] | None] = [None] * len(rows)
-        end, first = 0, 0
-        for place, count in enumerate(rows.num_samples):
-            end += rows.query_len[place]
-            if not count:
-                continue
-            drafts = rows.token_ids[end - count + 1 : end]
-            right = 0
-            while right < len(drafts) and drafts[right] == sampled.token_ids[first + right]:
-                right += 1
-            token_ids[place] = sampled.token_ids[first : first + right + 1]
-            found = sampled.logprobs[first : first + right + 1]
-            if found[0] is not None:
-                logprobs[place] = [each for each in found if each is not None]
-            first += count
-        return StepResult(token_ids, logprobs, seconds)
+
+def result_of(rows: Rows, sampled: Sampled, seconds: float) -> StepResult:
+    """The tokens of each of the plan's rows: what was sampled after its last token, or, where
+    several were, those up to the first that a draft had not foretold."""
+    token_ids: list[list[int]] = [[] for _ in range(len(rows))]
+    logprobs: list[list[TokenLogprob] | None] = [None] * len(rows)
+    end, first = 0, 0
+    for place, count in enumerate(rows.num_samples):
+        end += rows.query_len[place]
+        if not count:
+            continue
+        drafts = rows.token_ids[end - count + 1 : end]
+        right = 0
+        while right < len(drafts) and drafts[right] == sampled.token_ids[first + right]:
+            right += 1
+        token_ids[place] = sampled.token_ids[first : first + right + 1]
+        found = sampled.logprobs[first : first + right + 1]
+        if found[0] is not None:
+            logprobs[place] = [each for each in found if each is not None]
+        first += count
+    return StepResult(token_ids, logprobs, seconds)
 
 
 class BatchBuilder:
@@ -64,12 +65,10 @@ class BatchBuilder:
         self,
         block_tokens: int,
         table: AdapterTable,
-        device: torch.device,
         pause: Tensor | None = None,  # [1] int32
     ) -> None:
         self._block_tokens = block_tokens
         self._table = table
-        self._device = device
         self._pause = pause
         self._decode = DecodeInputs(block_tokens, table)
 
@@ -77,7 +76,7 @@ class BatchBuilder:
         """The plan is not empty, and its pages hold its rows' contexts."""
         rows = plan.rows
         can_pause = plan.is_preemptible and self._pause is not None
-        if self._device.type == "cpu" and not can_pause and is_decode(rows):
+        if not can_pause and is_decode(rows):
             inputs, sample_rows = self._decode.write(rows)
         else:
             inputs, sample_rows = self._ragged(rows)
@@ -93,13 +92,13 @@ class BatchBuilder:
         table = np.zeros((len(rows), blocks.max()), np.int32)
         table[np.arange(table.shape[1]) < blocks[:, None]] = np.frombuffer(rows.pages, np.int32)
         per_token = torch.from_numpy(self._per_token(rows, query, context, table))
-        token_ids, positions, slots = per_token.to(self._device).unbind(0)  # one copy for all three
+        token_ids, positions, slots = per_token.unbind(0)
         adapter_slot = np.frombuffer(rows.adapter_slot, np.int32)
         inputs = ForwardInputs(
             token_ids=token_ids,
             positions=positions,
             slots=slots,
-            attention=build_attention_layout(query, context, torch.from_numpy(table), self._device),
+            attention=build_attention_layout(query, context, torch.from_numpy(table), "cpu"),
             segments=build_segments(torch.from_numpy(adapter_slot.repeat(query)), self._table),
         )
         ends = query.cumsum()
@@ -108,7 +107,7 @@ class BatchBuilder:
         else:
             spans = zip(ends.tolist(), samples.tolist(), strict=True)
             sampled = np.concatenate([np.arange(end - count, end) for end, count in spans])
-        return inputs, torch.from_numpy(sampled).to(self._device)
+        return inputs, torch.from_numpy(sampled)
 
     def _per_token(
         self,

@@ -12,22 +12,22 @@ from torch import Tensor
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.executor.batch import Batch, BatchBuilder
+from tenora_engine.executor.batch import Batch, BatchBuilder, result_of
+from tenora_engine.executor.cuda import CudaSteps
 from tenora_engine.executor.device_memory import DeviceMemory
-from tenora_engine.executor.graphs import GraphRunner
 from tenora_engine.executor.sampling import Sampled, sample
 from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
+from tenora_kernels.gpu.tuning import decode_parts
 
 
 class ModelExecutor:
     """An `Executor` for one process and one device.
 
-    On CUDA, steps of decode alone replay graphs, which are captured here; others run
-    eagerly.
+    On CUDA all that can be is captured and compiled here.
     """
 
     def __init__(
@@ -45,13 +45,11 @@ class ModelExecutor:
         self.can_preempt = isinstance(self._decoder, CompiledDecoder)
         self._pause = array("i", [0])
         pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_preempt else None
-        self._builder = BatchBuilder(resolved.engine.block_tokens, table, pool.device, pause)
+        self._builder = BatchBuilder(resolved.engine.block_tokens, table, pause)
         self._preempted: dict[int, tuple[float, Batch]] = {}
-        self._graphs: GraphRunner | None = None
+        self._cuda: CudaSteps | None = None
         if isinstance(self._decoder, Decoder) and pool.device.type == "cuda":
-            max_rows, max_context = resolved.engine.max_running, resolved.model.context_tokens
-            self._graphs = GraphRunner(self._decoder, self._arena, max_rows, max_context)
-            self._graphs.capture_all()
+            self._cuda = _cuda_steps(resolved, self._decoder, self._arena)
 
     def preempt(self, wanted: bool) -> None:
         """The step that runs or runs next, if its plan may be; from any thread. Holds until it is
@@ -93,13 +91,16 @@ class ModelExecutor:
             self.memory.apply(plan.memory)
             if not plan.rows:
                 return StepResult([], [], time.perf_counter() - started)
+            if self._cuda is not None:
+                done = self._cuda.run(plan.rows, plan.sampling)
+                return result_of(plan.rows, done, time.perf_counter() - started)
             batch = self._builder.build(plan)
         sampled = self._run(batch)
         seconds = before_s + time.perf_counter() - started
         if sampled is None:
             self._preempted[plan.number] = seconds, batch
             return None
-        return batch.result(sampled, seconds)
+        return result_of(plan.rows, sampled, seconds)
 
     def _run(self, batch: Batch) -> Sampled | None:
         if isinstance(self._decoder, CompiledDecoder) and batch.sampling is None:
@@ -122,6 +123,17 @@ class ModelExecutor:
         step = (batch.inputs, self._arena, batch.sample_rows)
         if batch.progress is not None and isinstance(self._decoder, CompiledDecoder):
             return self._decoder.advance_logits(*step, batch.progress)
-        if self._graphs is not None and self._graphs.can_run(batch.inputs):
-            return self._graphs.next_logits(batch.inputs, batch.sample_rows)
         return self._decoder.next_logits(*step)
+
+
+def _cuda_steps(resolved: ResolvedConfig, decoder: Decoder, arena: Arena) -> CudaSteps:
+    steps = CudaSteps(
+        decoder,
+        arena,
+        parts=decode_parts(arena.pool.device, arena.kv.kv_heads),
+        max_seqs=resolved.engine.max_running,
+        max_tokens=resolved.engine.max_step_tokens,
+        max_context=resolved.model.context_tokens,
+    )
+    steps.prepare()
+    return steps

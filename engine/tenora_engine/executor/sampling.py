@@ -4,8 +4,9 @@ for comes with the plan (`step.Sampling`)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tenora_engine import step
-from tenora_engine.events import TokenLogprob
+if TYPE_CHECKING:
+    from tenora_engine import step
+    from tenora_engine.events import TokenLogprob
 
 _LOG2_E = math.log2(math.e)
 
@@ -39,12 +41,57 @@ BARRED = -1e30
 that a row draws from what is allowed though all of it is barred."""
 
 
+OPEN = -1
+"""In place of a token that is yet to be drawn."""
+
+
 @dataclass(frozen=True)
 class Sampled:
     """One token a row, and logprobs where a row asked for them."""
 
     token_ids: list[int]
     logprobs: list[TokenLogprob | None]
+
+
+Put = Callable[[npt.NDArray[Any]], Tensor]
+"""Takes an array of a plan to the device."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Single logits to change: `value[i]` is for `place[i]` of the flattened samples."""
+
+    place: Tensor  # [num_entries] int64
+    value: Tensor  # [num_entries] float32
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`step.LogitChanges` on the device."""
+
+    repetition: Entries | None
+    bias: Entries | None
+    penalties: Entries | None
+    allowed_rows: Tensor | None  # int64, and so the others
+    allowed_places: Tensor | None
+    barred: Tensor | None
+
+    @classmethod
+    def of(cls, planned: step.LogitChanges, put: Put) -> Changes:
+        def entries(values: step.Entries | None) -> Entries | None:
+            return None if values is None else Entries(put(values.place), put(values.value))
+
+        def places(values: npt.NDArray[np.int64] | None) -> Tensor | None:
+            return None if values is None else put(values)
+
+        return cls(
+            entries(planned.repetition),
+            entries(planned.bias),
+            entries(planned.penalties),
+            places(planned.allowed_rows),
+            places(planned.allowed_places),
+            places(planned.barred),
+        )
 
 
 @dataclass(frozen=True)
@@ -60,12 +107,12 @@ class Draws:
     max_top_k: int  # the largest top_k that is on, 0 where all are off
 
     @classmethod
-    def on(cls, device: torch.device, planned: step.Draws) -> Draws:
+    def of_plan(cls, planned: step.Draws, put: Put) -> Draws:
         def column(values: npt.NDArray[Any]) -> Tensor:
-            return _on(device, values).unsqueeze(1)
+            return put(values).unsqueeze(1)
 
         return cls(
-            rows=_on(device, planned.rows),
+            rows=put(planned.rows),
             temperature=column(planned.temperature),
             uniform=column(planned.uniform),
             top_k=None if planned.top_k is None else column(planned.top_k),
@@ -98,75 +145,107 @@ class Draws:
         )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """`step.Sampling` on the device."""
+
+    changes: Changes | None
+    draws: Draws | None
+    num_top: dict[int, int]
+
+    @classmethod
+    def of(cls, planned: step.Sampling, put: Put) -> Asked:
+        return cls(
+            None if planned.changes is None else Changes.of(planned.changes, put),
+            None if planned.draws is None else Draws.of_plan(planned.draws, put),
+            planned.num_top,
+        )
+
+
 def sample(
     logits: Tensor,  # [num_samples, vocab], the model's, any float dtype; left as they are
-    asked: step.Sampling | None,
+    planned: step.Sampling | None,
+) -> Sampled:
+    """`choose` by what a plan asks for."""
+
+    def put(values: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(logits.device)
+
+    return choose(logits, None if planned is None else Asked.of(planned, put))
+
+
+def choose(
+    logits: Tensor,  # [num_samples, vocab], the model's, any float dtype; left as they are
+    asked: Asked | None,
 ) -> Sampled:
     """Penalties, bias and what may not come, then temperature, top_k, top_p, min_p, then the draw.
 
-    A sample's token depends on its own logits and on what it asks for only.
+    A sample's token depends on its own logits and on what it asks for only. The host waits for the
+    device once, for the tokens, and again for logprobs and for what a draw leaves open.
     """
     num_samples, device = logits.shape[0], logits.device
-    adjusted, draws = logits, None
+    adjusted, draws = logits, None if asked is None else asked.draws
     if asked is not None and asked.changes is not None:
         adjusted = changed(logits, asked.changes)
-    if asked is not None and asked.draws is not None:
-        draws = Draws.on(device, asked.draws)
-    at_once = PART_ROWS if device.type == "cpu" else num_samples
+    on_cpu = device.type == "cpu"
+    at_once = PART_ROWS if on_cpu else num_samples
     if draws is None or draws.rows.shape[0] < num_samples:
         token_ids = torch.cat([_likeliest(part) for part in torch.split(adjusted, at_once)])
     else:
         token_ids = torch.empty(num_samples, dtype=torch.int64, device=device)
     for part in draws.split(at_once) if draws is not None else ():
-        drawn = draw(adjusted.index_select(0, part.rows).float(), part)
-        token_ids.index_copy_(0, part.rows, drawn)
+        rows = adjusted.index_select(0, part.rows).float()
+        token_ids.index_copy_(0, part.rows, draw(rows, part, wait=on_cpu))
     chosen: list[int] = token_ids.tolist()
+    if draws is not None and not on_cpu and OPEN in chosen:
+        chosen = _drawn_again(adjusted, draws, token_ids).tolist()
     return Sampled(chosen, _logprobs(logits, token_ids, {} if asked is None else asked.num_top))
+
+
+def _drawn_again(adjusted: Tensor, draws: Draws, token_ids: Tensor) -> Tensor:
+    """`token_ids`, those that were left open drawn with the whole vocabulary sorted."""
+    left = draws.of((token_ids.index_select(0, draws.rows) == OPEN).nonzero().squeeze(1))
+    rows = adjusted.index_select(0, left.rows).float()
+    return token_ids.index_copy_(0, left.rows, draw(rows, left, wait=True))
 
 
 def changed(
     logits: Tensor,  # [num_samples, vocab]
-    changes: step.LogitChanges,
+    changes: Changes,
 ) -> Tensor:  # [num_samples, vocab] float32
     """The logits as the requests want them: penalties and bias first, then what may not come,
     which no bias brings back."""
-    device = logits.device
     adjusted = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     flat = adjusted.view(-1)
     if changes.repetition is not None:
-        place, penalty = _entries(device, changes.repetition)
+        place, penalty = changes.repetition.place, changes.repetition.value
         seen = flat.index_select(0, place)
         flat.index_copy_(0, place, torch.where(seen < 0, seen * penalty, seen / penalty))
     if changes.bias is not None:
-        flat.index_add_(0, *_entries(device, changes.bias))
+        flat.index_add_(0, changes.bias.place, changes.bias.value)
     if changes.penalties is not None:
-        flat.index_add_(0, *_entries(device, changes.penalties), alpha=-1)
+        flat.index_add_(0, changes.penalties.place, changes.penalties.value, alpha=-1)
     if changes.allowed_rows is not None and changes.allowed_places is not None:
-        places = _on(device, changes.allowed_places)
-        kept = flat.index_select(0, places)
-        adjusted.index_fill_(0, _on(device, changes.allowed_rows), NOT_ALLOWED)
-        flat.index_copy_(0, places, kept)
+        kept = flat.index_select(0, changes.allowed_places)
+        adjusted.index_fill_(0, changes.allowed_rows, NOT_ALLOWED)
+        flat.index_copy_(0, changes.allowed_places, kept)
     if changes.barred is not None:
-        places = _on(device, changes.barred)
+        places = changes.barred
         flat.index_copy_(0, places, flat.index_select(0, places).clamp_(max=BARRED))
     return adjusted
-
-
-def _entries(device: torch.device, entries: step.Entries) -> tuple[Tensor, Tensor]:
-    return _on(device, entries.place), _on(device, entries.value)
-
-
-def _on(device: torch.device, values: npt.NDArray[Any]) -> Tensor:
-    return torch.from_numpy(values).to(device)
 
 
 def draw(
     logits: Tensor,  # [num_draws, vocab] float32, left as they are
     draws: Draws,
+    wait: bool = True,
 ) -> Tensor:  # [num_draws] int64
     """Invert the cumulative distribution of what the filters leave, in the order of token ids:
-    first over blocks of neighbouring tokens, then within the block."""
-    weights = filtered_weights(logits, draws)
+    first over blocks of neighbouring tokens, then within the block.
+
+    Unless it may `wait` for the device, a row is left OPEN whose top_p reaches beyond CANDIDATES.
+    """
+    weights = filtered_weights(logits, draws, wait)
     num_draws, vocab = weights.shape
     if vocab % BLOCK:
         weights = functional.pad(weights, (0, -vocab % BLOCK))
@@ -178,15 +257,19 @@ def draw(
     before = (cumulative.gather(1, (block - 1).clamp(min=0))).where(block > 0, 0.0)
     within = blocks[torch.arange(num_draws, device=blocks.device), block.squeeze(1)].cumsum(dim=1)
     rest = _below(within[:, -1:], target - before)
-    tokens = block * BLOCK + torch.searchsorted(within, rest, right=True)
-    return tokens.squeeze(1).clamp(max=vocab - 1)
+    tokens = (block * BLOCK + torch.searchsorted(within, rest, right=True)).clamp(max=vocab - 1)
+    if not wait:
+        tokens = tokens.masked_fill(cumulative[:, -1:] == 0, OPEN)
+    return tokens.squeeze(1)
 
 
 def filtered_weights(
     logits: Tensor,  # [num_draws, vocab] float32
     draws: Draws,
+    wait: bool = True,
 ) -> Tensor:  # [num_draws, vocab] float32
-    """Each token's weight (not normalised) after temperature and filters, 0 where it is cut.
+    """Each token's weight (not normalised) after temperature and filters, 0 where it is cut; all
+    are 0 in a row that `draw` is to leave open.
 
     Every filter is a lower bound on the scaled logit, so tokens of equal logits stay or go
     together, and what a row keeps does not depend on how the others are filtered.
@@ -197,7 +280,7 @@ def filtered_weights(
     weights = below.mul_(_LOG2_E / draws.temperature).exp2_()
     bound: Tensor | None = None
     if draws.top_k is not None or draws.top_p is not None:
-        bound = _top_bound(weights, draws)
+        bound = _top_bound(weights, draws, wait)
     if draws.min_p is not None:
         bound = draws.min_p if bound is None else torch.maximum(bound, draws.min_p)
     return weights if bound is None else _cut(weights, bound)
@@ -228,11 +311,14 @@ def _cut(weights: Tensor, bound: Tensor) -> Tensor:
 def _top_bound(
     weights: Tensor,  # [num_draws, vocab], 1 for the likeliest
     draws: Draws,
+    wait: bool,
 ) -> Tensor:  # [num_draws, 1]
     """The smallest weight that top_k, then top_p over what it leaves, keep."""
     vocab = weights.shape[1]
     count = draws.max_top_k if draws.top_p is None else max(draws.max_top_k, CANDIDATES)
     bound, covered = _bound_among(_highest(weights, min(count, vocab)), weights, draws)
+    if not wait:
+        return bound.masked_fill(~covered, torch.inf)
     open_rows = (~covered).squeeze(1).nonzero().squeeze(1)
     if open_rows.shape[0]:
         rest = weights.index_select(0, open_rows)
@@ -286,6 +372,8 @@ def _logprobs(
     found: list[TokenLogprob | None] = [None] * logits.shape[0]
     if not num_top:
         return found
+    from tenora_engine.events import TokenLogprob  # `make gpu` runs where there is no msgspec
+
     rows = torch.tensor(list(num_top), device=logits.device)
     distribution = logits.index_select(0, rows).float().log_softmax(dim=1)
     chosen_ids = token_ids.index_select(0, rows)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tenora_kernels.segments import AdapterSegments, AdapterTable, AttentionLayout, KVLayout
+from tenora_kernels.tiles import Move
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,14 @@ class ForwardInputs:
     slots: Tensor  # [num_tokens] int64, page * block_tokens + offset, where the row's KV goes
     attention: AttentionLayout
     segments: AdapterSegments
+
+    def moved(self, move: Move) -> ForwardInputs:
+        """The CUDA form with all its tensors elsewhere, blocks last: of them there is any number,
+        where all others are of the sizes that the numbers of rows and sequences give them."""
+        return ForwardInputs(
+            token_ids=move(self.token_ids),
+            positions=move(self.positions),
+            slots=move(self.slots),
+            segments=self.segments.moved(move),
+            attention=self.attention.moved(move),
+        )

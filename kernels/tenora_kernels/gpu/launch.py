@@ -14,15 +14,6 @@ def power_of_two(value: int, least: int) -> int:
     return max(least, 1 << max(0, value - 1).bit_length())
 
 
-def cut_for(programs: int, wanted: int, most: int) -> int:
-    """Into how many parts each of `programs` is cut so that a launch has at least `wanted`: a power
-    of two, at most `most` rounded up to one. Of static sizes only, as a captured graph needs."""
-    parts = 1
-    while parts < most and programs * parts < wanted:
-        parts *= 2
-    return parts
-
-
 def column_blocks(
     modules: Sequence[int], widths: Sequence[int], block: int, device: torch.device
 ) -> Tensor:

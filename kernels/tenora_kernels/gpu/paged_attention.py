@@ -1,7 +1,8 @@
-"""paged_attention in Triton: one flash kernel over tiles of query rows, launched once for decode
-(split over the context, then combined: Flash-Decoding, Dao et al. 2023) and once for prefill chunks
-(not split). Splits come from static sizes, contexts and counts are read on the device, so a
-captured launch stays valid."""
+"""paged_attention in Triton: one flash kernel, launched once for decode, over parts of the contexts
+that are then combined (Flash-Decoding, Dao et al. 2023), and once for prefill chunks, over tiles of
+query rows. The host cuts contexts into parts of one size whatever row they belong to
+(`tenora_kernels.tiles`); parts and their count are read on the device, so a captured launch stays
+valid, and no argument that changes from step to step makes another kernel."""
 
 # A kernel's parameters get their types at launch.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -14,40 +15,51 @@ import triton.language as tl
 from torch import Tensor
 
 from tenora_kernels.checks import KernelInputError
-from tenora_kernels.gpu.launch import cut_for, power_of_two
+from tenora_kernels.gpu.launch import power_of_two
 from tenora_kernels.gpu.tuning import AttentionTuning, tuning_for
-from tenora_kernels.segments import AttentionLayout, KVLayout, RowTiles
+from tenora_kernels.segments import AttentionLayout, KVLayout
 
-SPLITS_MAX = 32
-TOKENS_PER_SPLIT = 256
+PARTS_AT_ONCE = 16  # that a program of the second kernel adds up in one go
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["layer", "num_rows", "blocks_stride"])
+@triton.jit(do_not_specialize=["layer"])
 def _attend(
     q, pool, out, partial, partial_max, partial_sum,
-    query_start, context_len, block_table,
-    tile_start, tile_length, tile_sequence, tile_count,
-    layer, num_rows, blocks_stride, q_row_stride, q_head_stride, page_stride, scale,
+    query_start, context_len, block_table, block_start,
+    tile_sequence, tile_first, tile_second, tile_siblings, tile_count,
+    layer, q_row_stride, q_head_stride, page_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_ROOM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_CTX: tl.constexpr,
-    SPLITS: tl.constexpr,
+    DECODE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a sequence's query rows, all query heads of one KV head, one part of the
-    context. Row m of the tile is query m // GROUP, head m % GROUP."""
+    """All query heads of one KV head: with DECODE of one query row over context tokens first to
+    second, else of `second` query rows from row `first` on over all of their context. Row m of the
+    block is query m // GROUP, head m % GROUP."""
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
-    split = tl.program_id(2)
     count = tl.load(tile_count)
     sequence = tl.load(tile_sequence + tile)
-    first_row = tl.load(tile_start + tile)
-    length = tl.load(tile_length + tile)
+    first = tl.load(tile_first + tile)
+    second = tl.load(tile_second + tile)
     if tile >= count:
         return
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    # The tile's first query stands this far into the sequence.
-    rows_after = tl.load(query_start + sequence + 1) - first_row
-    first_position = tl.load(context_len + sequence) - rows_after
+    blocks = block_table + tl.load(block_start + sequence)
+    if DECODE:
+        first_row = tl.load(query_start + sequence)
+        length = 1
+        first_position = second  # the row sees all of its context
+        start = first
+        stop = second
+    else:
+        first_row = first
+        length = second
+        # The tile's first query stands this far into the sequence.
+        rows_after = tl.load(query_start + sequence + 1) - first_row
+        first_position = tl.load(context_len + sequence) - rows_after
+        start = 0
+        stop = first_position + length
 
     m = tl.arange(0, BLOCK_M)
     query = m // GROUP
@@ -67,20 +79,13 @@ def _attend(
     TOKEN: tl.constexpr = KV_HEADS * HEAD_DIM
     HALF_LAYER: tl.constexpr = BLOCK_TOKENS * TOKEN
     keys_start = layer * (2 * HALF_LAYER) + kv_head * HEAD_DIM
-    seen = first_position + length
-    per_split = tl.cdiv(tl.cdiv(seen, BLOCK_CTX), SPLITS) * BLOCK_CTX
-    start = split * per_split
-    stop = tl.minimum(seen, start + per_split)
     best = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros((BLOCK_M,), dtype=tl.float32)
     mixed = tl.zeros((BLOCK_M, HEAD_ROOM), dtype=tl.float32)
-    for first in range(start, stop, BLOCK_CTX):
-        tokens = first + tl.arange(0, BLOCK_CTX)
+    for token in range(start, stop, BLOCK_CTX):
+        tokens = token + tl.arange(0, BLOCK_CTX)
         real = tokens < stop
-        page = tl.load(
-            block_table + sequence.to(tl.int64) * blocks_stride + tokens // BLOCK_TOKENS,
-            mask=real, other=0,
-        ).to(tl.int64)  # fmt: skip
+        page = tl.load(blocks + tokens // BLOCK_TOKENS, mask=real, other=0).to(tl.int64)
         line = page * page_stride + (keys_start + (tokens % BLOCK_TOKENS) * TOKEN)
         keys = tl.load(
             pool + line[None, :] + dims[:, None], mask=real[None, :] & dim_real[:, None], other=0.0
@@ -101,45 +106,69 @@ def _attend(
         mixed = mixed * keep[:, None]
         mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
         best = new_best
-    mask = query_real[:, None] & dim_real[None, :]
     place = row * HEADS + head
-    if SPLITS == 1:
-        mixed = mixed / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None]
+    if DECODE:
+        siblings = tl.load(tile_siblings + tile)
+        parted = query < tl.minimum(length, siblings - 1)
+        kept = tile.to(tl.int64) * HEADS + head
         tl.store(
-            out + place[:, None] * HEAD_DIM + dims[None, :],
-            mixed.to(out.dtype.element_ty), mask=mask,
+            partial + kept[:, None] * HEAD_DIM + dims[None, :], mixed,
+            mask=parted[:, None] & dim_real[None, :],
         )  # fmt: skip
-    else:
-        place += split.to(tl.int64) * num_rows * HEADS
-        tl.store(partial + place[:, None] * HEAD_DIM + dims[None, :], mixed, mask=mask)
-        tl.store(partial_max + place, best, mask=query_real)
-        tl.store(partial_sum + place, weight_sum, mask=query_real)
+        tl.store(partial_max + kept, best, mask=parted)
+        tl.store(partial_sum + kept, weight_sum, mask=parted)
+        query_real = query < 2 - siblings  # alone: nothing is left to be combined
+    mask = query_real[:, None] & dim_real[None, :]
+    mixed = mixed / tl.where(weight_sum == 0.0, 1.0, weight_sum)[:, None]
+    tl.store(
+        out + place[:, None] * HEAD_DIM + dims[None, :], mixed.to(out.dtype.element_ty), mask=mask
+    )
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit
 def _combine(
-    out, partial, partial_max, partial_sum, tile_start, tile_count, num_rows,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_ROOM: tl.constexpr, SPLITS: tl.constexpr,
+    out, partial, partial_max, partial_sum, query_start,
+    part_sequence, part_start, part_siblings, part_count,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_ROOM: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """out[row, head] from the parts of its context."""
-    tile = tl.program_id(0)
-    head = tl.program_id(1)
-    if tile >= tl.load(tile_count):
+    """out[row, heads of one KV head] from the parts of the row's context, by the program of the
+    first of them."""
+    part = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    count = tl.load(part_count)
+    sequence = tl.load(part_sequence + part)
+    start = tl.load(part_start + part)
+    siblings = tl.load(part_siblings + part)
+    if (part >= count) | (start > 0) | (siblings == 1):
         return
-    splits = tl.arange(0, SPLITS)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    row = tl.load(query_start + sequence).to(tl.int64)
     dims = tl.arange(0, HEAD_ROOM)
     dim_real = dims < HEAD_DIM
-    row = tl.load(tile_start + tile).to(tl.int64)
-    place = (splits.to(tl.int64) * num_rows + row) * HEADS + head
-    best = tl.load(partial_max + place)
-    keep = tl.exp2(best - tl.max(best, axis=0))
-    parts = tl.load(
-        partial + place[:, None] * HEAD_DIM + dims[None, :], mask=dim_real[None, :], other=0.0
-    )
-    mixed = tl.sum(parts * keep[:, None], axis=0)
-    mixed = mixed / tl.sum(tl.load(partial_sum + place) * keep, axis=0)
-    target = out + (row * HEADS + head) * HEAD_DIM + dims
-    tl.store(target, mixed.to(out.dtype.element_ty), mask=dim_real)
+    for member in tl.static_range(GROUP):
+        head = kv_head * GROUP + member
+        best = float("-inf")
+        weight_sum = 0.0
+        mixed = tl.zeros((HEAD_ROOM,), dtype=tl.float32)
+        for first in range(0, siblings, AT_ONCE):
+            others = first + tl.arange(0, AT_ONCE)
+            real = others < siblings
+            place = (part + others).to(tl.int64) * HEADS + head
+            bests = tl.load(partial_max + place, mask=real, other=float("-inf"))
+            sums = tl.load(partial_sum + place, mask=real, other=0.0)
+            parts = tl.load(
+                partial + place[:, None] * HEAD_DIM + dims[None, :],
+                mask=real[:, None] & dim_real[None, :], other=0.0,
+            )  # fmt: skip
+            new_best = tl.maximum(best, tl.max(bests, axis=0))  # of what is seen: a number
+            keep = tl.exp2(best - new_best)
+            factors = tl.exp2(bests - new_best)
+            mixed = mixed * keep + tl.sum(parts * factors[:, None], axis=0)
+            weight_sum = weight_sum * keep + tl.sum(sums * factors, axis=0)
+            best = new_best
+        target = out + (row * HEADS + head) * HEAD_DIM + dims
+        tl.store(target, (mixed / weight_sum).to(out.dtype.element_ty), mask=dim_real)
 
 
 def paged_attention(
@@ -153,17 +182,32 @@ def paged_attention(
     tuning: AttentionTuning | None = None,  # None: the device's own
 ) -> None:
     """See tenora_kernels.paged_attention."""
-    if layout.decode is None or layout.prefill is None:
+    if layout.decode is None or layout.prefill is None or layout.block_start is None:
         raise KernelInputError("the layout has no tiles: use build_attention_layout")
     tuned = tuning_for(q.device)
-    if layout.decode.start.shape[0]:
+    shared = (layout.query_start, layout.context_len, layout.block_table, layout.block_start)
+    parts, tiles = layout.decode, layout.prefill
+    heads, group = q.shape[1], q.shape[1] // kv.kv_heads
+    if parts.room:
+        partial = torch.empty(parts.room, heads, q.shape[2], device=q.device)
+        ends = torch.empty(2, parts.room, heads, device=q.device)
+        work = (parts.sequence, parts.start, parts.stop, parts.siblings, parts.count)
         _launch(
-            q, pool, kv, layer, layout, scale, out, layout.decode, tuning or tuned.attention_decode
-        )
-    if layout.prefill.start.shape[0]:
+            q, pool, kv, layer, scale, (out, partial, ends[0], ends[1]), shared, work, parts.room,
+            power_of_two(group, 16), tuning or tuned.attention_decode, decode=True,
+        )  # fmt: skip
+        _combine[(parts.room, kv.kv_heads)](
+            out, partial, ends[0], ends[1], layout.query_start,
+            parts.sequence, parts.start, parts.siblings, parts.count,
+            HEADS=heads, KV_HEADS=kv.kv_heads, HEAD_DIM=kv.head_dim,
+            HEAD_ROOM=power_of_two(kv.head_dim, 16), AT_ONCE=PARTS_AT_ONCE, num_warps=4,
+        )  # fmt: skip
+    if tiles.room:
+        work = (tiles.owner, tiles.start, tiles.length, tiles.length, tiles.count)
         _launch(
-            q, pool, kv, layer, layout, scale, out, layout.prefill,
-            tuning or tuned.attention_prefill,
+            q, pool, kv, layer, scale, (out, out, out, out), shared, work, tiles.room,
+            power_of_two(tiles.rows_per_tile * group, 16), tuning or tuned.attention_prefill,
+            decode=False,
         )  # fmt: skip
 
 
@@ -172,39 +216,22 @@ def _launch(
     pool: Tensor,
     kv: KVLayout,
     layer: int,
-    layout: AttentionLayout,
     scale: float,
-    out: Tensor,
-    tiles: RowTiles,
+    results: tuple[Tensor, ...],
+    shared: tuple[Tensor, ...],
+    work: tuple[Tensor, ...],
+    programs: int,
+    block_m: int,
     tuning: AttentionTuning,
+    *,
+    decode: bool,
 ) -> None:
-    num_rows, heads, head_dim = q.shape
-    room = power_of_two(head_dim, 16)
-    grid_tiles = tiles.start.shape[0]
-    splits = 1
-    if tiles.rows_per_tile == 1:
-        most = min(SPLITS_MAX, triton.cdiv(layout.max_context_len, TOKENS_PER_SPLIT))
-        splits = cut_for(grid_tiles * kv.kv_heads, tuning.programs, most)
-    part_rows = num_rows if splits > 1 else 0
-    partial = torch.empty(splits, part_rows, heads, head_dim, device=q.device)
-    partial_max = torch.empty(splits, part_rows, heads, device=q.device)
-    partial_sum = torch.empty_like(partial_max)
     exact = q.element_size() == 4  # products without tensor cores: small blocks, or no end to them
-    block_ctx = tuning.block_context // (4 if exact else 1)
-    warps = 8 if exact else tuning.warps
-    block_m = power_of_two(tiles.rows_per_tile * (heads // kv.kv_heads), 16)
-    _attend[(grid_tiles, kv.kv_heads, splits)](
-        q, pool, out, partial, partial_max, partial_sum,
-        layout.query_start, layout.context_len, layout.block_table,
-        tiles.start, tiles.length, tiles.owner, tiles.count,
-        layer, num_rows, layout.block_table.stride(0), q.stride(0), q.stride(1),
-        pool.stride(0), scale,
-        HEADS=heads, KV_HEADS=kv.kv_heads, HEAD_DIM=head_dim, HEAD_ROOM=room,
-        BLOCK_TOKENS=kv.block_tokens, BLOCK_M=block_m,
-        BLOCK_CTX=block_ctx, SPLITS=splits, num_warps=warps, num_stages=tuning.stages,
+    _attend[(programs, kv.kv_heads)](
+        q, pool, *results, *shared, *work,
+        layer, q.stride(0), q.stride(1), pool.stride(0), scale,
+        HEADS=q.shape[1], KV_HEADS=kv.kv_heads, HEAD_DIM=kv.head_dim,
+        HEAD_ROOM=power_of_two(kv.head_dim, 16), BLOCK_TOKENS=kv.block_tokens, BLOCK_M=block_m,
+        BLOCK_CTX=tuning.block_context // (4 if exact else 1), DECODE=decode,
+        num_warps=8 if exact else tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip
-    if splits > 1:
-        _combine[(grid_tiles, heads)](
-            out, partial, partial_max, partial_sum, tiles.start, tiles.count, num_rows,
-            HEADS=heads, HEAD_DIM=head_dim, HEAD_ROOM=room, SPLITS=splits, num_warps=4,
-        )  # fmt: skip

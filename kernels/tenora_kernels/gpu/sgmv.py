@@ -1,9 +1,10 @@
 """sgmv in Triton: a shrink and an expand over tiles of rows that share an adapter.
 
 The shrink is split over the input features into partial sums of their own (no atomics), which the
-expand adds up in a fixed order, so results are the same from run to run. The grid is that of the
-most tiles there can be; programs past the count on the device return at once (CUDA graphs). Ranks
-are read on the device: a program loops over its adapter's rank rows and no others."""
+expand adds up in a fixed order, so results are the same from run to run. Into how many follows from
+the number of tiles there are, which is read on the device: a captured launch, whose grid is that of
+the most tiles there can be, is split as finely as the step at hand wants it. Ranks are read there
+too: a program loops over its adapter's rank rows and no others."""
 
 # A kernel's parameters get their types at launch.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -18,38 +19,49 @@ import triton.language as tl
 from torch import Tensor
 
 from tenora_kernels.checks import KernelInputError
-from tenora_kernels.gpu.launch import column_blocks, cut_for, module_table, power_of_two
+from tenora_kernels.gpu.launch import column_blocks, module_table, power_of_two
 from tenora_kernels.gpu.tuning import SgmvTuning, tuning_for
 from tenora_kernels.segments import AdapterSegments, AdapterTable
 
 SPLITS_MAX = 16
 
 
-@triton.jit(do_not_specialize=["layer", "num_rows"])
+@triton.jit
+def _parts_of(count, SLICES: tl.constexpr, PROGRAMS: tl.constexpr, SPLITS: tl.constexpr):
+    """Into how many parts the features are cut for so many tiles."""
+    return tl.minimum(SPLITS, tl.maximum(1, PROGRAMS // (tl.maximum(count, 1) * SLICES)))
+
+
+@triton.jit(do_not_specialize=["layer"])
 def _shrink(
     x, pool, partial, granule_offset, rank, a_offset, scale, slice_module,
     tile_start, tile_length, tile_slot, tile_count,
-    layer, num_rows, x_stride,
+    layer, x_stride,
     granule_slot_stride, granule_layer_stride, module_slot_stride, module_layer_stride,
-    IN_FEATURES: tl.constexpr, SPLIT_FEATURES: tl.constexpr, SLICES: tl.constexpr,
-    MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr, RANK_PARTS: tl.constexpr,
+    IN_FEATURES: tl.constexpr, SLICES: tl.constexpr, PROGRAMS: tl.constexpr, SPLITS: tl.constexpr,
+    MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_K: tl.constexpr,
     ALIGNMENT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """partial[split, row, slice, r] = scale * x[row, part of K] . A[r, part of K]"""
+    """partial[unit, row of the tile, r] = scale * x[row, part of K] . A[r, part of K], a unit being
+    a slice of a part of a tile. What programs are left over share the ranks."""
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-    tile = tl.program_id(0)
-    which = tl.program_id(1) % SLICES
-    split = tl.program_id(1) // SLICES
-    # Loads that do not need each other stand together: what a program waits for is their latency.
     count = tl.load(tile_count)
+    splits = _parts_of(count, SLICES, PROGRAMS, SPLITS)
+    units = tl.maximum(count, 1) * SLICES * splits
+    rank_parts = tl.minimum(RANK_ROOM // BLOCK_RANK, tl.maximum(1, PROGRAMS // units))
+    unit = tl.program_id(0) // rank_parts
+    which = unit % SLICES
+    split = unit // SLICES % splits
+    tile = unit // SLICES // splits
+    if tile >= count:
+        return
+    # Loads that do not need each other stand together: what a program waits for is their latency.
     slot = tl.load(tile_slot + tile).to(tl.int64)
     first_row = tl.load(tile_start + tile)
     length = tl.load(tile_length + tile)
     module = tl.load(slice_module + which)
-    if tile >= count:
-        return
     entry = slot * module_slot_stride + layer * module_layer_stride + module
     rank_here = tl.load(rank + entry)
     a_base = tl.load(a_offset + entry)
@@ -58,15 +70,20 @@ def _shrink(
     row_real = within < length
     rows = (first_row + within).to(tl.int64)
     granule = granule_offset + slot * granule_slot_stride + layer * granule_layer_stride
-    place = ((split.to(tl.int64) * num_rows + rows) * SLICES + which) * RANK_ROOM
-    for first_rank in range(tl.program_id(2) * BLOCK_RANK, rank_here, RANK_PARTS * BLOCK_RANK):
+    place = (unit.to(tl.int64) * BLOCK_M + within) * RANK_ROOM
+    K_BLOCKS: tl.constexpr = (IN_FEATURES + BLOCK_K - 1) // BLOCK_K
+    blocks_here = tl.cdiv(K_BLOCKS, splits)
+    start = split * blocks_here * BLOCK_K
+    stop = tl.minimum(IN_FEATURES, start + blocks_here * BLOCK_K)
+    part = tl.program_id(0) % rank_parts
+    for first_rank in range(part * BLOCK_RANK, rank_here, rank_parts * BLOCK_RANK):
         ranks = first_rank + tl.arange(0, BLOCK_RANK)
         rank_real = ranks < rank_here
         a_start = tl.load(granule + ranks, mask=ranks < MAX_RANK, other=0) + a_base
         a_start = tl.multiple_of(a_start, ALIGNMENT)
         total = tl.zeros((BLOCK_M, BLOCK_RANK), dtype=tl.float32)
-        for k in range(0, SPLIT_FEATURES, BLOCK_K):
-            features = split * SPLIT_FEATURES + k + tl.arange(0, BLOCK_K)
+        for k in range(start, stop, BLOCK_K):
+            features = k + tl.arange(0, BLOCK_K)
             real = features < IN_FEATURES
             x_part = tl.load(
                 x + rows[:, None] * x_stride + features[None, :],
@@ -84,10 +101,10 @@ def _shrink(
 
 
 @triton.jit
-def _hidden(partial, place, split_stride, ranks, mask, SPLITS: tl.constexpr):
+def _hidden(partial, place, split_stride, splits, ranks, mask):
     """The shrink's result for some ranks, its parts added in order, float32."""
     total = tl.load(partial + place[:, None] + ranks[None, :], mask=mask, other=0.0)
-    for split in tl.static_range(1, SPLITS):
+    for split in tl.range(1, splits, loop_unroll_factor=4):
         part = partial + split * split_stride + place[:, None] + ranks[None, :]
         total += tl.load(part, mask=mask, other=0.0)
     return total
@@ -108,13 +125,14 @@ def _add_product(total, hidden, weight):
     return total
 
 
-@triton.jit(do_not_specialize=["layer", "num_rows"])
+@triton.jit(do_not_specialize=["layer"])
 def _expand(
     y, pool, partial, granule_offset, rank, b_offset, blocks,
     tile_start, tile_length, tile_slot, tile_count,
-    layer, num_rows, y_stride,
+    layer, y_stride,
     granule_slot_stride, granule_layer_stride, module_slot_stride, module_layer_stride,
-    SLICES: tl.constexpr, MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr, SPLITS: tl.constexpr,
+    SLICES: tl.constexpr, PROGRAMS: tl.constexpr, SPLITS: tl.constexpr,
+    MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_OUT: tl.constexpr,
     ALIGNMENT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -155,10 +173,12 @@ def _expand(
     before = tl.load(target, mask=target_real, other=0.0)
     if EARLY:  # what the shrink wrote is there from here on; all above does not depend on it
         tl.extra.cuda.gdc_wait()
-    place = (rows * SLICES + which) * RANK_ROOM
-    split_stride = num_rows.to(tl.int64) * SLICES * RANK_ROOM
+    splits = _parts_of(count, SLICES, PROGRAMS, SPLITS)
+    split_stride = SLICES * BLOCK_M * RANK_ROOM
+    unit = (tile * splits * SLICES + which).to(tl.int64)
+    place = (unit * BLOCK_M + within) * RANK_ROOM
     real = row_real[:, None] & rank_real[None, :]
-    hidden = _hidden(partial, place, split_stride, ranks, real, SPLITS)
+    hidden = _hidden(partial, place, split_stride, splits, ranks, real)
     total = tl.zeros((BLOCK_M, BLOCK_OUT), dtype=tl.float32)
     total = _add_product(total, hidden, weight)
     for first_rank in range(BLOCK_RANK, rank_here, BLOCK_RANK):
@@ -171,7 +191,7 @@ def _expand(
             mask=rank_real[:, None] & column_real[None, :], other=0.0,
         )  # fmt: skip
         real = row_real[:, None] & rank_real[None, :]
-        hidden = _hidden(partial, place, split_stride, ranks, real, SPLITS)
+        hidden = _hidden(partial, place, split_stride, splits, ranks, real)
         total = _add_product(total, hidden, weight)
     total += before.to(tl.float32)
     tl.store(target, total.to(y.dtype.element_ty), mask=target_real)
@@ -197,38 +217,36 @@ def sgmv(
     if tuning is None:
         tuned = tuning_for(x.device)
         tuning = tuned.sgmv_decode if tiles.rows_per_tile <= 16 else tuned.sgmv_prefill
-    num_rows, in_features = x.shape
-    slices, grid_tiles = len(modules), tiles.start.shape[0]
+    in_features, slices = x.shape[1], len(modules)
     max_rank = table.granule_offset.shape[2]
     room = triton.cdiv(max_rank, tuning.block_rank) * tuning.block_rank
     block_k = tuning.block_features // (1 if x.element_size() == 2 else 4)
     block_k = min(block_k, power_of_two(in_features, 16))
-    k_blocks = triton.cdiv(in_features, block_k)
-    splits = cut_for(grid_tiles * slices, tuning.programs, min(SPLITS_MAX, k_blocks))
-    programs = grid_tiles * slices * splits
-    rank_parts = cut_for(programs, tuning.programs, room // tuning.block_rank)
-    partial = torch.empty(splits, num_rows, slices, room, dtype=torch.float32, device=x.device)
-    shared = (tiles.start, tiles.length, tiles.owner, tiles.count, layer, num_rows)
-    strides = (*table.granule_offset.stride()[:2], *table.rank.stride()[:2])
+    splits = min(SPLITS_MAX, triton.cdiv(in_features, block_k))
+    # However many tiles there are: they are cut no further once there are so many programs.
+    least = tiles.room * slices
+    most = max(tuning.programs, least)
     block_m = max(16, tiles.rows_per_tile)
-    _shrink[(grid_tiles, slices * splits, rank_parts)](
+    units = min(most, least * splits)
+    partial = torch.empty(units, block_m, room, dtype=torch.float32, device=x.device)
+    shared = (tiles.start, tiles.length, tiles.owner, tiles.count, layer)
+    strides = (*table.granule_offset.stride()[:2], *table.rank.stride()[:2])
+    cut = {
+        "SLICES": slices, "PROGRAMS": tuning.programs, "SPLITS": splits, "MAX_RANK": max_rank,
+        "RANK_ROOM": room, "BLOCK_M": block_m, "BLOCK_RANK": tuning.block_rank,
+        "ALIGNMENT": table.alignment, "EARLY": tuning.early_expand,
+    }  # fmt: skip
+    _shrink[(min(most, units * (room // tuning.block_rank)),)](
         x, pool, partial, table.granule_offset, table.rank, table.a_offset, table.scale,
         module_table(tuple(modules), x.device),
-        *shared, x.stride(0), *strides,
-        IN_FEATURES=in_features, SPLIT_FEATURES=triton.cdiv(k_blocks, splits) * block_k,
-        SLICES=slices, MAX_RANK=max_rank, RANK_ROOM=room, RANK_PARTS=rank_parts, BLOCK_M=block_m,
-        BLOCK_RANK=tuning.block_rank, BLOCK_K=block_k, ALIGNMENT=table.alignment,
-        EARLY=tuning.early_expand,
+        *shared, x.stride(0), *strides, IN_FEATURES=in_features, BLOCK_K=block_k, **cut,
         num_warps=tuning.shrink_warps, num_stages=tuning.shrink_stages,
     )  # fmt: skip
     block_out = min(tuning.block_columns, power_of_two(max(widths), 16))
     blocks = column_blocks(modules, widths, block_out, x.device)
-    _expand[(grid_tiles, blocks.shape[0])](
+    _expand[(tiles.room, blocks.shape[0])](
         y, pool, partial, table.granule_offset, table.rank, table.b_offset, blocks,
-        *shared, y.stride(0), *strides,
-        SLICES=slices, MAX_RANK=max_rank, RANK_ROOM=room, SPLITS=splits,
-        BLOCK_M=block_m, BLOCK_RANK=tuning.block_rank, BLOCK_OUT=block_out,
-        ALIGNMENT=table.alignment, EARLY=tuning.early_expand,
+        *shared, y.stride(0), *strides, BLOCK_OUT=block_out, **cut,
         num_warps=tuning.expand_warps, **_EARLY_LAUNCH if tuning.early_expand else {},
     )  # fmt: skip
 

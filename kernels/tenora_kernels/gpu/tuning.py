@@ -70,6 +70,11 @@ def tuning_for(device: torch.device) -> Tuning:
     return _tuning(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
 
 
+def decode_parts(device: torch.device, kv_heads: int) -> int:
+    """Into how many parts contexts are cut for decode to fill a device (`cut_contexts`)."""
+    return -(-tuning_for(device).attention_decode.programs // kv_heads)
+
+
 @functools.cache
 def _tuning(device_name: str) -> Tuning:
     file = tuned_file(device_name)

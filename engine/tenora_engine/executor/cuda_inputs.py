@@ -1,0 +1,187 @@
+"""From what a plan says of its rows to the tensors of one forward pass in the CUDA form, on the
+host. Knows arrays only, so that it runs where there are no plans (`make gpu`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tenora_engine.model.inputs import ForwardInputs
+from tenora_kernels.segments import (
+    BASE_SLOT,
+    AdapterTable,
+    build_segments,
+    tiled_attention_layout,
+)
+from tenora_kernels.tiles import max_parts
+
+if TYPE_CHECKING:
+    from tenora_engine.step import Rows
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+NOWHERE = -1
+"""The KV slot of a row that only fills its bucket."""
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """`step.Rows` as arrays."""
+
+    query: Int64s  # [num_seqs]
+    context: Int64s  # [num_seqs]
+    num_samples: Int64s  # [num_seqs]
+    adapter_slot: Int32s  # [num_seqs]
+    token_ids: Int32s  # [num_tokens]
+    num_blocks: Int64s  # [num_seqs]
+    pages: Int32s  # [sum of num_blocks]
+
+    @classmethod
+    def of(cls, rows: Rows, block_tokens: int) -> StepArrays:
+        context = np.frombuffer(rows.context_len, np.int32).astype(np.int64)
+        return cls(
+            query=np.frombuffer(rows.query_len, np.int32).astype(np.int64),
+            context=context,
+            num_samples=np.frombuffer(rows.num_samples, np.int32).astype(np.int64),
+            adapter_slot=np.frombuffer(rows.adapter_slot, np.int32),
+            token_ids=np.frombuffer(rows.token_ids, np.int32),
+            num_blocks=-(-context // block_tokens),
+            pages=np.frombuffer(rows.pages, np.int32),
+        )
+
+    @classmethod
+    def idle(cls) -> StepArrays:
+        """Without a row, and one block, so that its place has an address."""
+        ints, longs = np.empty(0, np.int32), np.empty(0, np.int64)
+        return cls(longs, longs, longs, ints, ints, longs, np.zeros(1, np.int32))
+
+    @classmethod
+    def trial(cls, num_tokens: int, max_context: int, adapter_slot: int) -> StepArrays:
+        """A step of so many tokens: one token of a sequence, and prompts."""
+        prompts = num_tokens - 1
+        lengths = [max_context] * (prompts // max_context) + [prompts % max_context]
+        query = np.array([1, *filter(None, lengths)])
+        return cls(
+            query=query,
+            context=query,
+            num_samples=np.zeros(len(query), np.int64),
+            adapter_slot=np.full(len(query), adapter_slot, np.int32),
+            token_ids=np.zeros(num_tokens, np.int32),
+            num_blocks=query,  # a page holds a token at least
+            pages=np.zeros(num_tokens, np.int32),
+        )
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.query)
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether each row runs one token."""
+        return len(self.token_ids) == self.num_seqs
+
+    def sampled(self) -> Int64s:  # [num_samples], the tokens' rows that sample
+        first = self.query.cumsum() - self.num_samples.cumsum()
+        rows: Int64s = first.repeat(self.num_samples) + np.arange(self.num_samples.sum())
+        return rows
+
+    def split(self, num_rows: int) -> Iterator[StepArrays]:
+        """A step of decode in parts of at most so many rows."""
+        pages_before = np.concatenate([[0], self.num_blocks.cumsum()])
+        for first in range(0, self.num_seqs, num_rows):
+            rows = slice(first, min(first + num_rows, self.num_seqs))
+            yield StepArrays(
+                self.query[rows],
+                self.context[rows],
+                self.num_samples[rows],
+                self.adapter_slot[rows],
+                self.token_ids[rows],
+                self.num_blocks[rows],
+                self.pages[pages_before[rows.start] : pages_before[rows.stop]],
+            )
+
+    def filled_up(self, bucket: int) -> StepArrays:
+        """A step of decode with rows behind it that have no context, and so do nothing."""
+        rows = bucket - self.num_seqs
+        return StepArrays(
+            query=_with(self.query, rows, 1),
+            context=_with(self.context, rows, 0),
+            num_samples=self.num_samples,
+            adapter_slot=_with(self.adapter_slot, rows, BASE_SLOT),
+            token_ids=_with(self.token_ids, rows, 0),
+            num_blocks=_with(self.num_blocks, rows, 0),
+            pages=self.pages,
+        )
+
+
+class CudaInputs:
+    """Builds inputs for one adapter table; `parts` is what the contexts of decode rows are cut
+    into, see `cut_contexts`."""
+
+    def __init__(self, block_tokens: int, table: AdapterTable, parts: int) -> None:
+        self.block_tokens = block_tokens
+        self._table = table
+        self._parts = parts
+
+    def build(self, step: StepArrays) -> ForwardInputs:
+        """Of any step, in tensors of just its size."""
+        return self._build(step, None)
+
+    def build_decode(self, step: StepArrays, bucket: int) -> ForwardInputs:
+        """Of a step of decode, in tensors that have the same sizes for all steps of the bucket, but
+        for the blocks."""
+        return self._build(step.filled_up(bucket), bucket)
+
+    def num_bytes(self, num_seqs: int, num_tokens: int, max_blocks: int) -> int:
+        """At least what the inputs of so many sequences take, and what comes with them but
+        sampling's options."""
+        of_tokens = 3 * 8 + 4 + 2 * 4 * 4  # ids, positions, slots; adapter slot; tiles of each kind
+        of_sequences = 4 * 4 + 5 * 4 + 8 + 4 * max_blocks
+        rows = max(num_seqs, num_tokens)
+        return rows * of_tokens + num_seqs * of_sequences + self._parts * 5 * 4 + _SLACK
+
+    def _build(self, step: StepArrays, bucket: int | None) -> ForwardInputs:
+        ends = step.query.cumsum()
+        positions = np.arange(ends[-1]) + (step.context - ends).repeat(step.query)
+        if bucket is not None:
+            positions = positions.clip(min=0)
+        real = np.count_nonzero(step.context) if bucket is not None else len(positions)
+        first_block = (step.num_blocks.cumsum() - step.num_blocks).repeat(step.query)[:real]
+        block, offset = np.divmod(positions[:real], self.block_tokens)
+        slots = np.full(len(positions), NOWHERE)
+        slots[:real] = step.pages[first_block + block]
+        slots[:real] *= self.block_tokens
+        slots[:real] += offset
+        return ForwardInputs(
+            token_ids=torch.from_numpy(step.token_ids.astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            slots=torch.from_numpy(slots),
+            attention=tiled_attention_layout(
+                step.query,
+                step.context,
+                step.pages,
+                step.num_blocks,
+                parts=self._parts,
+                room=None if bucket is None else max_parts(bucket, self._parts),
+            ),
+            segments=build_segments(
+                torch.from_numpy(step.adapter_slot.repeat(step.query)),
+                self._table,
+                max_segments=bucket,
+                tiles=True,
+                device=torch.device("cpu"),
+            ),
+        )
+
+
+_SLACK = 1 << 16  # alignment; sampling's options as a rule
+
+
+def _with(values: npt.NDArray[np.generic], count: int, value: int) -> npt.NDArray[Any]:
+    return np.concatenate([values, np.full(count, value, values.dtype)])

@@ -1,0 +1,130 @@
+"""What a step on CUDA reads, made from its plan on the host, beside what the CPU's batch is; and
+the one copy that takes it there."""
+
+from __future__ import annotations
+
+from array import array
+
+import hypothesis.strategies as st
+import torch
+from hypothesis import given
+
+from engine_fakes import make_config
+from tenora_engine.executor.batch import BatchBuilder
+from tenora_engine.executor.cuda_inputs import NOWHERE, CudaInputs, StepArrays
+from tenora_engine.executor.device_memory import allocate_table
+from tenora_engine.executor.staging import Staging
+from tenora_engine.model.inputs import ForwardInputs
+from tenora_engine.step import Rows, StepPlan
+
+BLOCK_TOKENS, PARTS = 4, 8
+CONFIG = make_config(block_tokens=BLOCK_TOKENS)
+TABLE = allocate_table(CONFIG)
+INPUTS = CudaInputs(BLOCK_TOKENS, TABLE, PARTS)
+CPU = torch.device("cpu")
+
+
+@st.composite
+def rows(draw: st.DrawFn, max_query: int = 9) -> Rows:
+    """Sequences of any lengths, prompts, decode and drafts, on any pages and slots."""
+    shape = st.tuples(st.integers(1, max_query), st.integers(0, 20), st.integers(-1, 3))
+    drawn = draw(st.lists(shape, min_size=1, max_size=6))
+    query, before, slots = zip(*sorted(drawn, key=lambda each: each[2]), strict=True)
+    context = [tokens + earlier for tokens, earlier in zip(query, before, strict=True)]
+    samples = [draw(st.integers(0, min(3, tokens))) for tokens in query]
+    blocks = sum(-(-tokens // BLOCK_TOKENS) for tokens in context)
+    ids = st.lists(st.integers(0, 95), min_size=sum(query), max_size=sum(query))
+    pages = st.lists(st.integers(0, 31), min_size=blocks, max_size=blocks)
+    return Rows(
+        sequence=list(range(len(query))),
+        query_len=array("i", query),
+        context_len=array("i", context),
+        adapter_slot=array("i", slots),
+        num_samples=array("i", samples),
+        token_ids=array("i", draw(ids)),
+        pages=array("i", draw(pages)),
+    )
+
+
+def columns(inputs: ForwardInputs) -> list[list[int]]:
+    of_tokens = (inputs.token_ids, inputs.positions, inputs.slots, inputs.segments.row_slot)
+    return [tensor.tolist() for tensor in of_tokens]
+
+
+@given(rows())
+def test_a_step_is_what_the_cpu_makes_of_it(planned: Rows) -> None:
+    batch = BatchBuilder(BLOCK_TOKENS, TABLE).build(StepPlan(1, planned))
+    step = StepArrays.of(planned, BLOCK_TOKENS)
+    inputs = INPUTS.build(step)
+    assert columns(inputs) == columns(batch.inputs)
+    assert step.sampled().tolist() == batch.sample_rows.tolist()
+    assert step.is_decode == (max(planned.query_len) == 1)
+    mine, theirs = inputs.attention, batch.inputs.attention
+    assert mine.query_start.tolist() == theirs.query_start.tolist()
+    assert mine.context_len.tolist() == theirs.context_len.tolist()
+    assert mine.block_start is not None
+    for sequence, start in enumerate(mine.block_start.tolist()):
+        count = -(-planned.context_len[sequence] // BLOCK_TOKENS)
+        expected = theirs.block_table[sequence, :count].tolist()
+        assert mine.block_table[start : start + count].tolist() == expected
+    assert inputs.segments.any_adapter == batch.inputs.segments.any_adapter
+
+
+@given(rows(max_query=1), st.integers(1, 4))
+def test_parts_of_a_decode_step_fill_buckets_of_one_form(planned: Rows, bucket: int) -> None:
+    """Their rows are the step's, what fills up has no KV and no adapter, and every tensor but the
+    blocks has the sizes that it has in any step of the bucket."""
+    whole = StepArrays.of(planned, BLOCK_TOKENS)
+    expected = columns(INPUTS.build(whole))
+    found: list[list[int]] = [[] for _ in expected]
+    idle = sizes(INPUTS.build_decode(StepArrays.idle(), bucket))
+    for part in whole.split(bucket):
+        inputs = INPUTS.build_decode(part, bucket)
+        assert sizes(inputs) == idle
+        for column, values in zip(found, columns(inputs), strict=True):
+            column += values[: part.num_seqs]
+        assert set(inputs.slots[part.num_seqs :].tolist()) <= {NOWHERE}
+        assert set(inputs.segments.row_slot[part.num_seqs :].tolist()) <= {-1}
+        assert inputs.attention.decode is not None
+        used = inputs.attention.decode.sequence[: int(inputs.attention.decode.count)]
+        assert used.tolist() == list(range(part.num_seqs))  # contexts too short to be cut
+    assert found == expected
+
+
+def sizes(inputs: ForwardInputs) -> list[torch.Size]:
+    """In the order in which they are moved; of the blocks there is any number, at the end."""
+    moved: list[torch.Size] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        moved.append(tensor.shape)
+        return tensor
+
+    inputs.moved(note)
+    return moved[:-1]
+
+
+tensors = st.lists(
+    st.tuples(st.sampled_from([torch.int32, torch.int64, torch.float32]), st.integers(0, 40)),
+    max_size=8,
+)
+
+
+@given(tensors, st.integers(0, 2000))
+def test_what_is_put_arrives(kinds: list[tuple[torch.dtype, int]], room: int) -> None:
+    """At aligned addresses, those of the last step where the sizes are the same, and also what
+    finds no room any more."""
+    staging = Staging(room, CPU)
+    addresses: list[list[int]] = []
+    for step in range(2):
+        put = [torch.arange(size).to(dtype) + step for dtype, size in kinds]
+        staging.begin()
+        there = [staging.put(tensor) for tensor in put]
+        staging.send()
+        for mine, theirs in zip(there, put, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=0, rtol=0)
+        inside = sum(-(-tensor.nbytes // 64) * 64 for tensor in put) <= room
+        addresses.append([tensor.data_ptr() % 64 for tensor in there if tensor.numel()])
+        if inside:
+            addresses[-1] = [tensor.data_ptr() for tensor in there if tensor.numel()]
+    assert addresses[0] == addresses[1]
+    assert all(address % 16 == 0 for address in addresses[0])
