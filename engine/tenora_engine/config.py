@@ -22,6 +22,24 @@ SchedulingPolicy = Literal["sla", "fcfs"]
 PackedDType = Literal["bfloat16", "float32", "int8"]
 
 
+class StepLimits(msgspec.Struct, frozen=True):
+    """What bounds a step where the operator has not said."""
+
+    max_running: int
+    max_step_tokens: int
+    max_prefill_chunk: int
+
+
+STEP_LIMITS: dict[Device, StepLimits] = {
+    "cpu": StepLimits(max_running=64, max_step_tokens=512, max_prefill_chunk=256),
+    "cuda": StepLimits(max_running=256, max_step_tokens=2048, max_prefill_chunk=1024),
+}
+"""A GPU reads its weights for 256 rows in the time of one, and is full of work at some thousand
+tokens; a laptop's processor is at some hundred."""
+
+CPU_MEMORY_BYTES = 1024**3
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator chooses. Sent to the engine process as it is."""
 
@@ -35,7 +53,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: KVDType = "auto"  # auto = dtype; fp8 = e4m3, half the bytes, CUDA only
     adapter_dtype: AdapterDType = "auto"  # of adapters' pages; int8 = half the bytes, CPU only
     threads: int | None = None  # of the compute pool; None = all cores
-    memory_bytes: int = 2 * 1024**3  # weights + workspace + arena together
+    memory_bytes: int | None = 2 * 1024**3
+    """Weights, workspace and arena together; None = on CUDA what is free there, else
+    CPU_MEMORY_BYTES."""
     arena_bytes: int | None = None  # the arena alone; None = what the budget leaves
     block_tokens: int = 16
     max_context_tokens: int | None = None  # None = the model's own
@@ -94,6 +114,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     page_bytes: int
     num_pages: int
     workspace_bytes: int
+    memory_bytes: int = 0  # the budget
+    cuda_bytes: int = 0  # CUDA: libraries, captured graphs, rotary and staging tables
     table_bytes: int = 0  # AdapterTable
     headroom_bytes: int = 0
 

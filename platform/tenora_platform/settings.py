@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tenora_engine.config import EngineConfig, PolicyName, SchedulingPolicy
+from tenora_engine.config import STEP_LIMITS, EngineConfig, PolicyName, SchedulingPolicy
 from tenora_platform.installation import InstallationName
 from tenora_platform.resources import is_installed
 from tenora_platform.secret import ServerSecret, load_secret
@@ -174,20 +174,21 @@ class Settings(BaseSettings):
     """Of the adapters alone: as dtype, or int8, which takes half the memory; CPU only."""
     threads: int | None = Field(default=None, ge=1)
     """Compute threads of the engine; all cores when absent."""
-    memory: Size = 1024**3
-    """Weights, workspace and arena together."""
+    memory: Size | None = None
+    """Weights, workspace and arena together; when absent 1 GiB, on a GPU what is free there."""
     arena: Size | None = None
     """The page arena alone; what the budget leaves when absent."""
     block_tokens: int = Field(default=16, ge=1)
     """Tokens of a KV page."""
     max_context_tokens: int | None = Field(default=None, ge=1)
     """Longest prompt and answer together; the model's own when absent."""
-    max_running: int = Field(default=64, ge=1)
-    """Sequences in one step."""
-    max_step_tokens: int = Field(default=512, ge=1)
-    """Tokens of one step, decode and prefill together."""
-    max_prefill_chunk: int = Field(default=256, ge=1)
-    """Prompt tokens of one tenant in one step, while others wait or run too."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Sequences in one step; when absent 64, on a GPU 256."""
+    max_step_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of one step, decode and prefill together; when absent 512, on a GPU 2048."""
+    max_prefill_chunk: int | None = Field(default=None, ge=1)
+    """Prompt tokens of one tenant in one step, while others wait or run too; when absent 256, on a
+    GPU 1024."""
     max_waiting: int = Field(default=1024, ge=1)
     """Sequences in the queue; more are refused."""
     max_tenant_waiting: int = Field(default=256, ge=1)
@@ -289,12 +290,14 @@ class Settings(BaseSettings):
         was named); raises ValueError otherwise."""
         if self.model is None:
             raise ValueError("no model folder: resolve the default model first")
+        device = self.resolved_device()
+        usual = STEP_LIMITS[device]
         return EngineConfig(
             model=self.model,
             served_name=self.served_name or Path(self.model).resolve().name,
             load_format=self.load_format,
             kernels_dir=str(self.kernels_dir) if self.kernels_dir else None,
-            device=self.resolved_device(),
+            device=device,
             dtype=self.dtype,
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
@@ -304,9 +307,9 @@ class Settings(BaseSettings):
             arena_bytes=self.arena,
             block_tokens=self.block_tokens,
             max_context_tokens=self.max_context_tokens,
-            max_running=self.max_running,
-            max_step_tokens=self.max_step_tokens,
-            max_prefill_chunk=self.max_prefill_chunk,
+            max_running=self.max_running or usual.max_running,
+            max_step_tokens=self.max_step_tokens or usual.max_step_tokens,
+            max_prefill_chunk=self.max_prefill_chunk or usual.max_prefill_chunk,
             max_waiting=self.max_waiting,
             max_tenant_waiting=self.max_tenant_waiting,
             max_adapters=self.max_adapters,

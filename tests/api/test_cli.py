@@ -63,6 +63,15 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         Settings(port=0)
 
 
+def test_what_bounds_a_step_is_the_devices_unless_said() -> None:
+    cpu = Settings(device="cpu", model="m").to_engine_config()
+    assert (cpu.max_running, cpu.max_step_tokens, cpu.max_prefill_chunk) == (64, 512, 256)
+    gpu = Settings(device="cuda", model="m", max_step_tokens=600).to_engine_config()
+    assert (gpu.max_running, gpu.max_step_tokens, gpu.max_prefill_chunk) == (256, 600, 1024)
+    assert cpu.memory_bytes is None
+    assert gpu.memory_bytes is None
+
+
 def test_every_setting_is_an_option_with_help() -> None:
     for command in ("serve", "up", "doctor"):
         code, text = run(command, "--help")

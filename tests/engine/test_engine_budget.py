@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine_fakes import make_config
-from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo
+from tenora_engine.config import LORA_MODULES, STEP_LIMITS, EngineConfig, ModelInfo
 from tenora_engine.errors import MemoryBudgetError
 from tenora_engine.executor.arena import Arena
 from tenora_engine.executor.device_memory import allocate_table
@@ -51,7 +51,8 @@ def test_all_parts_fit_into_the_budget_and_leave_less_than_a_page() -> None:
         + resolved.headroom_bytes
         + resolved.num_pages * resolved.page_bytes
     )
-    assert 0 <= CONFIG.memory_bytes - used < resolved.page_bytes
+    assert resolved.memory_bytes == CONFIG.memory_bytes
+    assert 0 <= resolved.memory_bytes - used < resolved.page_bytes
     assert resolved.model.context_tokens == 8192
     text = describe(resolved)
     for word in ("weights", "workspace", "slot tables", "headroom", "page arena", "budget"):
@@ -124,7 +125,8 @@ def test_the_arena_is_zeroed_aligned_and_one_memory() -> None:
 def test_fp8_halves_the_pages() -> None:
     """The KV layout then counts bytes, adapters still the model's elements."""
     fp8 = msgspec.structs.replace(CONFIG, kv_dtype="fp8", device="cuda")
-    resolved, usual = plan_memory(fp8, MODEL), plan_memory(CONFIG, MODEL)
+    resolved = plan_memory(fp8, MODEL)
+    usual = plan_memory(msgspec.structs.replace(CONFIG, device="cuda"), MODEL)
     assert 2 * resolved.page_bytes == usual.page_bytes
     assert 2 * resolved.page_elements == resolved.kv_layout.page_elements
     assert resolved.num_pages >= 2 * usual.num_pages
@@ -137,3 +139,61 @@ def test_host_memory_stands_beside_the_budget() -> None:
     given = msgspec.structs.replace(CONFIG, host_kv_bytes=10 * 368_640 + 1, device="cuda")
     text = describe(plan_memory(given, MODEL))
     assert "host KV           3.5 MiB  10 pages; pinned host memory, beside the budget" in text
+
+
+LLAMA_8B = msgspec.structs.replace(
+    MODEL,
+    num_layers=32,
+    hidden=4096,
+    intermediate=14336,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    vocab=128256,
+    context_tokens=131072,
+    weight_bytes=16_060_000_000,
+    modules={
+        "q_proj": (4096, 4096),
+        "k_proj": (4096, 1024),
+        "v_proj": (4096, 1024),
+        "o_proj": (4096, 4096),
+        "gate_proj": (4096, 14336),
+        "up_proj": (4096, 14336),
+        "down_proj": (14336, 4096),
+    },
+)
+
+
+@pytest.mark.parametrize(("free_gib", "at_least"), [(23, 0.1), (78, 0.6), (138, 0.8)])
+def test_a_gpu_is_used_as_far_as_it_is_free(
+    monkeypatch: pytest.MonkeyPatch, free_gib: int, at_least: float
+) -> None:
+    """The arena gets most of it, the same before the weights are read as after; nothing is
+    counted that a GPU does not take."""
+    free, held = free_gib * 1024**3, 0
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free - held, 2 * free))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: held)
+    limits = STEP_LIMITS["cuda"]
+    config = msgspec.structs.replace(
+        CONFIG,
+        device="cuda",
+        memory_bytes=None,
+        max_running=limits.max_running,
+        max_step_tokens=limits.max_step_tokens,
+    )
+    before = plan_memory(config, LLAMA_8B)
+    assert before.num_pages * before.page_bytes > at_least * free
+    parts = (before.workspace_bytes, before.table_bytes, before.cuda_bytes, before.headroom_bytes)
+    used = sum(parts) + LLAMA_8B.weight_bytes + before.num_pages * before.page_bytes
+    assert 0 <= free - used < before.page_bytes
+    held = LLAMA_8B.weight_bytes
+    assert plan_memory(config, LLAMA_8B) == before
+    text = describe(before)
+    assert "CUDA" in text
+    assert "CUDA" not in describe(plan_memory(CONFIG, MODEL))
+
+
+def test_a_processor_is_given_a_gibibyte() -> None:
+    config = msgspec.structs.replace(CONFIG, memory_bytes=None)
+    given = msgspec.structs.replace(CONFIG, memory_bytes=1024**3)
+    assert plan_memory(config, MODEL).num_pages == plan_memory(given, MODEL).num_pages

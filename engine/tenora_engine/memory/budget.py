@@ -1,11 +1,18 @@
 """Budget first: weights, workspace, slot tables and headroom are computed before the arena is
-sized, so that memory never runs out by growth. Arithmetic only; it allocates nothing."""
+sized, so that memory never runs out by growth. Arithmetic only, it allocates nothing; but where the
+operator names no budget for a GPU, it asks what is free there."""
 
 from __future__ import annotations
 
 import msgspec
 
-from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
+from tenora_engine.config import (
+    CPU_MEMORY_BYTES,
+    LORA_MODULES,
+    EngineConfig,
+    ModelInfo,
+    ResolvedConfig,
+)
 from tenora_engine.errors import MemoryBudgetError
 
 MIN_CONTEXT_TOKENS = 64
@@ -13,6 +20,13 @@ MIN_CONTEXT_TOKENS = 64
 
 HEADROOM_BYTES_MIN = 16 * 1024**2
 HEADROOM_FRACTION = 0.02  # of the whole budget: fragmentation of the allocator
+
+CUDA_LIBRARY_BYTES = 512 * 1024**2
+"""Code of kernels, and what cuBLAS and the allocator take, beside the context itself: an estimate
+that no GPU has confirmed."""
+
+GRAPH_BYTES = 4 * 1024**2  # of one captured graph's launches; likewise
+GRID_PROGRAMS = 512  # that partial sums of a launch are kept for (`tenora_kernels.gpu.tuning`)
 
 _SAMPLING_BYTES = 24  # a logit: float32, its copy, probabilities, sorted values and int64 indices
 
@@ -30,10 +44,12 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
     page_elements = kv_elements * kv_item // item  # of the model's dtype, as adapters count
     page_bytes = page_elements * item
     _check_page(config, model, page_elements)
+    memory = available_bytes(config) if config.memory_bytes is None else config.memory_bytes
     workspace = workspace_bytes(config, model)
     tables = table_bytes(config, model)
-    headroom = max(HEADROOM_BYTES_MIN, int(config.memory_bytes * HEADROOM_FRACTION))
-    left = config.memory_bytes - model.weight_bytes - workspace - tables - headroom
+    cuda = cuda_bytes(config, model)
+    headroom = max(HEADROOM_BYTES_MIN, int(memory * HEADROOM_FRACTION))
+    left = memory - model.weight_bytes - workspace - tables - cuda - headroom
     arena = left if config.arena_bytes is None else config.arena_bytes
     resolved = ResolvedConfig(
         engine=config,
@@ -42,6 +58,8 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
         page_bytes=page_bytes,
         num_pages=max(arena // page_bytes, 0),
         workspace_bytes=workspace,
+        memory_bytes=memory,
+        cuda_bytes=cuda,
         table_bytes=tables,
         headroom_bytes=headroom,
     )
@@ -57,17 +75,64 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
     )
 
 
+def available_bytes(config: EngineConfig) -> int:
+    """The budget where none is given. On CUDA what no other process holds and neither the context
+    nor this process's own libraries, weights that have been read included."""
+    if config.device != "cuda":
+        return CPU_MEMORY_BYTES
+    import torch  # whoever only reckons does not pay for it
+
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+
+
+def cuda_bytes(config: EngineConfig, model: ModelInfo) -> int:
+    """What CUDA takes beside weights, workspace and arena; nothing on the CPU. Graphs share one
+    pool: the activations of the largest, and each one's result."""
+    if config.device != "cuda":
+        return 0
+    from tenora_engine.executor.graphs import decode_buckets  # imports torch
+
+    item = 2 if config.dtype == "bfloat16" else 4
+    buckets = decode_buckets(config.max_running)
+    pool = buckets[-1] * _row_elements(model) * item + _partial_bytes(config, model, buckets[-1])
+    results = 2 * sum(buckets) * model.hidden * item
+    context = _context(config, model)
+    rope = context * model.head_dim * 4  # cos and sin of half the dimensions, float32
+    staging = config.max_running * -(-context // config.block_tokens) * 4
+    graphs = pool + results + 2 * len(buckets) * GRAPH_BYTES
+    return CUDA_LIBRARY_BYTES + graphs + rope + staging
+
+
+def _context(config: EngineConfig, model: ModelInfo) -> int:
+    return min(model.context_tokens, config.max_context_tokens or model.context_tokens)
+
+
+def _row_elements(model: ModelInfo) -> int:
+    """Of one row's activations in one layer."""
+    query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    return 4 * model.hidden + 2 * (query + 2 * kv) + 4 * model.intermediate
+
+
+def _partial_bytes(config: EngineConfig, model: ModelInfo, rows: int) -> int:
+    """CUDA: partial results of attention, for each row and for what fills the device beside them,
+    and of `sgmv`, each float32."""
+    parts = rows + -(-GRID_PROGRAMS // model.kv_heads)
+    return 4 * (parts * model.heads * (model.head_dim + 2) + GRID_PROGRAMS * 64 * config.max_rank)
+
+
 def workspace_bytes(config: EngineConfig, model: ModelInfo) -> int:
     """Upper estimate of what one step needs beside weights and arena: the activations of
     `max_step_tokens` rows through one layer, the rank-sized middle of LoRA, the gathered KV of the
-    longest context and the logits of `max_running` rows while they are sampled."""
+    longest context (on CUDA partial results instead) and the logits of `max_running` rows while
+    they are sampled."""
     item = 2 if config.dtype == "bfloat16" else 4
-    query, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    row = 4 * model.hidden + 2 * (query + 2 * kv) + 4 * model.intermediate
-    activations = config.max_step_tokens * row * item
+    kv = model.kv_heads * model.head_dim
+    activations = config.max_step_tokens * _row_elements(model) * item
     lora = config.max_step_tokens * len(LORA_MODULES) * config.max_rank * 4
-    context = min(model.context_tokens, config.max_context_tokens or model.context_tokens)
+    context = _context(config, model)
     attention = 2 * context * kv * 4 + config.max_step_tokens * context * 4
+    if config.device == "cuda":  # reads pages where they lie
+        attention = _partial_bytes(config, model, config.max_running)
     sampling = config.max_running * model.vocab * _SAMPLING_BYTES
     return activations + lora + attention + sampling
 
@@ -82,10 +147,12 @@ def describe(resolved: ResolvedConfig) -> str:
     """The budget as a table of lines, for the log at start and `tenora doctor`."""
     config, model = resolved.engine, resolved.model
     arena = resolved.num_pages * resolved.page_bytes
+    is_cuda = config.device == "cuda"
     parts = [
         ("weights", model.weight_bytes, f"{model.id}, {config.dtype}"),
         ("workspace", resolved.workspace_bytes, f"{config.max_step_tokens} tokens a step"),
         ("slot tables", resolved.table_bytes, f"{config.max_adapters} adapters"),
+        *([("CUDA", resolved.cuda_bytes, "libraries, graphs, tables")] if is_cuda else []),
         ("headroom", resolved.headroom_bytes, ""),
         (
             "page arena",
@@ -95,9 +162,8 @@ def describe(resolved: ResolvedConfig) -> str:
         ),
     ]
     used = sum(size for _, size, _ in parts)
-    parts.append(("unused", max(config.memory_bytes - used, 0), ""))
-    parts.append(("budget", config.memory_bytes, f"context up to {model.context_tokens} tokens"))
-    is_cuda = config.device == "cuda"
+    parts.append(("unused", max(resolved.memory_bytes - used, 0), ""))
+    parts.append(("budget", resolved.memory_bytes, f"context up to {model.context_tokens} tokens"))
     host_kv = 0 if config.strict_isolation else config.host_kv_bytes // resolved.page_bytes
     note = f"{'pinned ' if is_cuda else ''}host memory, beside the budget"
     parts.append(("host tier", config.host_adapter_bytes, f"adapters; {note}"))
@@ -124,15 +190,17 @@ def _too_small(resolved: ResolvedConfig, left: int, arena: int, min_pages: int) 
     config, model = resolved.engine, resolved.model
     needed = max(min_pages * resolved.page_bytes, arena if config.arena_bytes is not None else 0)
     total = model.weight_bytes + resolved.workspace_bytes + resolved.table_bytes + needed
+    total += resolved.cuda_bytes
     total = max(total + HEADROOM_BYTES_MIN, int(total / (1 - HEADROOM_FRACTION)) + 1)
     advice = f"set memory_bytes to at least {total} ({_mib(total)})"
     if config.arena_bytes is not None:
         pages = min_pages * resolved.page_bytes
         advice += f", or arena_bytes to between {pages} and {max(left, 0)}"
+    cuda = f", CUDA {_mib(resolved.cuda_bytes)}" if resolved.cuda_bytes else ""
     return (
-        f"the memory budget of {_mib(config.memory_bytes)} is too small: weights "
+        f"the memory budget of {_mib(resolved.memory_bytes)} is too small: weights "
         f"{_mib(model.weight_bytes)}, workspace {_mib(resolved.workspace_bytes)}, slot tables "
-        f"{_mib(resolved.table_bytes)} and headroom {_mib(resolved.headroom_bytes)} leave "
+        f"{_mib(resolved.table_bytes)}{cuda} and headroom {_mib(resolved.headroom_bytes)} leave "
         f"{_mib(left)} for the page arena, which needs {_mib(needed)} "
         f"({min_pages} pages of {_mib(resolved.page_bytes)} at least); {advice}"
     )

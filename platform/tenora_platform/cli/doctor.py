@@ -138,9 +138,15 @@ def check_model(settings: Settings) -> Finding:
 def check_memory(settings: Settings) -> Finding:
     import os
 
+    from tenora_engine.config import CPU_MEMORY_BYTES
+
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    text = f"budget {settings.memory / 2**30:.2f} GiB of {total / 2**30:.1f} GiB"
-    if settings.resolved_device() == "cpu" and settings.memory > total:
+    is_cpu = settings.resolved_device() == "cpu"
+    if settings.memory is None and not is_cpu:
+        return Finding("memory", "ok", "what is free on the GPU when the engine starts")
+    budget = settings.memory or CPU_MEMORY_BYTES
+    text = f"budget {budget / 2**30:.2f} GiB of {total / 2**30:.1f} GiB"
+    if is_cpu and budget > total:
         return Finding("memory", "wrong", f"{text}: --memory is more than the machine has")
     return Finding("memory", "ok", text)
 
