@@ -114,7 +114,7 @@ def test_a_price_is_seen_on_a_month_before_it_is_published(
     for side in ("before", "after"):
         said = page.get_by_test_id(f"preview-{side}").inner_text()
         assert shown(said) == decimals(preview[f"due_{side}"]), side
-    (mine,) = (each for each in preview["data"] if each["tenant_id"] == tenant)
+    (mine,) = (each for each in preview["data"] if each["tenant"] == tenant)
     cells = row(page, "Preview by tenant", "Priced tenant").get_by_role("cell")
     assert shown(cells.nth(1).inner_text()) == decimals(mine["due_before"]) == {"USD": cost}
     assert shown(cells.nth(2).inner_text()) == decimals(mine["due_after"])

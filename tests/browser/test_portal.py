@@ -343,7 +343,8 @@ def test_the_description_is_shown_from_our_own_files(page: Page, portal: PortalU
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto("/docs")
-    expect(page.get_by_role("heading", name=re.compile("^Tenora"))).to_be_visible()
+    heading = page.get_by_role("heading", name=re.compile("^Tenora"))
+    expect(heading).to_be_visible(timeout=SLOW_MS)  # all of the description is laid out first
     operation = page.locator("#operations-operations-operations_health")
     operation.get_by_role("button").first.click()
     operation.get_by_role("button", name="Try it out").click()
