@@ -98,8 +98,13 @@ class AdapterSegments:
 
     def moved(self, move: Move) -> AdapterSegments:
         """The CUDA form with all its tensors elsewhere."""
-        tiles = None if self.tiles is None else self.tiles.moved(move)
-        return replace(self, row_slot=move(self.row_slot), tiles=tiles, table=None)
+        assert self.tiles is not None
+        return replace(self, row_slot=move(self.row_slot), tiles=self.tiles.moved(move))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Of the CUDA form all, in the order in which they are moved."""
+        assert self.tiles is not None
+        return self.row_slot, self.tiles.packed
 
     def _make_blocks(self) -> tuple[RowBlock, ...]:
         from tenora_kernels.cpu.row_blocks import build_row_blocks
@@ -149,6 +154,20 @@ class AttentionLayout:
             block_table=move(self.block_table),
         )
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Of the CUDA form all, in the order in which they are moved."""
+        assert self.block_start is not None
+        assert self.decode is not None
+        assert self.prefill is not None
+        return (
+            self.query_start,
+            self.context_len,
+            self.block_start,
+            self.decode.packed,
+            self.prefill.packed,
+            self.block_table,
+        )
+
     @cached_property
     def groups(self) -> tuple[QueryGroup, ...]:
         """On the CPU: sequences of like size, padded to one batch for torch; made when first asked
@@ -170,6 +189,17 @@ def find_runs(
     starts = lengths.cumsum(0) - lengths
     adapted = slots != BASE_SLOT
     return starts[adapted], lengths[adapted], slots[adapted]
+
+
+def find_adapted_runs(
+    row_slot: npt.NDArray[np.int32],  # [num_rows]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`find_runs` of an array, which takes a fifth of the time."""
+    ends = np.append(np.flatnonzero(row_slot[1:] != row_slot[:-1]) + 1, len(row_slot))
+    starts = np.append(0, ends[:-1])
+    slots = row_slot[starts[: len(row_slot)]].astype(np.int64)
+    adapted = slots != BASE_SLOT
+    return starts[adapted], (ends - starts)[adapted], slots[adapted]
 
 
 def build_segments(
@@ -197,17 +227,16 @@ def build_segments(
     any_adapter = _check_slots(host_slots, num_slots)
     if not (tiles if tiles is not None else device.type != "cpu"):
         return AdapterSegments(num_rows, any_adapter, host_slots.contiguous(), table=table)
-    starts, lengths, slots = (run.numpy() for run in find_runs(host_slots))
     rows_per_tile = tile_rows(num_rows)
     bound = None
     if max_segments is not None:
         bound = min(num_rows, num_rows // rows_per_tile + max_segments)
-    cut = cut_into_tiles(starts, lengths, slots, rows_per_tile, bound)
+    cut = cut_into_tiles(*find_adapted_runs(host_slots.numpy()), rows_per_tile, bound)
     return AdapterSegments(
         num_rows=num_rows,
         any_adapter=any_adapter,
         row_slot=host_slots.to(device),
-        tiles=cut.moved(lambda tensor: tensor.to(device)),
+        tiles=cut if device.type == "cpu" else cut.moved(lambda tensor: tensor.to(device)),
     )
 
 
@@ -294,6 +323,7 @@ def build_attention_layout(
 
 
 PREFILL_TILE_TOKENS = 16
+NO_TILES = RowTiles(torch.empty(4, 0, dtype=torch.int32), PREFILL_TILE_TOKENS)
 
 
 def tiled_attention_layout(
@@ -310,6 +340,9 @@ def tiled_attention_layout(
     starts = np.zeros(len(query) + 1, np.int64)
     query.cumsum(out=starts[1:])
     decode, prefill = np.flatnonzero(query == 1), np.flatnonzero(query > 1)
+    tiles = NO_TILES
+    if len(prefill):
+        tiles = cut_into_tiles(starts[prefill], query[prefill], prefill, PREFILL_TILE_TOKENS)
     return AttentionLayout(
         query_start=torch.from_numpy(starts.astype(np.int32)),
         context_len=torch.from_numpy(context.astype(np.int32)),
@@ -319,5 +352,5 @@ def tiled_attention_layout(
         num_rows=int(starts[-1]),
         block_start=torch.from_numpy((num_blocks.cumsum() - num_blocks).astype(np.int32)),
         decode=cut_contexts(decode, context[decode], parts, room),
-        prefill=cut_into_tiles(starts[prefill], query[prefill], prefill, PREFILL_TILE_TOKENS),
+        prefill=tiles,
     )

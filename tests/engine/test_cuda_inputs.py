@@ -6,6 +6,7 @@ from __future__ import annotations
 from array import array
 
 import hypothesis.strategies as st
+import numpy as np
 import torch
 from hypothesis import given
 
@@ -100,7 +101,35 @@ def sizes(inputs: ForwardInputs) -> list[torch.Size]:
         return tensor
 
     inputs.moved(note)
+    assert moved == [tensor.shape for tensor in inputs.tensors()]
     return moved[:-1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), min_size=1, max_size=40),
+    st.integers(0, 900),
+)
+def test_the_largest_steps_find_room(queries: list[tuple[int, int]], before: int) -> None:
+    """Each in the room for just as many sequences, tokens and blocks as it has."""
+    query = np.array([tokens for tokens, _ in queries])
+    num_blocks = -(-(query + before) // BLOCK_TOKENS)
+    step = StepArrays(
+        query=query,
+        context=query + before,
+        num_samples=np.zeros(len(query), np.int64),
+        adapter_slot=np.array([slot for _, slot in queries], np.int32),
+        token_ids=np.zeros(query.sum(), np.int32),
+        num_blocks=num_blocks,
+        pages=np.zeros(num_blocks.sum(), np.int32),
+    )
+    room = INPUTS.num_bytes(len(query), int(query.sum()), int(num_blocks.max()))
+    staging = Staging(room, CPU)
+    staging.begin()
+    assert None not in [staging.write(tensor) for tensor in INPUTS.build(step).tensors()]
+    if step.is_decode:
+        staging.begin()
+        filled = INPUTS.build_decode(step, len(query))
+        assert None not in [staging.write(tensor) for tensor in filled.tensors()]
 
 
 tensors = st.lists(

@@ -15,7 +15,7 @@ from tenora_kernels import BASE_SLOT, KVLayout, build_attention_layout, build_se
 from tenora_kernels.backend import torch_implementation
 from tenora_kernels.checks import KernelInputError
 from tenora_kernels.cpu.row_blocks import BlendedBlock
-from tenora_kernels.segments import stack_block_tables
+from tenora_kernels.segments import find_adapted_runs, find_runs, stack_block_tables
 from tenora_kernels.tiles import (
     CONTEXT_STEP,
     PART_TOKENS_MIN,
@@ -53,6 +53,14 @@ def test_tiles_cover_every_adapted_row_once(pieces: list[tuple[int, int]]) -> No
         covered[rows] += 1
     assert torch.equal(owner, row_slot)
     assert torch.equal(covered, (row_slot != BASE_SLOT).long())
+
+
+@given(runs)
+@settings(max_examples=60)
+def test_both_ways_find_the_same_runs(pieces: list[tuple[int, int]]) -> None:
+    row_slot = rows_of(pieces)
+    found = find_adapted_runs(row_slot.numpy())
+    assert [run.tolist() for run in found] == [run.tolist() for run in find_runs(row_slot)]
 
 
 @given(runs)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from tenora_bench.gpu.measure import Ceilings, Machine, Report
 from tenora_kernels import KVLayout, build_attention_layout
+from tenora_kernels.gpu.tuning import decode_parts
 from tenora_kernels.synthetic import random_pages
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128  # of Llama-3.1-8B
@@ -56,7 +57,12 @@ def time_case(report: Report, machine: Machine, ceilings: Ceilings, case: Case) 
     pages = random_pages([context] * n, kv, machine.dtype, device)
     pool = pages.pool.to(torch.float8_e4m3fn) if case.fp8 else pages.pool
     layout = build_attention_layout(
-        [query] * n, [context] * n, pages.block_tables, device, tiles=True
+        [query] * n,
+        [context] * n,
+        pages.block_tables,
+        device,
+        tiles=True,
+        parts=decode_parts(device, KV_HEADS),
     )
     q = torch.randn(n * query, HEADS, HEAD_DIM, device=device).to(machine.dtype)
     out, scale = torch.empty_like(q), HEAD_DIM**-0.5

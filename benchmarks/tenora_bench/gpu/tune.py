@@ -143,7 +143,11 @@ def attention_measure(machine: Machine, cases: Sequence[tuple[int, int, int]]) -
         for sequences, query, context in cases:
             pages = random_pages([context] * sequences, kv, machine.dtype, machine.device)
             layout = build_attention_layout(
-                [query] * sequences, [context] * sequences, pages.block_tables, machine.device
+                [query] * sequences,
+                [context] * sequences,
+                pages.block_tables,
+                machine.device,
+                parts=-(-tuning.programs // kv.kv_heads),
             )
             q = torch.randn(sequences * query, 32, 128, device=machine.device).to(machine.dtype)
 

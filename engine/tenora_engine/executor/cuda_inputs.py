@@ -93,6 +93,9 @@ class StepArrays:
 
     def split(self, num_rows: int) -> Iterator[StepArrays]:
         """A step of decode in parts of at most so many rows."""
+        if self.num_seqs <= num_rows:
+            yield self
+            return
         pages_before = np.concatenate([[0], self.num_blocks.cumsum()])
         for first in range(0, self.num_seqs, num_rows):
             rows = slice(first, min(first + num_rows, self.num_seqs))

@@ -16,7 +16,7 @@ from torch import Tensor
 from tenora_engine.executor.cuda_inputs import CudaInputs, StepArrays
 from tenora_engine.executor.staging import Staging
 from tenora_engine.model.decoder import Decoder
-from tenora_engine.model.inputs import Arena, ForwardInputs
+from tenora_engine.model.inputs import Arena
 from tenora_kernels.segments import SMALL_TILES_MAX
 
 LARGEST_BUCKET = SMALL_TILES_MAX
@@ -72,7 +72,7 @@ class Replay:
 
     run: Callable[[], None]
     hidden: Tensor  # [bucket, hidden]
-    inputs: ForwardInputs  # what it reads
+    blocks_begin: int  # in what is sent, behind all that has a fixed size
 
 
 class GraphRunner:
@@ -118,10 +118,9 @@ class GraphRunner:
         if key not in self._replays:
             self._replays[key] = self._record(*key)
             self._staging.begin()
-        there, replay = inputs.moved(self._staging.put), self._replays[key]
-        # The last of all: nothing before it has moved either.
-        mine, captured = there.attention.block_table, replay.inputs.attention.block_table
-        assert mine.data_ptr() == captured.data_ptr()
+        begins = [self._staging.write(tensor) for tensor in inputs.tensors()]
+        replay = self._replays[key]
+        assert begins[-1] == replay.blocks_begin  # and so nothing before them has moved either
         return replay
 
     def _record(self, bucket: int, adapted: bool) -> Replay:
@@ -131,4 +130,5 @@ class GraphRunner:
         inputs = replace(inputs, segments=replace(inputs.segments, any_adapter=adapted))
         self._staging.send()
         run, hidden = self._capture(lambda: self._decoder.forward(inputs, self._arena))
-        return Replay(run, hidden, inputs)
+        first, last = inputs.token_ids.data_ptr(), inputs.attention.block_table.data_ptr()
+        return Replay(run, hidden, last - first)

@@ -11,8 +11,8 @@ _ALIGNMENT = 64  # bytes; Triton compiles a kernel anew for a pointer that is al
 
 
 class Staging:
-    """`begin`, then `put` for each tensor, then `send`. Tensors of the same sizes in the same order
-    lie at the same addresses in every step: a captured graph finds them there.
+    """`begin`, then `put` or `write` for each tensor, then `send`. Tensors of the same sizes in the
+    same order lie at the same addresses in every step: a captured graph finds them there.
 
     On a device that is no GPU (tests) the same, without page-locking.
     """
@@ -31,16 +31,25 @@ class Staging:
             self._sent.synchronize()
         self._used = 0
 
-    def put(self, tensor: Tensor) -> Tensor:
-        """Where a contiguous tensor of the host will lie on the device. One that finds no room is
-        copied at once, by itself."""
+    def write(self, tensor: Tensor) -> int | None:
+        """Where a contiguous tensor of the host begins in what is sent, in bytes; None: there is no
+        room for it."""
         start = self._used
         end = start + tensor.nbytes
         if end > self._bytes.shape[0]:
-            return tensor.to(self._there.device)
+            return None
         self._used = end + -end % _ALIGNMENT
         self._bytes[start:end] = tensor.numpy().reshape(-1).view(np.uint8)
-        return self._there[start:end].view(tensor.dtype).view(tensor.shape)
+        return start
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """The same, and where it will lie on the device. What finds no room is copied at once, by
+        itself."""
+        start = self.write(tensor)
+        if start is None:
+            return tensor.to(self._there.device)
+        bytes_there = self._there[start : start + tensor.nbytes]
+        return bytes_there.view(tensor.dtype).view(tensor.shape)
 
     def send(self) -> None:
         """Start the copy; what is launched from here on finds the tensors."""

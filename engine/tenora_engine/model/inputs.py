@@ -40,3 +40,13 @@ class ForwardInputs:
             segments=self.segments.moved(move),
             attention=self.attention.moved(move),
         )
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Of the CUDA form all, in the order in which they are moved."""
+        return (
+            self.token_ids,
+            self.positions,
+            self.slots,
+            *self.segments.tensors(),
+            *self.attention.tensors(),
+        )
