@@ -177,7 +177,7 @@ def test_credit_is_granted_and_seen(page: Page, portal: PortalUnderTest) -> None
     assert (Decimal(grant["amount"]), grant["currency"]) == (Decimal("25.5"), "EUR")
 
     page.get_by_role("link", name="Billing").click()
-    page.get_by_role("tab", name="Credit").click()
+    page.get_by_role("tab", name="Credit", exact=True).click()
     expect(row(page, "Credit of all tenants", "Credited tenant")).to_contain_text("€25.50")
 
 
