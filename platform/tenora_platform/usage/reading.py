@@ -3,13 +3,26 @@ left of a window at its ends from the events themselves. No decisions, no commit
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Date, Select, func, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Date,
+    FromClause,
+    Integer,
+    Numeric,
+    Select,
+    and_,
+    column,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.billing.price_lists import METERS, PriceList
@@ -30,9 +43,13 @@ from tenora_platform.usage.tables import (
 
 Group = Literal["tenant", "adapter", "adapter_version", "api_key", "model", "tier", "kind"]
 Unit = Literal["hour", "day", "month"]
+Keys = tuple[tuple[str, Any], ...]
+"""A group: what `GroupKeys` of the schemas names, with its values."""
 _MIDNIGHT = time(tzinfo=UTC)
 _FREE = Decimal(0)
 _MEASURED = (*COUNTS, *METERS)
+OTHERS: Keys = (("others", None),)
+"""All groups that are not among the kept ones, as one."""
 
 _COLUMNS: Mapping[Group, tuple[tuple[str, ColumnElement[Any]], ...]] = {
     "tenant": (("tenant_id", UsageSeriesRow.tenant_id.expression),),
@@ -64,7 +81,7 @@ class Summed:
     """One meter of one bucket and group. `currency` None: of what was not priced."""
 
     bucket: datetime
-    group: tuple[tuple[str, Any], ...]
+    group: Keys
     currency: str | None
     meter: str
     quantity: int
@@ -86,6 +103,27 @@ class Pieces:
     days: tuple[Span, ...]
     hours: tuple[Span, ...]
     events: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one table of sums that are in a window."""
+
+    row: type[UsageDayRow | UsageHourRow]
+    bucket: Any  # of such a row
+    conditions: tuple[ColumnElement[bool], ...]
+
+    def rows(self, window: Window, *columns: Any) -> Select[Any]:
+        """These columns of the rows, their series and, where groups need them, adapters."""
+        query = (
+            select(*columns)
+            .select_from(self.row)
+            .join(UsageSeriesRow, UsageSeriesRow.id == self.row.series_id)
+            .where(*self.conditions)
+        )
+        if window.tenant_id is not None:
+            query = query.where(self.row.tenant_id == window.tenant_id)
+        return _with_adapters(query, window)
 
 
 def floor(moment: datetime, unit: Unit) -> datetime:
@@ -141,51 +179,96 @@ async def archived_edge(session: AsyncSession, window: Window) -> Span | None:
 
 async def sums(session: AsyncSession, window: Window) -> list[Summed]:
     """Of all meters, in no order; a group may come more than once in a bucket."""
-    found: list[Summed] = []
+    return [*await stored(session, window), *await of_edges(session, window)]
+
+
+def parts(window: Window) -> Iterator[Part]:
     of = pieces(window.start, window.end, by_day=window.unit != "hour")
+    day: Any = UsageDayRow.day
+    if window.unit == "month":
+        day = func.date_trunc("month", UsageDayRow.day).cast(Date)
     for span in of.days:
-        found += await _stored(session, window, _days(window, span))
+        within = (UsageDayRow.day >= span.start.date(), UsageDayRow.day < span.end.date())
+        yield Part(UsageDayRow, day, within)
+    hour = func.date_trunc(window.unit, UsageHourRow.hour, "UTC")
     for span in of.hours:
-        found += await _stored(session, window, _hours(window, span))
-    for span in of.events:
-        found += [each async for each in _of_events(session, window, span)]
+        begun = (UsageHourRow.hour >= span.start, UsageHourRow.hour < span.end)
+        yield Part(UsageHourRow, hour, begun)
+
+
+async def stored(
+    session: AsyncSession, window: Window, kept: Sequence[Keys] | None = None
+) -> list[Summed]:
+    """Of whole hours and days. With `kept`, the database adds all other groups up as `OTHERS`."""
+    found: list[Summed] = []
+    for part in parts(window):
+        found += await _stored(session, window, part, kept)
     return found
 
 
-def _days(window: Window, span: Span) -> Select[Any]:
-    bucket: Any = UsageDayRow.day
-    if window.unit == "month":
-        bucket = func.date_trunc("month", UsageDayRow.day).cast(Date)
-    return _of_sums(window, UsageDayRow, bucket).where(
-        UsageDayRow.day >= span.start.date(), UsageDayRow.day < span.end.date()
-    )
+async def _stored(
+    session: AsyncSession, window: Window, part: Part, kept: Sequence[Keys] | None
+) -> list[Summed]:
+    own = key_columns(window)
+    groups: list[ColumnElement[Any]] = [each.label(name) for name, each in own.items()]
+    if kept is not None:
+        groups = [column("place", Integer)]
+    keys = [part.bucket, *groups, PriceVersionRow.currency]
+    sums = [func.sum(getattr(part.row, name)) for name in (*_MEASURED, *AMOUNTS.values())]
+    query = part.rows(window, *keys, *sums).group_by(*keys)
+    query = query.outerjoin(PriceVersionRow, PriceVersionRow.no == part.row.price_version_no)
+    if kept is not None:
+        table = as_table(window, kept)
+        query = query.outerjoin(table, _is_in(window, table))
+    first = 2 + len(groups)
+    costs = first + len(_MEASURED)
+    found = []
+    for row in await session.execute(query):
+        begin, group, currency = row[0], row[1 : first - 1], row[first - 1]
+        at = begin if isinstance(begin, datetime) else datetime.combine(begin, _MIDNIGHT)
+        if kept is None:
+            of: Keys = tuple(zip(own, group, strict=True))
+        else:
+            of = OTHERS if group[0] is None else kept[group[0] - 1]
+        where = (at.astimezone(UTC), of, currency)
+        amounts = (*(_FREE,) * len(COUNTS), *row[costs:])
+        found += [
+            Summed(*where, meter, int(quantity), amount)
+            for meter, quantity, amount in zip(_MEASURED, row[first:costs], amounts, strict=True)
+            if quantity or amount
+        ]
+    return found
 
 
-def _hours(window: Window, span: Span) -> Select[Any]:
-    bucket = func.date_trunc(window.unit, UsageHourRow.hour, "UTC")
-    return _of_sums(window, UsageHourRow, bucket).where(
-        UsageHourRow.hour >= span.start, UsageHourRow.hour < span.end
-    )
+def key_columns(window: Window) -> dict[str, ColumnElement[Any]]:
+    """What a window is grouped by, under the names of its keys."""
+    return {name: each for group in window.groups for name, each in _COLUMNS[group]}
 
 
-def _of_sums(window: Window, row: type[UsageDayRow | UsageHourRow], bucket: Any) -> Select[Any]:
-    keys = [bucket, *_labelled(window), PriceVersionRow.currency]
-    sums = [func.sum(getattr(row, column)) for column in (*_MEASURED, *AMOUNTS.values())]
-    query = (
-        select(*keys, *sums)
-        .select_from(row)
-        .join(UsageSeriesRow, UsageSeriesRow.id == row.series_id)
-        .outerjoin(PriceVersionRow, PriceVersionRow.no == row.price_version_no)
-        .group_by(*keys)
-    )
-    if window.tenant_id is not None:
-        query = query.where(row.tenant_id == window.tenant_id)
-    return _with_adapters(query, window)
+def as_table(window: Window, groups: Sequence[Keys], **more: Sequence[Decimal]) -> FromClause:
+    """Groups as rows: their keys, further numbers, and their `place` from 1 on."""
+    own = key_columns(window)
+    arrays = [
+        literal([dict(keys)[name] for keys in groups], ARRAY(each.type))
+        for name, each in own.items()
+    ]
+    arrays += [literal(list(numbers), ARRAY(Numeric())) for numbers in more.values()]
+    columns = [column(name, each.type) for name, each in own.items()]
+    columns += [column(name, Numeric()) for name in more]
+    table = func.unnest(*arrays).table_valued(*columns, with_ordinality="place")
+    return table.render_derived()
 
 
-def _labelled(window: Window) -> list[ColumnElement[Any]]:
-    columns = {name: column for group in window.groups for name, column in _COLUMNS[group]}
-    return [column.label(name) for name, column in columns.items()]
+def _is_in(window: Window, table: FromClause) -> ColumnElement[bool]:
+    """Equal keys, NULL equal to NULL: as equations of what is never NULL, which can be hashed."""
+    equal: list[ColumnElement[bool]] = []
+    for name, each in key_columns(window).items():
+        other, nothing = table.c[name], literal(0 if isinstance(each.type, Integer) else "")
+        equal += [
+            func.coalesce(each, nothing) == func.coalesce(other, nothing),
+            each.is_(None) == other.is_(None),
+        ]
+    return and_(*equal)
 
 
 def _with_adapters(query: Select[Any], window: Window) -> Select[Any]:
@@ -196,34 +279,22 @@ def _with_adapters(query: Select[Any], window: Window) -> Select[Any]:
     ).outerjoin(AdapterRow, AdapterRow.id == AdapterVersionRow.adapter_id)
 
 
-async def _stored(session: AsyncSession, window: Window, query: Select[Any]) -> list[Summed]:
-    names = [column.name for column in _labelled(window)]
-    first = 2 + len(names)
-    costs = first + len(COUNTS) + len(METERS)
-    found = []
-    for row in await session.execute(query):
-        begin, group, currency = row[0], row[1 : first - 1], row[first - 1]
-        at = begin if isinstance(begin, datetime) else datetime.combine(begin, _MIDNIGHT)
-        where = (at.astimezone(UTC), tuple(zip(names, group, strict=True)), currency)
-        amounts = (*(_FREE,) * len(COUNTS), *row[costs:])
-        found += [
-            Summed(*where, meter, int(quantity), amount)
-            for meter, quantity, amount in zip(_MEASURED, row[first:costs], amounts, strict=True)
-            if quantity or amount
-        ]
-    return found
+async def of_edges(session: AsyncSession, window: Window) -> list[Summed]:
+    """Of the parts of hours at the window's ends."""
+    of = pieces(window.start, window.end, by_day=window.unit != "hour")
+    return [each for span in of.events async for each in _of_events(session, window, span)]
 
 
 async def _of_events(session: AsyncSession, window: Window, span: Span) -> AsyncIterator[Summed]:
     """What the sums would have of these few."""
     lists = {price.no: price for price in await price_lists(session)}
-    columns = _labelled(window)
+    own = key_columns(window)
     for of, ended in (
         (UsageEventRow, UsageEventRow.event_time),
         (OccupancyEventRow, OccupancyEventRow.ends),
     ):
         query: Select[Any] = (
-            select(of, UsageSeriesRow, *columns)
+            select(of, UsageSeriesRow, *own.values())
             .join(UsageSeriesRow, UsageSeriesRow.id == of.series_id)
             .where(ended >= span.start, ended < span.end)
         )
@@ -233,7 +304,7 @@ async def _of_events(session: AsyncSession, window: Window, span: Span) -> Async
             event, sequence = _billable(row, series)
             rating = rating_of(lists, event, row.price_version_no, row.positions)
             bucket = floor(event.event_time, window.unit)
-            group_of = tuple((each.name, value) for each, value in zip(columns, group, strict=True))
+            group_of = tuple(zip(own, group, strict=True))
             for move in moves(event, rating, sequence):
                 price = lists.get(move.price_version_no)
                 currency = None if price is None else price.currency

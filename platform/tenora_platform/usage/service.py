@@ -17,7 +17,8 @@ from tenora_platform.billing.rating import exact_sum
 from tenora_platform.errors import BadRequestError
 from tenora_platform.times import in_bounds
 from tenora_platform.usage import reading
-from tenora_platform.usage.reading import Group, Summed, Window, floor
+from tenora_platform.usage.ranking import greatest, merged
+from tenora_platform.usage.reading import Group, Keys, Summed, Window, floor
 from tenora_platform.usage.schemas import (
     Bucket,
     CostBucket,
@@ -27,7 +28,7 @@ from tenora_platform.usage.schemas import (
     UsageBucket,
     UsagePage,
 )
-from tenora_platform.usage.tally import Keys, Shape, folded, in_order, results, tallied
+from tenora_platform.usage.tally import Shape, in_order, results, tallied
 
 _UNITS: Mapping[Bucket, Literal["hour", "day", "month"]] = {
     "1h": "hour",
@@ -130,7 +131,7 @@ def _next(begin: datetime, unit: str) -> datetime:
     return (begin + timedelta(days=32)).replace(day=1)
 
 
-async def _sums(session: AsyncSession, window: Window) -> list[Summed]:
+async def _refuse_archived(session: AsyncSession, window: Window) -> None:
     """Raises BadRequestError for a part of an hour that has left the database."""
     gone = await reading.archived_edge(session, window)
     if gone is not None:
@@ -139,11 +140,15 @@ async def _sums(session: AsyncSession, window: Window) -> list[Summed]:
             param="start" if gone.start == window.start else "end",
             code="usage_archived",
         )
-    return await reading.sums(session, window)
 
 
 async def usage_page(session: AsyncSession, query: Query, shape: Shape = SHAPE) -> UsagePage:
-    found, others = folded(tallied(await _sums(session, query.window)), shape)
+    """Raises BadRequestError for a part of an hour that has left the database."""
+    await _refuse_archived(session, query.window)
+    edges = await reading.of_edges(session, query.window)
+    kept, others = await greatest(session, query.window, shape, edges)
+    sums = [*await reading.stored(session, query.window, kept), *merged(edges, kept)]
+    found = tallied(sums)
     data = [
         UsageBucket(start=begin, end=end, results=results(found.get(begin, {}), shape, others))
         for begin, end in query.buckets
@@ -182,9 +187,11 @@ def money(amount: Decimal) -> str:
 
 
 async def cost_page(session: AsyncSession, query: Query) -> CostPage:
+    """Raises BadRequestError for a part of an hour that has left the database."""
+    await _refuse_archived(session, query.window)
     costs: dict[datetime, dict[tuple[Keys, str], _Cost]] = defaultdict(lambda: defaultdict(_Cost))
     unrated: Counter[tuple[datetime, Keys]] = Counter()
-    for each in await _sums(session, query.window):
+    for each in await reading.sums(session, query.window):
         if each.meter == "unrated":
             unrated[each.bucket, each.group] += each.quantity
         elif each.currency is not None and each.quantity:

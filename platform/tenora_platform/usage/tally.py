@@ -1,5 +1,4 @@
-"""Adds up usage by bucket and group: tokens, and what they cost where that is asked for; of many
-groups the greatest, and all others as one."""
+"""Adds up usage by bucket and group: tokens, and what they cost where that is asked for."""
 
 from __future__ import annotations
 
@@ -11,16 +10,11 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from tenora_platform.billing.rating import exact_sum
-from tenora_platform.usage.reading import Summed
+from tenora_platform.usage.reading import OTHERS, Keys, Summed
 from tenora_platform.usage.schemas import CurrencyCost, UsageCosts, UsageResult
-
-Keys = tuple[tuple[str, Any], ...]
-"""Of a result, as `GroupKeys` names them."""
 
 TopBy = Literal["tokens", "cost", "requests"]
 Tallies = Mapping[datetime, Mapping[Keys, "Tally"]]
-_FREE = Decimal(0)
-_OTHERS: Keys = (("others", None),)
 
 
 @dataclass(frozen=True)
@@ -44,11 +38,6 @@ class Tally:
         self.counts[each.meter] += each.quantity
         if each.currency is not None and each.amount:
             self.amounts[each.currency] = exact_sum((self.amounts[each.currency], each.amount))
-
-    def take(self, other: Tally) -> None:
-        self.counts.update(other.counts)
-        for currency, amount in other.amounts.items():
-            self.amounts[currency] = exact_sum((self.amounts[currency], amount))
 
     def weight(self, by: TopBy) -> Decimal:
         if by == "cost":  # of several currencies by their numbers: only what is shown depends on it
@@ -92,34 +81,11 @@ def tallied(sums: Iterable[Summed]) -> Tallies:
     return found
 
 
-def folded(tallies: Tallies, shape: Shape) -> tuple[Tallies, int | None]:
-    """With at most `shape.top` groups in all buckets together, and how many others are one now, as
-    the group `_OTHERS`; None: none are."""
-    if shape.top is None:
-        return tallies, None
-    whole: dict[Keys, Tally] = defaultdict(Tally)
-    for groups in tallies.values():
-        for keys, tally in groups.items():
-            if tally.is_shown(shape):
-                whole[keys].take(tally)
-    if len(whole) <= shape.top:
-        return tallies, None
-    by_weight = sorted(whole, key=lambda keys: (-whole[keys].weight(shape.top_by), in_order(keys)))
-    kept = set(by_weight[: shape.top])
-    found: dict[datetime, dict[Keys, Tally]] = defaultdict(lambda: defaultdict(Tally))
-    for bucket, groups in tallies.items():
-        for keys, tally in groups.items():
-            found[bucket][keys if keys in kept else _OTHERS].take(tally)
-    return found, len(whole) - len(kept)
-
-
 def results(groups: Mapping[Keys, Tally], shape: Shape, others: int | None) -> list[UsageResult]:
     """In the order of their keys, the others last."""
     shown = {keys: tally for keys, tally in groups.items() if tally.is_shown(shape)}
-    ordered = sorted(shown, key=lambda keys: (keys == _OTHERS, in_order(keys)))
-    return [
-        shown[keys].result(keys, shape, others if keys == _OTHERS else None) for keys in ordered
-    ]
+    ordered = sorted(shown, key=lambda keys: (keys == OTHERS, in_order(keys)))
+    return [shown[keys].result(keys, shape, others if keys == OTHERS else None) for keys in ordered]
 
 
 def in_order(keys: Keys) -> list[tuple[bool, Any]]:
