@@ -194,10 +194,10 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
 def _fill(scheduler: Scheduler, load: Load, running: int, waiting: int, now_s: float) -> None:
     """The queue as long as it is to be, and something in it for each place that is free: all that
     waits may be waiting for adapters."""
-    book = scheduler.book
-    while book.num_waiting < waiting:
-        scheduler.submit(load.request(now_s, len(book.running) < running))
-    for _ in range(min(running - len(book.running), 2 * waiting - book.num_waiting)):
+    running_now, requests = scheduler.running, scheduler.requests
+    while requests.num_waiting < waiting:
+        scheduler.submit(load.request(now_s, len(running_now) < running))
+    for _ in range(min(running - len(running_now), 2 * waiting - requests.num_waiting)):
         scheduler.submit(load.request(now_s, True))
 
 

@@ -257,13 +257,12 @@ def start_decoding(engine: Engine, submitted: Sequence[GenerationRequest]) -> No
     BenchError when one has ended before all decode."""
     for request in submitted:
         engine.submit(request)
-    book = engine._book
-    running = book.running
+    running, requests = engine._scheduler.running, engine._scheduler.requests
     while len(running) < len(submitted) or any(not s.num_output for s in running):
         engine.step()
-        if len(running) + book.num_waiting < len(submitted):
+        if len(running) + requests.num_waiting < len(submitted):
             raise BenchError("a sequence has ended before all of them were decoding")
-        if book.num_waiting:
+        if requests.num_waiting:
             time.sleep(0.005)  # adapters are being loaded, by a thread that needs the interpreter
     for _ in range(WARM_UP_STEPS):
         engine.step()

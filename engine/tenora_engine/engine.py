@@ -55,7 +55,7 @@ class Engine:
         self._loader = loader
         self._memory = memory
         self._scheduler = Scheduler(config, memory, loader, clock, can_preempt=executor.can_preempt)
-        self._book = self._scheduler.book
+        self._requests = self._scheduler.requests
         self._last_step_ms = 0.0
         self._preempted: StepPlan | None = None
         self._planning_s = 0.0  # of that
@@ -96,16 +96,16 @@ class Engine:
         """
         while self._preempted is not None:  # it may compute what is ended here
             self._events += self._resume()
-        self._book.abort(request_id, index, reason, output_tokens)
+        self._requests.abort(request_id, index, reason, output_tokens)
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """Give back the namespace's cached KV under the adapter and the adapter's pages and, unless
         `device_only`, packed copies, as soon as the sequences which hold them have ended."""
-        self._book.forget_adapter(namespace, digest, device_only=device_only)
+        self._requests.forget_adapter(namespace, digest, device_only=device_only)
 
     def residency(self, ref: AdapterRef) -> Residency:
         """Where the adapter is now: "device", or the tier from which it would come."""
-        return self._book.residency(ref)
+        return self._scheduler.loads.residency(ref)
 
     def residencies(self, digests: Sequence[str]) -> Future[dict[str, Residency]]:
         """The same of several, for people: what only Redis knows is waited for, beside the
@@ -195,29 +195,29 @@ class Engine:
         it is stopped. Nothing but `close` may be called after this."""
         events, self._events = self._events, []
         if failure is None:
-            return events + self._book.abandon("abort", None)
-        return events + self._book.abandon("error", f"the engine failed: {failure}")
+            return events + self._requests.abandon("abort", None)
+        return events + self._requests.abandon("error", f"the engine failed: {failure}")
 
     def stats(self) -> EngineStats:
         """A snapshot. O(pages)."""
-        book = self._book
+        scheduler = self._scheduler
         return EngineStats(
-            running=len(book.running),
-            waiting=book.num_waiting,
-            waiting_by_tenant=book.waiting_by_tenant(),
-            pool=self._memory.pool_stats(book.running),
-            adapters=book.loads.residencies(),
-            counters=self._scheduler.counters(),
+            running=len(scheduler.running),
+            waiting=self._requests.num_waiting,
+            waiting_by_tenant=self._requests.waiting_by_tenant(),
+            pool=self._memory.pool_stats(scheduler.running),
+            adapters=scheduler.loads.residencies(),
+            counters=scheduler.counters(),
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
-            telemetry=book.telemetry_stats(),
+            telemetry=scheduler.telemetry_stats(),
         )
 
     def pages(self, namespace: str) -> Callable[[], ArenaPages]:
         """What each page holds, and what would go next if the namespace needed room. The copy is
         taken now; what is made of it when the answer is called, once, from any thread."""
-        book, config = self._book, self.config
-        view, pins = self._memory.page_view(namespace), book.pins.states()
+        config = self.config
+        view, pins = self._memory.page_view(namespace), self._scheduler.pins.states()
 
         def finished() -> ArenaPages:
             kinds, runs, owners = view.runs()
@@ -245,11 +245,11 @@ class Engine:
 
     def set_pins(self, pins: Sequence[Pin]) -> list[PinState]:
         """See `EngineClient.set_pins`."""
-        return self._book.pins.set(pins)
+        return self._scheduler.pins.set(pins)
 
     def evict_adapter(self, namespace: str, digest: str) -> int:
         """See `EngineClient.evict_adapter`."""
-        return self._book.pins.evict(namespace, digest, self._book.running)
+        return self._scheduler.pins.evict(namespace, digest, self._scheduler.running)
 
     def take_occupancy(self) -> dict[MemoryTier, Occupied]:
         """What adapters have taken of memory since the last time. From any thread."""
@@ -259,8 +259,8 @@ class Engine:
     def check_integrity(self) -> None:
         """Walk all of the memory and what runs. Raises IntegrityError when a page is lost or
         counted twice, or something else that is kept is not what counting anew gives."""
-        self._memory.check_integrity(self._book.running)
-        self._book.running.check()
+        self._memory.check_integrity(self._scheduler.running)
+        self._scheduler.running.check()
 
     def close(self) -> None:
         """Stop the adapter loader and the copies. Sequences in flight are dropped without events,

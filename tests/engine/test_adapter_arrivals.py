@@ -93,7 +93,7 @@ def test_a_small_adapter_starts_in_the_step_of_its_turn() -> None:
 def test_two_who_need_it_share_one_copy_and_the_first_to_start_pays() -> None:
     rig = make_rig()
     charged: list[str] = []
-    book = rig.engine._book
+    book = rig.engine._scheduler
     charge = book.queue.charge
     book.charges.load = lambda num_bytes: 1000.0 * num_bytes  # type: ignore[method-assign]
 

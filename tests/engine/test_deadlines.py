@@ -85,7 +85,7 @@ def test_what_stands_far_behind_is_relegated_when_it_is_plain() -> None:
     for number in range(5):
         rig.engine.submit(make_request(f"r{number}", [2] * 4, tenant=promised("relegate", 5000.0)))
     rig.engine.submit(make_request("last", [3] * 4, tenant=promised("relegate", 1000.0)))
-    classes = {s.request.request_id: s for s in rig.engine._book.queue.sequences()}
+    classes = {s.request.request_id: s for s in rig.engine._scheduler.queue.sequences()}
     step(rig, 1.5)
     assert classes.pop("last").service_class == LOWEST_CLASS
     assert {s.service_class for s in classes.values()} == {"default"}
@@ -234,7 +234,7 @@ def test_kv_on_the_host_counts_as_little_as_it_takes_to_fetch() -> None:
     with pytest.raises(DeadlineError):
         ask(host_pages=0)
     rig = ask(host_pages=64)
-    (sequence,) = rig.engine._book.queue.sequences()
+    (sequence,) = rig.engine._scheduler.queue.sequences()
     assert 1.0 <= sequence.work < 5.0
     (finished,) = [e for e in run(rig, 0.001) if isinstance(e, FinishEvent)]
     assert finished.usage.cached_tokens == 32

@@ -143,7 +143,7 @@ def test_a_paused_step_comes_to_its_end_however_many_arrive() -> None:
 def test_an_abort_completes_the_paused_step_first() -> None:
     """What it computes is not taken from under it; what it gave comes with the next step."""
     rig = noisy_rig()
-    running = [s.request.request_id for s in rig.engine._book.running]
+    running = [s.request.request_id for s in rig.engine._scheduler.running]
     pause(rig, request("q", "quiet"))
     rig.engine.abort(running[0])
     assert set(running) <= plan_of(rig).keys(), "it has been run to its end"

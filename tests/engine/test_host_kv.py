@@ -112,7 +112,7 @@ def test_a_fetch_is_charged_as_the_time_it_takes_and_metered_as_cached() -> None
         world.serve(prefix)
     rig = world.rig
     rig.memory.costs.observe_fetch = lambda *_: None  # type: ignore[method-assign]
-    (meter,) = rig.engine._book.telemetry._meters.values()
+    (meter,) = rig.engine._scheduler.telemetry._meters.values()
 
     def serve(prefix: list[int]) -> tuple[float, float]:
         """What it was charged, and how many pages were fetched."""
@@ -122,7 +122,7 @@ def test_a_fetch_is_charged_as_the_time_it_takes_and_metered_as_cached() -> None
 
     (dear, pages), (cheap, none) = serve(PREFIXES[0]), serve(PREFIXES[0])
     assert (pages, none) == (8, 0)
-    assert dear - cheap == pytest.approx(rig.engine._book.charges.fetch(8))
+    assert dear - cheap == pytest.approx(rig.engine._scheduler.charges.fetch(8))
     token_s = rig.memory.costs.token_s
     assert dear - cheap == pytest.approx(
         rig.memory.costs.fetch_s(8 * rig.config.page_bytes) / token_s
@@ -133,7 +133,7 @@ def test_of_those_who_share_a_fetch_one_pays_and_nobody_twice() -> None:
     world = World(num_pages=60, policy="unified-lru")
     for prefix in PREFIXES[:12]:
         world.serve(prefix)
-    charges = world.rig.engine._book.charges
+    charges = world.rig.engine._scheduler.charges
     paid: list[int] = []
     fetch = charges.fetch
 

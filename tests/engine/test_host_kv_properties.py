@@ -83,7 +83,7 @@ class HostKVMachine(EngineMachine):
         sooner than fetched: so a sequence may compute what another one fetches."""
         self.rig.memory.costs._step_s = step_s
 
-    @precondition(lambda self: not self.rig.engine._book.num_waiting)
+    @precondition(lambda self: not self.rig.engine._scheduler.requests.num_waiting)
     @rule(prefix=st.sampled_from(_PREFIXES), tenant=st.sampled_from(_TENANTS))
     def fetch_what_another_computes(self, prefix: list[int], tenant: Tenant) -> None:
         """Beside something that runs, one begins to compute a prefix, the next to fetch it."""

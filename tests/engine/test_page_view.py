@@ -60,7 +60,7 @@ def walked(rig: Rig) -> list[tuple[str, str, str, int]]:
             since = 0 if node.references else int(node.last_used_s)
             for page in node.pages:
                 found[page] = kind, root.namespace, root.digest, since
-    for sequence in rig.engine._book.running:
+    for sequence in rig.engine._scheduler.running:
         request = sequence.request
         digest = "BASE" if request.adapter is None else request.adapter.digest
         for page in sequence.block_table:

@@ -73,7 +73,7 @@ def steps_to_first_token(rig: Rig, request: GenerationRequest, most: int = 400) 
 
 
 def running_of(rig: Rig) -> Counter[str]:
-    return Counter(s.request.tenant.key for s in rig.engine._book.running)
+    return Counter(s.request.tenant.key for s in rig.engine._scheduler.running)
 
 
 @pytest.mark.parametrize("can_preempt", [False, True])
@@ -230,8 +230,8 @@ class Watch:
     def _look(self, plan: StepPlan) -> None:
         running: Counter[Holder] = Counter()
         weights: dict[Holder, float] = {}
-        queue = self.rig.engine._book.queue
-        for sequence in self.rig.engine._book.running:
+        queue = self.rig.engine._scheduler.queue
+        for sequence in self.rig.engine._scheduler.running:
             running[holder_of(sequence)] += 1
             weights[holder_of(sequence)] = sequence.request.tenant.weight
         waiting: Counter[Holder] = Counter()
@@ -261,7 +261,7 @@ class Watch:
         """Whether nobody in the class who has about its share, or more, has had so much less
         service over its weight that it would go first."""
         quantum = STEP_TOKENS / ROUNDS_A_STEP
-        counter = self.rig.engine._book.queue.counter
+        counter = self.rig.engine._scheduler.queue.counter
         return all(
             counter(key, name) // quantum <= counter(other, its) // quantum + AHEAD_ROUNDS
             for name, key in (holder,)

@@ -183,7 +183,7 @@ def test_preemption_takes_the_latest_of_the_least_urgent_and_is_not_billed() -> 
     running: set[str] = set()
     while rig.engine.has_work:
         events += rig.engine.step()
-        now = {s.request.request_id for s in rig.engine._book.running}
+        now = {s.request.request_id for s in rig.engine._scheduler.running}
         ended = {key[0] for key in finishes(events)}
         preempted += sorted(running - now - ended)
         running = now

@@ -136,7 +136,9 @@ def test_what_is_late_is_relegated_or_keeps_its_place(late: LateAction) -> None:
     rig = Rig.build(make_config(num_pages=64, max_running=1))
     backlog(rig, 20)
     rig.engine.submit(make_request("late", [2] * 30, tenant=promised(late)))
-    (sequence,) = [s for s in rig.engine._book.queue.sequences() if s.request.request_id == "late"]
+    (sequence,) = [
+        s for s in rig.engine._scheduler.queue.sequences() if s.request.request_id == "late"
+    ]
     assert sequence.service_class == (LOWEST_CLASS if late == "relegate" else "default")
     done = [e for e in run(rig, 0.01) if isinstance(e, FinishEvent)]
     assert len(done) == 21
@@ -254,10 +256,10 @@ def test_preemption_takes_the_lowest_class_and_there_the_cheapest() -> None:
     rig.executor.eos_every = 1 << 30
     gone: list[str] = []
     while rig.engine.has_work and not gone:
-        before = {s.request.request_id for s in rig.engine._book.running}
+        before = {s.request.request_id for s in rig.engine._scheduler.running}
         rig.engine.step()
         if rig.engine.stats().counters["preemptions"]:
-            gone += before - {s.request.request_id for s in rig.engine._book.running}
+            gone += before - {s.request.request_id for s in rig.engine._scheduler.running}
     assert gone == ["cheap"]
 
 
@@ -279,7 +281,7 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
         result = rig.executor.execute(plan)
         assert result is not None
         scheduler.commit(plan, result, step_s=0.0)  # pages held for no time cost nothing
-    paid = rig.engine._book.queue.counter("t0", "default")
+    paid = rig.engine._scheduler.queue.counter("t0", "default")
     assert paid == pytest.approx(token * (6 + DECODE_COST * 3) + loads[0])
     assert charges.kv_price == 0
     charges.observe_step(1.0)

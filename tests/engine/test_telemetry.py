@@ -305,7 +305,7 @@ def test_who_leaves_in_time_says_nothing_about_the_target(waited_s: float, promi
 def test_a_relegated_sequence_is_late_in_the_class_that_promised() -> None:
     rig = rig_of(instant=False)
     late = make_tenant("late", tier="priority", ttft_ms=100.0, late="relegate")
-    rig.engine._book.gate.feasibility.observe_drain(1e6, 1.0)
+    rig.engine._scheduler.gate.feasibility.observe_drain(1e6, 1.0)
     rig.memory.costs.observe_load(10**6, 1e-3)
     rig.engine.submit(make_request("late", [2] * 4, tenant=late, adapter=REFS[0]))
     rig.now_s += 1.0
@@ -361,7 +361,7 @@ def test_the_service_gap_is_that_of_tenants_who_wait() -> None:
     while rig.engine.has_work:
         rig.now_s += 0.1
         rig.engine.step()
-        queue = rig.engine._book.queue
+        queue = rig.engine._scheduler.queue
         counters = [queue.counter(key, "default") for key in queue.waiting_by_tenant()]
         expected = max(counters) - min(counters) if counters else 0.0
         gap = telemetry_of(rig).service_gaps["default"]
@@ -369,8 +369,11 @@ def test_the_service_gap_is_that_of_tenants_who_wait() -> None:
         widest = max(widest, gap)
     assert widest > 0
     light, heavy = meter_of(rig, "light"), meter_of(rig, "heavy")
-    assert light.service == pytest.approx(rig.engine._book.queue.counter("light", "default"))
-    assert heavy.service == pytest.approx(4 * rig.engine._book.queue.counter("heavy", "default"))
+    counter = rig.engine._scheduler.queue.counter
+    assert light.service == pytest.approx(counter("light", "default"))
+    assert heavy.service == pytest.approx(
+        4 * rig.engine._scheduler.queue.counter("heavy", "default")
+    )
 
 
 def test_evictions_belong_to_who_used_the_pages_last() -> None:

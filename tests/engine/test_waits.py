@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.errors import InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, UsageRecord
-from tenora_engine.scheduling.wait_accounts import MINUTES_KEPT, PARTS_MAX
-from tenora_engine.scheduling.waits import TOLD_S
+from tenora_engine.scheduling.wait_accounts import PARTS_MAX
+from tenora_engine.scheduling.waits import MINUTES_KEPT, TOLD_S
 from tenora_engine.telemetry import OTHER, WaitTotal
 
 TENANTS = [
@@ -240,7 +240,7 @@ def test_the_gap_of_two_that_wait_is_below_its_bound_and_noted_by_minute() -> No
         for tenant in ("a", "b"):
             submit(rig, f"{tenant}{number}", tenant, tokens=3 if tenant == "a" else 9)
     while rig.engine.has_work:
-        for gap, bound in rig.engine._book.queue.contested().values():
+        for gap, bound in rig.engine._scheduler.queue.contested().values():
             assert gap < bound
         step(rig, 7.0)
     told = {
@@ -276,7 +276,7 @@ class Day:
             self.draw.choice(chances)()
             self.rig.now_s += self.draw.choice((0.0, 0.0, 0.05))
             self.check_totals()
-        while self.rig.engine.has_work or self.rig.engine._book.num_waiting:
+        while self.rig.engine.has_work or self.rig.engine._scheduler.requests.num_waiting:
             for digest in list(self.rig.loader.in_flight):
                 self.rig.loader.finish(digest)
             self.step()
@@ -350,7 +350,7 @@ def test_no_second_is_missing_or_counted_twice(
         again = sum(part.ms for part in record.waits if part.cause == "preempted")
         assert not again or record.preemptions
     day.check_totals()
-    waits = rig.engine._book.waits
+    waits = rig.engine._scheduler.waits
     left = (waits._waiting, waits._by_digest, waits._short, waits._clocks)
     assert not any(left)
 

@@ -303,7 +303,7 @@ class EngineMachine(RuleBasedStateMachine):
                 self.finished[key] = event
                 self._check_finish(key, event)
         self.rig.engine.check_integrity()
-        running, memory = self.rig.engine._book.running, self.rig.memory
+        running, memory = self.rig.engine._scheduler.running, self.rig.memory
         for sequence in running:
             competitors = memory.competitors(sequence, running)
             assert memory.num_competitors(sequence, running) == len(competitors)

@@ -153,8 +153,8 @@ def _time_wave(
 def _settle(engine: Engine, waiting: set[str]) -> None:
     """Until the loads of these adapters have ended."""
     while waiting:
-        engine._scheduler.book.take_loads()
-        ready = engine._scheduler.book.loads
+        engine._scheduler.requests.take_loads()
+        ready = engine._scheduler.loads
         resident = engine._memory.adapters
         waiting = {d for d in waiting if ready.ready(d) is None and resident.get(d) is None}
         time.sleep(0.001)

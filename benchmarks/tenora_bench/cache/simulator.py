@@ -159,7 +159,7 @@ class Simulator:
                     self._step()
                 else:
                     self._sleep()
-        self.memory.check_integrity(self.scheduler.book.running)
+        self.memory.check_integrity(self.scheduler.running)
         return Replay(
             list(self._records.values()),
             self.scheduler.counters(),
@@ -175,8 +175,8 @@ class Simulator:
         arrivals = self._arrivals
         while arrivals and arrivals[0][0] <= self._now_s:
             self._submit(*arrivals.popleft())
-        book = self.scheduler.book
-        return bool(arrivals or book.running or book.num_waiting or book.events)
+        running, requests = self.scheduler.running, self.scheduler.requests
+        return bool(arrivals or running or requests.num_waiting or requests.events)
 
     def _submit(self, arrival_s: float, number: int, request: TraceRequest) -> None:
         targets = self._setup.targets_of(request.sla_class)
@@ -251,7 +251,7 @@ class Simulator:
         ends = [self._loader.next_end_s, self._copier.next_end_s]
         times += [end_s for end_s in ends if end_s is not None]
         if not times:
-            waiting = self.scheduler.book.num_waiting
+            waiting = self.scheduler.requests.num_waiting
             raise BenchError(f"the scheduler has come to a halt with {waiting} requests waiting")
         self._now_s = max(self._now_s, min(times))
 

@@ -138,7 +138,7 @@ def start(engine: Engine, own: Sequence[AdapterRef], seed: str) -> Streams:
     for number, adapter in enumerate(own):
         tokens = PROMPT_TOKENS + number
         streams.submit(f"{seed}/{number}", tenant_of("streams"), tokens, output_tokens, adapter)
-    running = engine._book.running
+    running = engine._scheduler.running
     while len(running) < len(own) or any(s.num_output < 4 for s in running):
         streams.step()
     return streams

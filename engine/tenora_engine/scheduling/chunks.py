@@ -1,16 +1,18 @@
 """How many prefill tokens fit beside the decoding sequences of a step without making one of them
-late (`ChunkSizer`), and who may prefill how many of them (`PrefillRoom`)."""
+late (`ChunkSizer`), who may prefill how many of them (`PrefillRoom`), and the prefills of a step
+while it is planned (`StepDraft`)."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable
 
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.plan import ScheduledSequence
-from tenora_engine.sequence import Sequence
+from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.sequence import Sequence, SequenceState
 
 PROMISE_MEMORY_S = 60.0
 """How long a promise, and a tenant, counts after the last request."""
@@ -122,7 +124,7 @@ class PrefillRoom:
 
     A tenant's prompts follow one another: the first takes all that the tenant may have, and the
     next gets what is left. The first answers come sooner, and the last no later, than if all were
-    computed at once. Who `exceeds` its share adds nothing beyond the step's first `arrival_tokens`.
+    computed at once. Who exceeds its share adds nothing beyond the step's first `arrival_tokens`.
     """
 
     def __init__(
@@ -130,12 +132,12 @@ class PrefillRoom:
         num_tokens: int,
         tenant_tokens: int,
         arrival_tokens: int,
-        exceeds: Callable[[Sequence], bool],
+        queue: WaitingQueue,
     ) -> None:
         self._left = num_tokens
         self._tenant_left: dict[str, int] = defaultdict(lambda: tenant_tokens)
         self._arrival_left = arrival_tokens
-        self._exceeds = exceeds
+        self._queue = queue
 
     def __bool__(self) -> bool:
         return self._left > 0
@@ -143,7 +145,7 @@ class PrefillRoom:
     def of(self, sequence: Sequence) -> int:
         """Tokens that the sequence may still prefill in this step."""
         most = min(self._left, self._tenant_left[sequence.request.tenant.key])
-        if most > self._arrival_left and self._exceeds(sequence):
+        if most > self._arrival_left and self._queue.exceeds_share(sequence):
             return self._arrival_left
         return most
 
@@ -156,9 +158,36 @@ class PrefillRoom:
         return num_tokens
 
 
-def plan_chunk(chunks: list[ScheduledSequence], sequence: Sequence, room: PrefillRoom) -> None:
-    """Add to `chunks` what the sequence has room to prefill, if any."""
-    left = sequence.num_uncomputed
-    num_tokens = room.take(sequence)
-    if num_tokens:
-        chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
+class StepDraft:
+    """The prefills of a step while it is planned, each as much as there is room for. Of those that
+    run already `passed` stand behind some of what waits: they come between new ones, in fair
+    order."""
+
+    def __init__(
+        self, room: PrefillRoom, queue: WaitingQueue, passed: Iterable[Sequence] = ()
+    ) -> None:
+        self.room = room
+        self.chunks: list[ScheduledSequence] = []
+        self._queue = queue
+        self._passed = deque(passed)
+
+    def add(self, sequence: Sequence) -> None:
+        """What the sequence has room to prefill, if any."""
+        left = sequence.num_uncomputed
+        num_tokens = self.room.take(sequence)
+        if num_tokens:
+            self.chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
+
+    def add_before(self, waiting: Sequence) -> None:
+        """Those whose turn is before that of one which waits."""
+        turn = self._queue.turn
+        while self._passed and turn(self._passed[0]) <= turn(waiting):
+            self._add_running(self._passed.popleft())
+
+    def add_rest(self) -> None:
+        while self._passed:
+            self._add_running(self._passed.popleft())
+
+    def _add_running(self, sequence: Sequence) -> None:
+        if sequence.state is SequenceState.RUNNING:  # it has not given up its place
+            self.add(sequence)

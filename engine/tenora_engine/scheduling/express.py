@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, plan_chunk
+from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, StepDraft
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
-from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import holder_of
+from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.running import Running, holder_of
 from tenora_engine.sequence import Sequence
 
 MAX_STEPS = 8
@@ -20,38 +20,40 @@ to its end however many ask."""
 
 
 class ExpressLane:
-    """Plans express steps for the sequences in a RequestBook. It ends no sequence that runs and
-    takes no page from one, so that a step which is preempted can go on."""
+    """Plans express steps. It ends no sequence that runs and takes no page from one, so that a step
+    which is preempted can go on."""
 
     def __init__(
         self,
         config: ResolvedConfig,
-        book: RequestBook,
+        queue: WaitingQueue,
+        running: Running,
         intake: Intake,
         places: Places,
         chunks: ChunkSizer,
     ) -> None:
         self._max_step_tokens = config.engine.max_step_tokens
         self._max_chunk = config.engine.max_prefill_chunk
-        self._book = book
-        self._queue = book.queue
-        self._running = book.running
+        self._queue = queue
+        self._running = running
         self._intake = intake
         self._places = places
         self._chunks = chunks
+        self.num_planned = 0
         self._steps = 0  # since a step of everybody's began
 
     def plan(self, preempted: ScheduledStep | None, now_s: float) -> list[ScheduledSequence]:
         """The next express step; empty where a step of everybody's is to begin or to go on."""
         chunks: list[ScheduledSequence] = []
         if self._steps < MAX_STEPS and self._is_open(now_s):
-            room = self._room(now_s)
+            draft = StepDraft(self._room(now_s), self._queue)
             for sequence in self._begun(preempted):
-                plan_chunk(chunks, sequence, room)
-            self._intake.admit_express(room, lambda each: plan_chunk(chunks, each, room))
+                draft.add(sequence)
+            self._intake.admit_express(draft)
+            chunks = draft.chunks
         if chunks:
             self._steps += 1
-            self._book.counters.express_steps += 1
+            self.num_planned += 1
         elif preempted is None:
             self._steps = 0
         return sorted(chunks, key=lambda item: item.sequence.adapter_slot)
@@ -90,4 +92,4 @@ class ExpressLane:
     def _room(self, now_s: float) -> PrefillRoom:
         most = self._max_step_tokens - self._running.num_decoding
         tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, most)
-        return PrefillRoom(tokens, self._max_chunk, 0, self._queue.exceeds_share)
+        return PrefillRoom(tokens, self._max_chunk, 0, self._queue)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -16,11 +16,15 @@ from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import AdapterRef
-from tenora_engine.scheduling.chunks import PrefillRoom
+from tenora_engine.scheduling.admission import Feasibility
+from tenora_engine.scheduling.chunks import StepDraft
+from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence
-from tenora_engine.scheduling.requests import RequestBook
-from tenora_engine.scheduling.running import Holder, holder_of
+from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.requests import Requests
+from tenora_engine.scheduling.running import Holder, Running, holder_of
+from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 
 if TYPE_CHECKING:
@@ -38,8 +42,9 @@ class Prefetch:
     at once, for it holds pages; an adapter that is not loading yet when a nearer one needs its
     place."""
 
-    def __init__(self, book: RequestBook, memory: MemoryManager) -> None:
-        self._book = book
+    def __init__(self, requests: Requests, loads: AdapterLoads, memory: MemoryManager) -> None:
+        self._requests = requests
+        self._loads = loads
         self._memory = memory
         self._seen: tuple[int, int] | None = None
         self._looked_s = -math.inf
@@ -53,7 +58,7 @@ class Prefetch:
     ) -> None:
         """`sequences` wait, in the order in which their turns are expected. Where one of them lacks
         pages, none are taken for those behind it. O(LOOK_AHEAD), and nothing unless it is due."""
-        memory, loads = self._memory, self._book.loads
+        memory, loads = self._memory, self._loads
         if not self.is_due(now_s):
             return
         self._seen, self._looked_s = self._state(), now_s
@@ -72,7 +77,7 @@ class Prefetch:
         memory.cancel_other_fetches(near)
 
     def _state(self) -> tuple[int, int]:
-        return self._book.changes, self._memory.fetches.num_ended
+        return self._requests.changes, self._memory.fetches.num_ended
 
 
 SCAN_LIMIT = 256
@@ -116,16 +121,28 @@ class _Step:
 
 
 class Intake:
-    """Starts sequences of a RequestBook where there are places."""
+    """Starts waiting sequences where there are places."""
 
-    def __init__(self, book: RequestBook, memory: MemoryManager, places: Places) -> None:
-        self._book = book
-        self._queue = book.queue
-        self._running = book.running
-        self._memory = memory
+    def __init__(
+        self,
+        requests: Requests,
+        queue: WaitingQueue,
+        running: Running,
+        places: Places,
+        loads: AdapterLoads,
+        waits: Waits,
+        memory: MemoryManager,
+        feasibility: Feasibility,
+    ) -> None:
+        self._requests = requests
+        self._queue = queue
+        self._running = running
         self._places = places
-        self._waits = book.waits
-        self._prefetch = Prefetch(book, memory)
+        self._loads = loads
+        self._waits = waits
+        self._memory = memory
+        self._feasibility = feasibility  # is told how fast the queue drains
+        self._prefetch = Prefetch(requests, loads, memory)
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._work = 0.0  # that has left the queue since then
 
@@ -134,70 +151,56 @@ class Intake:
         """Whether anything waits that might start."""
         return bool(len(self._queue)) and self._has_places
 
-    def admit(
-        self,
-        room: PrefillRoom,
-        now_s: float,
-        before: Callable[[Sequence], None],
-        started: Callable[[Sequence], None],
-        planned: Collection[ScheduledSequence],
-    ) -> None:
-        """Start waiting sequences in fair order while there is room, and places or some that are
-        given up by sequences not `planned` yet. Of the room `before` takes what comes before the
-        sequence that is looked at, `started` what this one is to have. One whose
-        adapter is loading or whose tenant has its part of the step is passed over; so is, where the
+    def admit(self, draft: StepDraft, now_s: float) -> None:
+        """Start waiting sequences in fair order while the draft has room, and there are places or
+        some that are given up by sequences which are not in the draft yet. One whose adapter is
+        loading or whose tenant has its part of the step is passed over; so is, where the
         queue lets pass, one that finds no pages, but not for long: then it stops all behind it that
         compete for them, so that it gets them."""
-        step = _Step(planned)
-        if (room and self._has_places) or self._prefetch.is_due(now_s):
-            self._walk(step, room, now_s, before, started)
+        if (draft.room and self._has_places) or self._prefetch.is_due(now_s):
+            self._walk(_Step(draft.chunks), draft, now_s)
         if self._backlog_s is not None:
-            self._book.gate.feasibility.observe_drain(self._work, now_s - self._backlog_s)
+            self._feasibility.observe_drain(self._work, now_s - self._backlog_s)
         self._backlog_s = now_s if len(self._queue) else None
         self._work = 0.0
 
-    def admit_express(self, room: PrefillRoom, started: Callable[[Sequence], None]) -> None:
-        """Start what waits of tenants that keep their shares, while there is room and nothing is
-        short of memory."""
+    def admit_express(self, draft: StepDraft) -> None:
+        """Start what waits of tenants that keep their shares, while the draft has room and nothing
+        is short of memory."""
         step = _Step(is_express=True)
         with closing(self._queue.express()) as express:
             for sequence in islice(express, SCAN_LIMIT):
-                if not room or step.without_pages:
+                if not draft.room or step.without_pages:
                     break
                 if self._places.is_crowding(holder_of(sequence)):
                     continue
                 if self._places.are_full and not self._places.can_lend(sequence):
                     continue
-                if room.of(sequence) and self._try_start(sequence, step) is _Start.STARTED:
-                    started(sequence)
+                if not draft.room.of(sequence):
+                    continue
+                if self._try_start(sequence, step) is _Start.STARTED:
+                    draft.add(sequence)
 
-    def _walk(
-        self,
-        step: _Step,
-        room: PrefillRoom,
-        now_s: float,
-        before: Callable[[Sequence], None],
-        started: Callable[[Sequence], None],
-    ) -> None:
+    def _walk(self, step: _Step, draft: StepDraft, now_s: float) -> None:
         compete = self._memory.compete
         short: list[Sequence] = []
         passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
             scan = islice(candidates, SCAN_LIMIT)
-            while room and self._has_places:
+            while draft.room and self._has_places:
                 sequence = next(scan, None)
                 if sequence is None:
                     break
                 passed.append(sequence)
-                before(sequence)
-                if not room.of(sequence):
+                draft.add_before(sequence)
+                if not draft.room.of(sequence):
                     continue
                 if any(compete(s, sequence) for s in short):
                     self._waits.short_of_pages(sequence)
                     continue
                 outcome = self._try_place(sequence, step)
                 if outcome is _Start.STARTED:
-                    started(sequence)
+                    draft.add(sequence)
                 elif outcome is _Start.SHORT:
                     short.append(sequence)
                     if not self._memory.is_partitioned:
@@ -231,7 +234,7 @@ class Intake:
             return _Start.BLOCKED
         outcome = self._try_start(sequence, step)
         if outcome is _Start.STARTED:
-            self._book.give_up_place(giver)
+            self._requests.give_up_place(giver)
         return outcome
 
     def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
@@ -261,14 +264,14 @@ class Intake:
                 self._waits.load_changed(packed.digest, is_coming=True)
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
-            self._book.started(sequence, step.is_express)
+            self._requests.started(sequence, step.is_express)
             sequence.page_waits = 0
             self._work += sequence.work
             step.cold_adapters += packed is not None
             return _Start.STARTED
         if competitors or len(self._memory.fetches) or len(arrivals):
             return self._without_pages(sequence, step)
-        self._book.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
+        self._requests.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
 
     def _without_pages(self, sequence: Sequence, step: _Step) -> _Start:
@@ -285,12 +288,12 @@ class Intake:
     def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
         """The adapter, if it can be installed or begin to be copied in this step; else it is on its
         way."""
-        loads, tenant_key = self._book.loads, sequence.request.tenant.key
+        loads, tenant_key = self._loads, sequence.request.tenant.key
         if self._memory.is_arriving(sequence.request):
             return None
         loaded = loads.request(adapter, tenant_key, step.seen)
         if loaded is None:
-            self._book.take_loads()  # a host hit is complete at once
+            self._requests.take_loads()  # a host hit is complete at once
             loaded = loads.ready(adapter.digest)
         if loaded is None or loaded.packed is None:
             return None

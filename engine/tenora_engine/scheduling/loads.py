@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.errors import AdapterBusyError, AdapterLoadError, InvalidRequestError
 from tenora_engine.events import AdapterResidency, Residency
-from tenora_engine.memory.adapter_cache import AdapterCache, Key
-from tenora_engine.memory.costs import CostModel
+from tenora_engine.memory.adapter_cache import Key
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pages import Pin, PinState
-from tenora_engine.request import AdapterRef
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence as RunningSequence
 from tenora_engine.telemetry import Telemetry
 
@@ -85,23 +85,25 @@ class AdapterLoads:
     def __init__(
         self,
         loader: Loader,
-        adapters: AdapterCache,
-        costs: CostModel,
+        memory: MemoryManager,
         telemetry: Telemetry,
+        waits: Waits,
         clock: Callable[[], float],
     ) -> None:
         self._loader = loader
-        self._adapters = adapters
-        self._costs = costs
+        self._memory = memory
+        self._adapters = memory.adapters
+        self._costs = memory.costs
         self._telemetry = telemetry
+        self._waits = waits
         self._clock = clock
         self._in_flight: dict[str, AdapterRef] = {}
         self._ready: dict[str, LoadResult] = {}
         self._tenants: dict[str, str] = {}  # who asked first for each of them
         self._cold: set[str] = set()  # loads from beyond host memory that nobody is metered for yet
+        # Digests to forget once nobody uses them, and whether their packed copies go too.
+        self._doomed: dict[str, bool] = {}
         self.num_loads = 0
-        self.on_change: Callable[[str, bool], None] = lambda _digest, _is_coming: None
-        """Told when a load begins, and when it has come to its end or is given up."""
 
     def request(
         self, ref: AdapterRef, tenant_key: str, keep: Collection[str] | None = None
@@ -120,7 +122,7 @@ class AdapterLoads:
         self._in_flight[ref.digest] = ref
         self._tenants[ref.digest] = tenant_key
         self._loader.start(ref)
-        self.on_change(ref.digest, True)
+        self._waits.load_changed(ref.digest, is_coming=True)
         return None
 
     def is_coming(self, digest: str) -> bool:
@@ -144,7 +146,7 @@ class AdapterLoads:
                 failed.append((digest, error))
             if digest not in self._ready:
                 self._tenants.pop(digest, None)
-            self.on_change(digest, False)
+            self._waits.load_changed(digest, is_coming=False)
         return failed
 
     def discard(self, digest: str) -> None:
@@ -158,10 +160,35 @@ class AdapterLoads:
         self._cold.discard(digest)
         return was_cold
 
-    def forgo(self, digest: str) -> None:
-        """A sequence that needed the adapter has ended: perhaps nobody waits for it any more."""
+    def release(self, digest: str) -> None:
+        """A sequence that needed the adapter has ended: perhaps nobody needs it any more."""
         if digest in self._tenants and not self._adapters.is_awaited(digest):
             self._give_up(digest)
+        self._drop_doomed(digest)
+
+    def forget(self, digest: str, *, device_only: bool) -> None:
+        """Drop it from the device and, unless `device_only`, from the host, once nobody uses it."""
+        self._doomed[digest] = self._doomed.get(digest, False) or not device_only
+        self._drop_doomed(digest)
+
+    def used(self, digest: str, tenant_key: str) -> None:
+        """A request asks for the adapter, wherever it is."""
+        self._loader.used(digest, tenant_key)
+
+    def residency(self, ref: AdapterRef) -> Residency:
+        """Where it is, for whomever."""
+        if self._adapters.copies(ref.digest):
+            return "device"
+        return self._loader.residency(ref)
+
+    def residency_for(self, request: GenerationRequest) -> Residency | None:
+        """Of the request's adapter as its tenant sees it: strict isolation keeps a copy for each.
+        None without one."""
+        if request.adapter is None:
+            return None
+        if self._memory.resident(request) is not None:
+            return "device"
+        return self._loader.residency(request.adapter)
 
     def _take_in(self, result: LoadResult) -> None:
         if result.packed is None:
@@ -189,11 +216,22 @@ class AdapterLoads:
             if not self._loader.cancel(digest):
                 return False
             del self._in_flight[digest]
-            self.on_change(digest, False)
+            self._waits.load_changed(digest, is_coming=False)
         self._ready.pop(digest, None)
         self._cold.discard(digest)
         del self._tenants[digest]
         return True
+
+    def _drop_doomed(self, digest: str) -> None:
+        if digest in self._doomed and not self._adapters.is_used(digest):
+            self._memory.drop_adapter(digest)
+            self.discard(digest)
+            if self._doomed.pop(digest):
+                self._loader.forget(digest)
+
+    def counters(self) -> dict[str, float]:
+        own = {f"loader_{name}": value for name, value in self._loader.counters().items()}
+        return {**own, "adapter_loads": self.num_loads}
 
     def residencies(self) -> list[AdapterResidency]:
         """Every adapter on the device, on its way there or on the host, once."""
@@ -331,7 +369,7 @@ class Pins:
         del self._coming[key]
         self._memory.adapters.unwant(key[1], key[0])
         self._memory.arrivals.cancel_unwanted(key)
-        self._loads.forgo(key[1])
+        self._loads.release(key[1])
 
     def _is_pinned(self, key: Key) -> bool:
         resident = self._memory.adapters.get(key[1], key[0])

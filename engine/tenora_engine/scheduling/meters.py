@@ -73,7 +73,6 @@ class Counters:
     """Those of `EngineStats.counters` that telemetry does not keep by class and tenant."""
 
     steps: int = 0
-    express_steps: int = 0
     places_given_up: int = 0  # by running sequences, to those of other tenants
     step_failures: int = 0
     output_tokens: int = 0

@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
-from tenora_engine.scheduling.requests import RequestBook
+from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.running import (
     Float64s,
     Holder,
     Int64s,
+    Running,
+    Standings,
     fair_shares,
     holder_of,
 )
@@ -26,7 +28,7 @@ GIVERS_LIMIT = 16
 
 
 class Places:
-    """The `capacity` places of a RequestBook's running sequences.
+    """The `capacity` places of the running sequences.
 
     A place changes hands where a holder (a tenant in a class) has more than its fair share, another
     that waits has less, and both come closer to theirs by it: their distances to it, squared and
@@ -41,13 +43,20 @@ class Places:
     its tenant has more than twice as many as the taker would.
     """
 
-    def __init__(self, book: RequestBook, capacity: int, block_tokens: int, caching: bool) -> None:
+    def __init__(
+        self,
+        queue: WaitingQueue,
+        running: Running,
+        standings: Standings,
+        capacity: int,
+        block_tokens: int,
+        caching: bool,
+    ) -> None:
         """`block_tokens` and `caching`: what a sequence loses when it gives up its place."""
         self.capacity = capacity
-        self._book = book
-        self._queue = book.queue
-        self._running = book.running
-        self._standings = book.standings
+        self._queue = queue
+        self._running = running
+        self._standings = standings
         self._young_tokens = block_tokens
         self._lost_of = block_tokens if caching else None
         self._num_tenants = 2

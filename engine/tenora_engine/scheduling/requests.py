@@ -1,5 +1,5 @@
-"""RequestBook: every request in flight, from `submit` to the one FinishEvent of each sequence. It
-keeps what waits and what runs, and moves sequences between them; it plans no step."""
+"""Requests: every request in flight, from `submit` to the one FinishEvent of each sequence. They
+move sequences between what waits and what runs, and out of both; they plan no step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenora_engine.errors import (
 )
 from tenora_engine.events import Event, FinishEvent, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import (
     Deadlines,
     Gate,
@@ -25,48 +25,51 @@ from tenora_engine.scheduling.admission import (
     make_sequences,
 )
 from tenora_engine.scheduling.class_queue import service_class
-from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
+from tenora_engine.scheduling.loads import AdapterLoads, Pins
 from tenora_engine.scheduling.meters import Charges, Counters, finish_event, meter_end, meter_start
-from tenora_engine.scheduling.queue import make_queue
-from tenora_engine.scheduling.running import Running, Standings
+from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Flight, Sequence, SequenceState
 from tenora_engine.step import EndedCopy
-from tenora_engine.telemetry import Telemetry, TelemetryStats
+from tenora_engine.telemetry import Telemetry
 
 
-class RequestBook:
-    """Owns all sequences. One that waits is in `queue` (or held for its sibling), and its adapter
+class Requests:
+    """Own all sequences. One that waits is in the queue (or held for its sibling), and its adapter
     is wanted; one that runs is in `running`, and holds pages."""
 
     def __init__(
         self,
         config: ResolvedConfig,
         memory: MemoryManager,
-        loader: Loader,
+        queue: WaitingQueue,
+        running: Running,
+        gate: Gate,
+        loads: AdapterLoads,
+        pins: Pins,
+        charges: Charges,
+        waits: Waits,
+        telemetry: Telemetry,
         clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._memory = memory
-        self._loader = loader
+        self._queue = queue
+        self._running = running
+        self._gate = gate
+        self._loads = loads
+        self._pins = pins
+        self._charges = charges
+        self._waits = waits
+        self._telemetry = telemetry
         self._clock = clock
         self._flights: dict[str, Flight] = {}
         self._tenants: Counter[str] = Counter()  # requests in flight
-        # Digests to forget once nobody uses them, and whether their packed copies go too.
-        self._doomed: dict[str, bool] = {}
         self._num_sequences = 0
         # By tenant: siblings that wait for their first sequence's prefill.
         self._held: Counter[str] = Counter()
-        self.telemetry = Telemetry(config.engine.metrics_tenants)
-        self.loads = AdapterLoads(loader, memory.adapters, memory.costs, self.telemetry, clock)
-        self.pins = Pins(memory, self.loads)
-        self.charges = Charges(config, memory.costs)
-        self.standings = Standings(lambda tenant_key: self.waits.names.number_of(tenant_key))
-        self.waits = Waits(self.telemetry, self.standings, memory, self.loads, clock)
-        self.queue = make_queue(config, self.standings)
-        self.gate = Gate(config, memory, self.queue, self.charges)
-        self.deadlines = Deadlines(memory.costs)
-        self.running = Running(config.engine.block_tokens, self.standings)
+        self._deadlines = Deadlines(memory.costs)
         self.events: list[Event] = []
         self.counters = Counters()
         self.changes = 0  # of what waits and what has been loaded
@@ -78,21 +81,15 @@ class RequestBook:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.queue) + self._held.total()
+        return len(self._queue) + self._held.total()
 
     def waiting_by_tenant(self) -> dict[str, int]:
-        return dict(Counter(self.queue.waiting_by_tenant()) + self._held)
+        return dict(Counter(self._queue.waiting_by_tenant()) + self._held)
 
-    def telemetry_stats(self) -> TelemetryStats:
-        queue, waits = self.queue, self.waits
-        gaps, bounds = queue.service_gaps(), queue.service_bounds()
-        stats, recent = queue.stats(self._clock()), waits.gaps.recent()
-        return self.telemetry.snapshot(stats, gaps, bounds, waits.totals(), recent)
-
-    def residency(self, ref: AdapterRef) -> Residency:
-        if self._memory.adapters.copies(ref.digest):
-            return "device"
-        return self._loader.residency(ref)
+    @property
+    def next_deadline_s(self) -> float:
+        """See `Deadlines.next_s`."""
+        return self._deadlines.next_s
 
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
@@ -105,16 +102,16 @@ class RequestBook:
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
         key = request.tenant.key
-        meter = self.telemetry.meter(service_class(request.tenant.tier), key)
+        meter = self._telemetry.meter(service_class(request.tenant.tier), key)
         try:
-            self.gate.check_room(
+            self._gate.check_room(
                 request.tenant, request.sampling.n, self._held.total(), self._held[key]
             )
         except QueueFullError:
             meter.refuse("queue_full")
             raise
         adapter = request.adapter
-        residency = None if adapter is None else self._residency_for(request, adapter)
+        residency = self._loads.residency_for(request)
         now_s = self._clock()
         sequences = make_sequences(
             self._config, request, self._num_sequences, residency, meter, now_s
@@ -126,15 +123,15 @@ class RequestBook:
         self._tenants[key] += 1
         if held:
             self._held[key] += len(held)
-            self.waits.hold(held, now_s)
+            self._waits.hold(held, now_s)
         for sequence in sequences[: len(sequences) - len(held)]:
-            self.queue.push(sequence, now_s)
-            self.waits.begin(sequence, now_s)
+            self._queue.push(sequence, now_s)
+            self._begin_wait(sequence, now_s)
             self._watch(sequence)
         if adapter is not None:
-            self._loader.used(adapter.digest, key)
+            self._loads.used(adapter.digest, key)
             if residency != "device":
-                self.loads.request(adapter, request.tenant.key)
+                self._loads.request(adapter, request.tenant.key)
 
     def abort(
         self,
@@ -156,36 +153,35 @@ class RequestBook:
         """See `Engine.forget_adapter`."""
         self._memory.purge(namespace, digest)
         if not device_only:
-            self.pins.forget(digest)
-        self._doomed[digest] = self._doomed.get(digest, False) or not device_only
-        self._bury(digest)
+            self._pins.forget(digest)
+        self._loads.forget(digest, device_only=device_only)
 
     def started(self, sequence: Sequence, is_express: bool = False) -> None:
         """A waiting sequence has been given its pages and runs from now on."""
         request = sequence.request
         now_s = self._clock()
         self.changes += 1
-        self.queue.start(sequence, is_express)
-        self.running.start(sequence)
+        self._queue.start(sequence, is_express)
+        self._running.start(sequence)
         sequence.state = SequenceState.RUNNING
         sequence.slot_waits = 0
         if sequence.admitted_s is not None:
-            sequence.stays_until = len(sequence.token_ids) + self.charges.makes_up_by(sequence)
+            sequence.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(sequence)
         sequence.settled_length = len(sequence.token_ids)
-        sequence.settled_kv = self.charges.kv_price
+        sequence.settled_kv = self._charges.kv_price
         self._memory.stop_waiting(sequence)
         if request.adapter is not None:
-            self.loads.discard(request.adapter.digest)
+            self._loads.discard(request.adapter.digest)
             self._charge_load(sequence)
         if sequence.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence, now_s)
-        self.waits.end(sequence, now_s)
+        self._waits.end(sequence, now_s)
         sequence.unpaid_pages = 0
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
         whenever it has filled a block, and when it stops."""
-        self._charge(sequence, self.charges.settle(sequence))
+        self._charge(sequence, self._charges.settle(sequence))
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
@@ -196,8 +192,8 @@ class RequestBook:
         again = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
         sequence.work = again * sequence.token_cost
         now_s = self._clock()
-        self.queue.push_front(sequence, now_s)
-        self.waits.begin(sequence, now_s, again=True)
+        self._queue.push_front(sequence, now_s)
+        self._begin_wait(sequence, now_s, again=True)
         self.changes += 1
         sequence.preemptions += 1
         sequence.meter.preemptions += 1
@@ -210,7 +206,7 @@ class RequestBook:
     def give_up_late(self, now_s: float) -> None:
         """What waits and cannot be in time any more is relegated or refused, as its plan says. A
         request of which something has run or ended is not refused."""
-        for sequence in self.deadlines.take_missed(now_s):
+        for sequence in self._deadlines.take_missed(now_s):
             if sequence.state is not SequenceState.WAITING:
                 continue  # refused beside its sibling
             if sequence.request.tenant.late == "relegate":
@@ -221,9 +217,9 @@ class RequestBook:
     def _relegate(self, sequence: Sequence) -> None:
         """A waiting sequence that has missed its deadline goes to the lowest class."""
         self.changes += 1
-        self.queue.remove(sequence)
-        self.gate.relegate(sequence)
-        self.queue.push(sequence, self._clock())
+        self._queue.remove(sequence)
+        self._gate.relegate(sequence)
+        self._queue.push(sequence, self._clock())
         sequence.meter.relegations += 1
 
     def finish(
@@ -238,7 +234,7 @@ class RequestBook:
         """End a sequence, wherever it is, give back what it holds and make its last event."""
         flight, now_s = self._flights[sequence.request.request_id], self._clock()
         self._take_out(flight, sequence, now_s)
-        sequence.wait_parts = self.waits.parts(sequence)
+        sequence.wait_parts = self._waits.parts(sequence)
         meter_end(sequence, reason, now_s)
         self.events.append(
             finish_event(
@@ -264,8 +260,8 @@ class RequestBook:
         for flight in self._flights.values():
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
-                    self.waits.end(sequence, now_s)
-                sequence.wait_parts = self.waits.parts(sequence)
+                    self._waits.end(sequence, now_s)
+                sequence.wait_parts = self._waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
                     events.append(finish_event(flight, sequence, reason, now_s, error=error))
                 flight.sequences.remove(sequence)
@@ -276,18 +272,18 @@ class RequestBook:
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""
         flight, request = self._flights[sequence.request.request_id], sequence.request
-        adapter, meter = request.adapter, sequence.meter
+        meter = sequence.meter
         for each in reversed(flight.sequences.copy()):
             self._take_out(flight, each, self._clock())
             meter.no_first_token()
             self._leave(flight, each)
         meter.refuse("deadline")
-        residency = None if adapter is None else self._residency_for(request, adapter)
+        residency = self._loads.residency_for(request)
         message = (
             f"the first token cannot come within {request.tenant.ttft_ms:.0f} ms any more; this "
             "plan promises that and refuses what would be late"
         )
-        retry_after_ms = self.gate.retry_after_ms(sequence, residency)
+        retry_after_ms = self._gate.retry_after_ms(sequence, residency)
         self.events.append(RefusedEvent(request.request_id, message, retry_after_ms))
 
     def _leave(self, flight: Flight, sequence: Sequence) -> None:
@@ -302,8 +298,7 @@ class RequestBook:
             del self._flights[sequence.request.request_id]
             _count_down(self._tenants, sequence.request.tenant.key)
         if sequence.request.adapter is not None:
-            self.loads.forgo(sequence.request.adapter.digest)
-            self._bury(sequence.request.adapter.digest)
+            self._loads.release(sequence.request.adapter.digest)
 
     def prompt_computed(self, sequence: Sequence) -> None:
         """A sequence has its first token: if it is the first of several, its siblings may queue."""
@@ -314,23 +309,23 @@ class RequestBook:
 
     def take_loads(self) -> None:
         """Take in finished loads; what failed ends the sequences that wait for it, only those."""
-        for digest, error in self.loads.poll():
+        for digest, error in self._loads.poll():
             self._fail_waiting(digest, error)
-            self.pins.failed(digest, error)
+            self._pins.failed(digest, error)
 
     def take_copies(self, copies: Collection[EndedCopy]) -> None:
         """Take in what has come to the device; an adapter that could not ends the sequences that
         wait for it."""
         for digest, has_come in self._memory.take_copies(copies) if copies else ():
             self.changes += 1
-            self.waits.load_changed(digest, is_coming=False)
+            self._waits.load_changed(digest, is_coming=False)
             if has_come:
-                self.loads.discard(digest)
+                self._loads.discard(digest)
             else:
                 error = AdapterLoadError(f"{digest} could not be copied to the device")
                 self._fail_waiting(digest, error)
-                self.pins.failed(digest, error)
-        self.pins.settle()
+                self._pins.failed(digest, error)
+        self._pins.settle()
 
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
@@ -341,30 +336,35 @@ class RequestBook:
             self._memory.enter(sequence)
         try:
             for sequence in sequences:
-                self.gate.appraise(sequence, residency, now_s)
+                self._gate.appraise(sequence, residency, now_s)
         except DeadlineError:
             sequences[0].meter.refuse("deadline")
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
             if adapter is not None and residency != "device":
-                self.loads.request(adapter, tenant_key)
+                self._loads.request(adapter, tenant_key)
             raise
 
     def _charge(self, sequence: Sequence, cost: float) -> None:
         sequence.meter.service += cost
-        self.queue.charge(sequence, cost)
+        self._queue.charge(sequence, cost)
 
     def _charge_load(self, sequence: Sequence) -> None:
         """The first to start on an adapter that has come pays for it."""
         resident = self._memory.resident(sequence.request)
         if resident is not None and resident.unpaid_bytes:
-            self._charge(sequence, self.charges.load(resident.unpaid_bytes))
+            self._charge(sequence, self._charges.load(resident.unpaid_bytes))
             resident.unpaid_bytes = 0
 
+    def _begin_wait(self, sequence: Sequence, now_s: float, again: bool = False) -> None:
+        adapter = sequence.request.adapter
+        is_loading = adapter is not None and self._loads.is_coming(adapter.digest)
+        self._waits.begin(sequence, now_s, again=again, is_loading=is_loading)
+
     def _watch(self, sequence: Sequence) -> None:
-        if self.gate.keeps_promises:
-            self.deadlines.watch(sequence)
+        if self._gate.keeps_promises:
+            self._deadlines.watch(sequence)
 
     def _take_out(self, flight: Flight, sequence: Sequence, now_s: float) -> None:
         if sequence.state is SequenceState.RUNNING:
@@ -374,43 +374,37 @@ class RequestBook:
             flight.held.remove(sequence)
             _count_down(self._held, flight.request.tenant.key)
         else:
-            self.queue.remove(sequence)
-        self.waits.end(sequence, now_s)
+            self._queue.remove(sequence)
+        self._waits.end(sequence, now_s)
         self._memory.stop_waiting(sequence)
 
     def _stop(self, sequence: Sequence) -> None:
         self.settle(sequence)
-        self.running.stop(sequence)
+        self._running.stop(sequence)
         self._memory.release(sequence)
 
     def _meter_start(self, sequence: Sequence, now_s: float) -> None:
         request = sequence.request
         sequence.admitted_s = now_s
         self._flights[request.request_id].ran = True
-        fetched = self.charges.fetch(sequence.unpaid_pages)
+        fetched = self._charges.fetch(sequence.unpaid_pages)
         self._charge(sequence, sequence.token_cost * sequence.num_uncomputed + fetched)
         if request.adapter is not None and sequence.residency != "device":
             resident = self._memory.resident(request)
             sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
             was_cold = sequence.residency != "host"
-            sequence.cold_load = was_cold and self.loads.take_cold(request.adapter.digest)
+            sequence.cold_load = was_cold and self._loads.take_cold(request.adapter.digest)
         if sequence.index == 0:
             sequence.cached_tokens = sequence.num_computed
         meter_start(sequence, now_s)
-
-    def _residency_for(self, request: GenerationRequest, adapter: AdapterRef) -> Residency:
-        """As the tenant sees it: strict isolation keeps a copy for each."""
-        if self._memory.resident(request) is not None:
-            return "device"
-        return self._loader.residency(adapter)
 
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
         self.changes += 1
         now_s = self._clock()
         for sequence in reversed(flight.held):
-            self.queue.push_front(sequence, now_s)
-            self.waits.release(sequence, now_s)
+            self._queue.push_front(sequence, now_s)
+            self._waits.release(sequence, now_s)
             self._watch(sequence)
         _count_down(self._held, flight.request.tenant.key, len(flight.held))
         flight.held.clear()
@@ -423,14 +417,6 @@ class RequestBook:
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
                     self.finish(sequence, "error", error=str(error))
-
-    def _bury(self, digest: str) -> None:
-        """Drop a forgotten adapter once nobody uses it."""
-        if digest in self._doomed and not self._memory.adapters.is_used(digest):
-            self._memory.drop_adapter(digest)
-            self.loads.discard(digest)
-            if self._doomed.pop(digest):
-                self._loader.forget(digest)
 
 
 def _count_down(counter: Counter[str], key: str, by: int = 1) -> None:

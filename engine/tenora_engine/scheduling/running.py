@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tenora_engine.memory.pool import IntegrityError
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.scheduling.wait_accounts import WaitNames
 from tenora_engine.sequence import Sequence, SequenceState
 
 Holder = tuple[str, str]
@@ -35,8 +36,8 @@ def holder_of(sequence: Sequence) -> Holder:
 class Standings:
     """A row for each holder that has any; rows of those that have none any more are used again."""
 
-    def __init__(self, number_of: Callable[[str], int] = lambda _: 0) -> None:
-        """`number_of`: of a tenant, by which `tenants_running` counts it."""
+    def __init__(self, names: WaitNames | None = None) -> None:
+        """`names` has the numbers of tenants by which `tenants_running` counts."""
         self.changes = 0
         self.entries = 0  # rows that were given to a holder
         self._rows: dict[Holder, int] = {}
@@ -47,7 +48,7 @@ class Standings:
         self._weights = np.ones(16)
         self._classes = np.zeros(16, np.int64)
         self._numbers = [0] * 16  # of the tenants
-        self._number_of = number_of
+        self._names = names
         self.tenants_running: Int64s = np.zeros(16, np.int64)  # by number
 
     def wait(self, sequence: Sequence, more: int) -> None:
@@ -113,7 +114,8 @@ class Standings:
         self.entries += 1
         self._rows[holder] = row
         self._classes[row] = _CLASSES[holder[0]]
-        number = self._numbers[row] = self._number_of(holder[1])
+        number = 0 if self._names is None else self._names.number_of(holder[1])
+        self._numbers[row] = number
         if number >= len(self.tenants_running):
             more = np.zeros(number, np.int64)
             self.tenants_running = np.concatenate([self.tenants_running, more])

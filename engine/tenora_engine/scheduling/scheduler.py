@@ -6,31 +6,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, plan_chunk
+from tenora_engine.scheduling.admission import Gate
+from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, StepDraft
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
 from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.intake import Intake
-from tenora_engine.scheduling.loads import Loader
-from tenora_engine.scheduling.meters import meter_first_token
+from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
+from tenora_engine.scheduling.meters import Charges, meter_first_token
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
-from tenora_engine.scheduling.requests import RequestBook
+from tenora_engine.scheduling.queue import make_queue
+from tenora_engine.scheduling.requests import Requests
+from tenora_engine.scheduling.running import Running, Standings
+from tenora_engine.scheduling.wait_accounts import WaitNames
+from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
+from tenora_engine.telemetry import Telemetry, TelemetryStats
 
 IDLE_S_MAX = 3600.0
 """A deadline may be further away than threads can wait for."""
 
 
 class Scheduler:
-    """Plans the steps of the sequences in a RequestBook, in the memory of a MemoryManager."""
+    """Puts the parts together, and asks them in turn what a step runs."""
 
     def __init__(
         self,
@@ -41,9 +46,8 @@ class Scheduler:
         *,
         can_preempt: bool = False,  # the executor its steps, for what comes meanwhile
     ) -> None:
-        engine = config.engine
+        engine, costs = config.engine, memory.costs
         self._memory = memory
-        self._loader = loader
         self._clock = clock
         self._block_tokens = engine.block_tokens
         self._max_step_tokens = engine.max_step_tokens
@@ -51,18 +55,54 @@ class Scheduler:
         self._max_chunk = (
             engine.max_prefill_chunk if self._keeps_promises else engine.max_step_tokens
         )
-        self._book = RequestBook(config, memory, loader, clock)
-        self._queue = self._book.queue
-        self._running = self._book.running
+        self.telemetry = Telemetry(engine.metrics_tenants)
+        names = WaitNames(self.telemetry)
+        standings = Standings(names)
+        self.waits = Waits(names, standings, memory, clock)
+        self.loads = AdapterLoads(loader, memory, self.telemetry, self.waits, clock)
+        self.pins = Pins(memory, self.loads)
+        self.charges = Charges(config, costs)
+        self.queue = make_queue(config, standings)
+        self.running = Running(engine.block_tokens, standings)
+        self.gate = Gate(config, memory, self.queue, self.charges)
+        self.requests = Requests(
+            config,
+            memory,
+            self.queue,
+            self.running,
+            self.gate,
+            self.loads,
+            self.pins,
+            self.charges,
+            self.waits,
+            self.telemetry,
+            clock,
+        )
         # A step in which everybody decodes has a token left for who takes a place.
         capacity = max(min(engine.max_running, engine.max_step_tokens - 1), 1)
-        self._places = Places(self._book, capacity, engine.block_tokens, engine.prefix_caching)
-        self._intake = Intake(self._book, memory, self._places)
-        self._chunks = ChunkSizer(memory.costs)
+        self._places = Places(
+            self.queue,
+            self.running,
+            standings,
+            capacity,
+            engine.block_tokens,
+            engine.prefix_caching,
+        )
+        self._intake = Intake(
+            self.requests,
+            self.queue,
+            self.running,
+            self._places,
+            self.loads,
+            self.waits,
+            memory,
+            self.gate.feasibility,
+        )
+        self._chunks = ChunkSizer(costs)
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
             self._express = ExpressLane(
-                config, self._book, self._intake, self._places, self._chunks
+                config, self.queue, self.running, self._intake, self._places, self._chunks
             )
         self._plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
         self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
@@ -71,38 +111,38 @@ class Scheduler:
         self._stalled = False  # all that waits, waits for adapter loads
 
     @property
-    def book(self) -> RequestBook:
-        """What waits and what runs."""
-        return self._book
-
-    @property
     def has_work(self) -> bool:
         """Whether a step would do something."""
-        if self._book.events or self._running or self._load_ended:
+        if self.requests.events or self.running or self._load_ended:
             return True
         if self._fetches_ended != self._memory.fetches.num_ended or self._memory.operations:
             return True
         if self._stalled:
-            return self._book.deadlines.next_s < self._clock()
-        return bool(len(self._queue))
+            return self.requests.next_deadline_s < self._clock()
+        return bool(len(self.queue))
 
     @property
     def idle_s(self) -> float | None:
         """See `Engine.idle_s`."""
-        seconds = self._book.deadlines.next_s - self._clock()
+        seconds = self.requests.next_deadline_s - self._clock()
         return None if seconds == math.inf else min(max(seconds, 0.0), IDLE_S_MAX)
 
     def counters(self) -> dict[str, float]:
         return {
-            **{f"loader_{name}": value for name, value in self._loader.counters().items()},
-            **vars(self._book.counters),
-            **self._book.telemetry.totals(),
-            "adapter_loads": self._book.loads.num_loads,
+            **vars(self.requests.counters),
+            "express_steps": 0 if self._express is None else self._express.num_planned,
+            **self.telemetry.totals(),
+            **self.loads.counters(),
             "adapter_evictions": self._memory.allocator.adapter_evictions,
             "kv_evictions": self._memory.allocator.kv_evictions,
             **self._memory.fetches.counters(),
             **self._memory.arrivals.counters(),
         }
+
+    def telemetry_stats(self) -> TelemetryStats:
+        gaps, bounds = self.queue.service_gaps(), self.queue.service_bounds()
+        stats, recent = self.queue.stats(self._clock()), self.waits.gaps.recent()
+        return self.telemetry.snapshot(stats, gaps, bounds, self.waits.totals(), recent)
 
     def note_load_ended(self) -> None:
         """May be called from any thread."""
@@ -110,7 +150,7 @@ class Scheduler:
 
     def submit(self, request: GenerationRequest) -> None:
         """See `Engine.submit`."""
-        self._book.submit(request)
+        self.requests.submit(request)
         if self._keeps_promises:
             self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
@@ -136,41 +176,28 @@ class Scheduler:
     ) -> tuple[ScheduledStep, bool]:
         """And whether it may be preempted."""
         self._load_ended = False
-        self._book.take_loads()
-        self._book.take_copies(copies)
+        self.requests.take_loads()
+        self.requests.take_copies(copies)
         self._fetches_ended = self._memory.fetches.num_ended
         now_s = self._clock()
-        self._book.give_up_late(now_s)
+        self.requests.give_up_late(now_s)
         if self._express is not None:
             express = self._express.plan(preempted, now_s)
             if express or preempted is not None:
                 self._stalled = False
-                self._book.waits.plan_express(express or preempted or ())
+                self.waits.plan_express(express or preempted or ())
                 return ScheduledStep(express), False
         for sequence in self._places.take_back():
-            self._book.give_up_place(sequence)
+            self.requests.give_up_place(sequence)
         self._grow()
-        chunks: list[ScheduledSequence] = []
-        room, passed = self._plan_running(chunks, now_s)
-
-        def plan_running(sequence: Sequence) -> None:
-            if sequence.state is SequenceState.RUNNING:  # it has not given up its place
-                plan_chunk(chunks, sequence, room)
-
-        def plan_before(sequence: Sequence) -> None:
-            while passed and self._queue.turn(passed[0]) <= self._queue.turn(sequence):
-                plan_running(passed.popleft())
-
-        def plan_new(sequence: Sequence) -> None:
-            plan_chunk(chunks, sequence, room)
-
-        self._intake.admit(room, now_s, plan_before, plan_new, chunks)
-        for sequence in passed:
-            plan_running(sequence)
-        self._book.waits.plan(chunks, self._running, self._places.are_full)
-        self._book.waits.gaps.look(self._queue, now_s)
-        rows = self._running.rows(chunks)
-        self._stalled = not (rows or self._book.events)
+        draft = self._plan_running(now_s)
+        self._intake.admit(draft, now_s)
+        draft.add_rest()
+        chunks = draft.chunks
+        self.waits.plan(chunks, self.running, self._places.are_full)
+        self.waits.gaps.look(self.queue, now_s)
+        rows = self.running.rows(chunks)
+        self._stalled = not (rows or self.requests.events)
         is_preemptible = self._express is not None and self._express.may_pass(chunks, now_s)
         return ScheduledStep(rows), is_preemptible
 
@@ -178,20 +205,20 @@ class Scheduler:
         """Whether a step is to be preempted for the request, if it can be; from any thread."""
         tenant, name = request.tenant, service_class(request.tenant.tier)
         is_crowding = self._places.is_crowding((name, tenant.key))
-        return not is_crowding and self._queue.keeps_share(tenant, name)
+        return not is_crowding and self.queue.keeps_share(tenant, name)
 
     def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
         """Take in what a step computed, `step_s` seconds in all. Sequences that ended meanwhile
         are passed over."""
         now_s, step = self._clock(), self._in_flight.pop(plan.number)
-        self._book.counters.steps += 1
+        self.requests.counters.steps += 1
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
         if step.is_decode:
             self._chunks.observe_decode(step_s)
         else:
             self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
-        self._book.charges.observe_step(step_s)
-        add, output_tokens = self._book.events.append, 0
+        self.charges.observe_step(step_s)
+        add, output_tokens = self.requests.events.append, 0
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
@@ -203,46 +230,47 @@ class Scheduler:
                 add(TokenEvent(sequence.request.request_id, sequence.index, new, logprobs))
             elif sequence.state is SequenceState.RUNNING:
                 output_tokens += self._take_in(item, new, logprobs, now_s)
-        self._book.counters.output_tokens += output_tokens
+        self.requests.counters.output_tokens += output_tokens
         return self.take_events()
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
         """The step raised: its sequences end in "error"; what earlier steps computed stays."""
-        self._book.counters.step_failures += 1
+        self.requests.counters.step_failures += 1
         for item in self._in_flight.pop(plan.number):
             if item.sequence.state is SequenceState.RUNNING:
                 message = f"the step failed: {type(error).__name__}: {error}"
-                self._book.finish(item.sequence, "error", error=message)
+                self.requests.finish(item.sequence, "error", error=message)
         return self.take_events()
 
     def take_events(self) -> list[Event]:
-        events = self._book.events.copy()
-        self._book.events.clear()
+        events = self.requests.events.copy()
+        self.requests.events.clear()
         return events
 
-    def _plan_running(
-        self, chunks: list[ScheduledSequence], now_s: float
-    ) -> tuple[PrefillRoom, deque[Sequence]]:
-        """Plan what prefills into `chunks`, in fair order, beside what decodes. Returns the room
-        left for new ones, and the prefills that stand behind some of what waits, in order."""
-        prefills = self._running.prefilling()
-        most = tokens = arrival_tokens = self._max_step_tokens - self._running.num_decoding
+    def _plan_running(self, now_s: float) -> StepDraft:
+        """What prefills, in fair order, beside what decodes; those that stand behind some of what
+        waits come later (`StepDraft.add_before`)."""
+        prefills = self.running.prefilling()
+        most = tokens = arrival_tokens = self._max_step_tokens - self.running.num_decoding
         if prefills or self._intake.is_open:
-            tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, most)
-            if self._chunks.promises.num_tenants(now_s) > self._queue.num_backlogged:
+            tokens = self._chunks.prefill_tokens(self.running.most_urgent(now_s), now_s, most)
+            if self._chunks.promises.num_tenants(now_s) > self.queue.num_backlogged:
                 arrival_tokens = self._chunks.arrival_tokens(now_s, most)
-        tenant_tokens = self._max_chunk if self._book.has_several_tenants else tokens
-        room = PrefillRoom(tokens, tenant_tokens, arrival_tokens, self._queue.exceeds_share)
-        prefills.sort(key=self._queue.turn)
-        left = deque(prefills)
-        first = self._queue.first_turn() if self._intake.is_open else None
-        while left and (first is None or self._queue.turn(left[0]) <= first):
-            plan_chunk(chunks, left.popleft(), room)
-        return room, left
+        tenant_tokens = self._max_chunk if self.requests.has_several_tenants else tokens
+        room = PrefillRoom(tokens, tenant_tokens, arrival_tokens, self.queue)
+        prefills.sort(key=self.queue.turn)
+        first = self.queue.first_turn() if self._intake.is_open else None
+        now = 0
+        while now < len(prefills) and (first is None or self.queue.turn(prefills[now]) <= first):
+            now += 1
+        draft = StepDraft(room, self.queue, prefills[now:])
+        for sequence in prefills[:now]:
+            draft.add(sequence)
+        return draft
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""
-        short = self._running.take_short()
+        short = self.running.take_short()
         if len(short) > 1:
             self._memory.make_room(short)
         for sequence in short:
@@ -252,11 +280,11 @@ class Scheduler:
                 # What runs comes before what is to run.
                 if self._memory.fetches.cancel() or self._memory.cancel_arrival(sequence):
                     continue
-                competitors = self._memory.competitors(sequence, self._running)
+                competitors = self._memory.competitors(sequence, self.running)
                 if len(competitors) == 1:  # it has all there is for it
-                    self._book.finish(sequence, "length")
+                    self.requests.finish(sequence, "length")
                 else:
-                    self._book.preempt(min(competitors, key=_loss))
+                    self.requests.preempt(min(competitors, key=_loss))
 
     def _take_in(
         self,
@@ -271,10 +299,10 @@ class Scheduler:
         if item.num_tokens > 1 or sequence.first_token_s is None:  # its output when it stops
             self._memory.cache_blocks(sequence)
         if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
-            self._book.settle(sequence)
+            self.requests.settle(sequence)
         added = self._append(sequence, new, logprobs, now_s) if new else 0
         if sequence.state is SequenceState.RUNNING:
-            self._running.advanced(sequence)
+            self.running.advanced(sequence)
         return added
 
     def _append(
@@ -288,7 +316,7 @@ class Scheduler:
         if sequence.first_token_s is None:
             sequence.first_token_s = now_s
             meter_first_token(sequence, now_s)
-            self._book.prompt_computed(sequence)
+            self.requests.prompt_computed(sequence)
         tokens, stop, added = sequence.token_ids, None, 0
         for token_id in token_ids:
             tokens.append(token_id)
@@ -305,13 +333,13 @@ class Scheduler:
         if shown:
             request, is_first = sequence.request, sequence.num_output == added
             tier = sequence.tier if is_first and sequence.tier != request.tenant.tier else None
-            self._book.events.append(
+            self.requests.events.append(
                 TokenEvent(request.request_id, sequence.index, token_ids, logprobs, tier)
             )
         if stop is not None:
-            self._book.finish(sequence, "stop", stop_token_id=stop)
+            self.requests.finish(sequence, "stop", stop_token_id=stop)
         elif len(tokens) >= sequence.max_length:
-            self._book.finish(sequence, "length")
+            self.requests.finish(sequence, "length")
         return added
 
 

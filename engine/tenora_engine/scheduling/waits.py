@@ -15,6 +15,7 @@ docs/fairness.md has this for operators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -22,8 +23,8 @@ import numpy as np
 
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.running import Running, Standings
 from tenora_engine.scheduling.wait_accounts import (
     FIRST_TENANT,
@@ -32,7 +33,6 @@ from tenora_engine.scheduling.wait_accounts import (
     OWN,
     START,
     Float64s,
-    GapWatch,
     WaitClock,
     WaitNames,
     WaitSums,
@@ -40,7 +40,7 @@ from tenora_engine.scheduling.wait_accounts import (
     queue_of,
 )
 from tenora_engine.sequence import Sequence
-from tenora_engine.telemetry import Telemetry, WaitPart, WaitTotal
+from tenora_engine.telemetry import GapMinute, WaitPart, WaitTotal
 
 CELLS_MAX = 2048
 """Pairs of who waited and because of whom that are told apart; what comes later is because of
@@ -79,17 +79,15 @@ class Waits:
 
     def __init__(
         self,
-        telemetry: Telemetry,
+        names: WaitNames,
         standings: Standings,
         memory: MemoryManager,
-        loads: AdapterLoads,
         clock: Callable[[], float],
     ) -> None:
         self._standings = standings
         self._memory = memory
-        self._loads = loads
         self._now = clock
-        self.names = WaitNames(telemetry)
+        self.names = names
         self.gaps = GapWatch()
         self._size = self.names.size
         self._waiting: dict[Sequence, Wait] = {}
@@ -104,10 +102,11 @@ class Waits:
         self._sums: dict[tuple[str, str, bool], WaitSums] = {}
         self._cells_left = CELLS_MAX
         self._settled_s = -np.inf
-        loads.on_change = self.load_changed
 
-    def begin(self, sequence: Sequence, now_s: float, *, again: bool = False) -> None:
-        """It comes to the queue; `again`: it has run before."""
+    def begin(
+        self, sequence: Sequence, now_s: float, *, again: bool = False, is_loading: bool = False
+    ) -> None:
+        """It comes to the queue; `again`: it has run before; `is_loading`: its adapter is."""
         clock = self._queue
         clock.advance(now_s)
         wait = Wait(again, clock, clock.reading, now_s, clock.jumps)
@@ -117,8 +116,9 @@ class Waits:
         adapter = sequence.request.adapter
         if adapter is not None:
             self._by_digest.setdefault(adapter.digest, {})[sequence] = None
-        if adapter is not None and self._is_coming(sequence, adapter.digest):
-            wait.clock, wait.fixed = None, LOAD
+            is_coming = is_loading or self._memory.is_arriving(sequence.request)
+            if is_coming and self._memory.resident(sequence.request) is None:
+                wait.clock, wait.fixed = None, LOAD
 
     def hold(self, sequences: Iterable[Sequence], now_s: float) -> None:
         """They wait for the first sequence of their request."""
@@ -243,11 +243,6 @@ class Waits:
             self._queue.set_rates(np.zeros(self._size), 0.0)
             self._is_idle, self._seen = True, None
         return self._is_idle
-
-    def _is_coming(self, sequence: Sequence, digest: str) -> bool:
-        if self._memory.resident(sequence.request) is not None:
-            return False
-        return self._loads.is_coming(digest) or self._memory.is_arriving(sequence.request)
 
     def _find_short(self, sequence: Sequence, key: str) -> None:
         wait = self._waiting[sequence]
@@ -387,3 +382,41 @@ class Waits:
                 parts[pages_of(number_of(adapter.meter.tenant))] += 1
                 total += 1
         return parts, total
+
+
+GAP_PERIOD_S = 0.1
+"""How often it looks, while anything waits: that is O(tenants that wait)."""
+
+MINUTES_KEPT = 5
+
+
+class GapWatch:
+    """Of one engine. Of each minute the moment at which a gap was nearest to its bound."""
+
+    def __init__(self) -> None:
+        self._looked_s = -math.inf
+        self._minutes: dict[tuple[int, str], GapMinute] = {}
+
+    def look(self, queue: WaitingQueue, now_s: float) -> None:
+        """A step has been planned."""
+        if 0 <= now_s - self._looked_s < GAP_PERIOD_S or not len(queue):
+            return
+        self._looked_s = now_s
+        minute = int(now_s // 60)
+        for name, (gap, bound) in queue.contested().items():
+            key = minute, name
+            known = self._minutes.get(key)
+            if known is None:
+                self._forget(minute)
+            elif gap * known.bound <= known.gap * bound:
+                continue
+            self._minutes[key] = GapMinute(minute * 60, name, gap, bound)
+
+    def recent(self) -> list[GapMinute]:
+        """The last minutes in which two tenants waited in one class."""
+        return list(self._minutes.values())
+
+    def _forget(self, minute: int) -> None:
+        self._minutes = {
+            key: each for key, each in self._minutes.items() if key[0] > minute - MINUTES_KEPT
+        }
