@@ -9,6 +9,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 from tenora_engine.adapters.occupancy import Occupied
@@ -18,6 +19,7 @@ from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError, MemoryOperationError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
 from tenora_engine.executor.interface import Executor
+from tenora_engine.memory.inspection import PageView
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
@@ -30,6 +32,41 @@ FAILED_STEPS_MAX = 8
 """Failed steps in a row after which the fault is taken to be the engine's, not the sequences'."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PagesSnapshot:
+    """A copy of the bookkeeping of all pages, as it was between two steps."""
+
+    namespace: str
+    view: PageView
+    pins: list[PinState]
+    config: ResolvedConfig
+    loader: FindingLoader
+
+    def describe(self) -> ArenaPages:
+        """What it means; once, from any thread: O(pages)."""
+        view = self.view
+        kinds, runs, owners = view.runs()
+        return ArenaPages(
+            at_s=view.at_s,
+            policy=view.policy,
+            total_pages=self.config.num_pages,
+            page_bytes=self.config.page_bytes,
+            kinds=kinds,
+            runs=runs,
+            owners=owners,
+            partitions=view.partitions,
+            adapters=[adapter for adapter, _ in view.adapters],
+            host=self.loader.residencies(),
+            departures=view.departures,
+            departures_for=self.namespace,
+            pins=self.pins,
+            pinned_pages=view.pinned_pages,
+            pinnable_pages=view.pinnable_pages,
+            slots=self.config.engine.max_adapters,
+            shared_prefix=self.loader.shared_prefix,
+        )
 
 
 class Engine:
@@ -213,35 +250,10 @@ class Engine:
             telemetry=scheduler.telemetry_stats(),
         )
 
-    def pages(self, namespace: str) -> Callable[[], ArenaPages]:
-        """What each page holds, and what would go next if the namespace needed room. The copy is
-        taken now; what is made of it when the answer is called, once, from any thread."""
-        config = self.config
+    def pages(self, namespace: str) -> PagesSnapshot:
+        """What each page holds, and what would go next if the namespace needed room."""
         view, pins = self._memory.page_view(namespace), self._scheduler.pins.states()
-
-        def finished() -> ArenaPages:
-            kinds, runs, owners = view.runs()
-            return ArenaPages(
-                at_s=view.at_s,
-                policy=view.policy,
-                total_pages=config.num_pages,
-                page_bytes=config.page_bytes,
-                kinds=kinds,
-                runs=runs,
-                owners=owners,
-                partitions=view.partitions,
-                adapters=[adapter for adapter, _ in view.adapters],
-                host=self._loader.residencies(),
-                departures=view.departures,
-                departures_for=namespace,
-                pins=pins,
-                pinned_pages=view.pinned_pages,
-                pinnable_pages=view.pinnable_pages,
-                slots=config.engine.max_adapters,
-                shared_prefix=self._loader.shared_prefix,
-            )
-
-        return finished
+        return PagesSnapshot(namespace, view, pins, self.config, self._loader)
 
     def set_pins(self, pins: Sequence[Pin]) -> list[PinState]:
         """See `EngineClient.set_pins`."""

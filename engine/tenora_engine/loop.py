@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenora_engine.client import AbortReason
 from tenora_engine.errors import EngineUnavailableError, QueueFullError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, Residency
-from tenora_engine.pages import ArenaPages, Pin, PinState
+from tenora_engine.pages import Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
-if TYPE_CHECKING:  # it brings torch
-    from tenora_engine.engine import Engine
+if TYPE_CHECKING:  # torch comes with it
+    from tenora_engine.engine import Engine, PagesSnapshot
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -151,8 +151,8 @@ class EngineLoop:
     def stats(self) -> Future[EngineStats]:
         return self.call(lambda engine: engine.stats())
 
-    def pages(self, namespace: str) -> Future[Callable[[], ArenaPages]]:
-        """See `Engine.pages`: what the Future holds is to be called in another thread."""
+    def pages(self, namespace: str) -> Future[PagesSnapshot]:
+        """See `Engine.pages`: what the Future holds is to be described in another thread."""
         return self.call(lambda engine: engine.pages(namespace))
 
     def set_pins(self, pins: Sequence[Pin]) -> Future[list[PinState]]:

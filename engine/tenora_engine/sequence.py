@@ -31,10 +31,66 @@ class SequenceState(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
+class CachedPrefix:
+    """What the memory manager knows of one sequence: its place among what is cached, and what is on
+    its way for it."""
+
+    root: PrefixRoot | None = None
+    end: PrefixNode | None = None  # of what the tree has of its blocks, pinned
+    wanted_end: PrefixNode | None = None  # of what is cached of it, while it waits
+    encoded: bytes = b""  # `token_ids` when it last waited, as the prefix tree compares them
+    fetch: KVFetch | None = None  # for which it waits
+    num_fetches: int = 0  # that have come or were cancelled, since it began to wait
+    looked_ahead: bool = False  # whether a fetch was considered before its turn
+    unpaid_pages: int = 0  # fetched for it; charged when it starts
+
+
+@dataclass(eq=False, slots=True)
+class Usage:
+    """What its usage record will say, and the meter of its tenant and class."""
+
+    meter: ServiceMeter = field(default_factory=ServiceMeter)
+    residency: Residency | None = None
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache at first admission
+    adapter_load_ms: float = 0.0
+    cold_load: bool = False  # the load it waited for is metered with it
+    preemptions: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Service:
+    """What it is owed and what it has been charged, in the scheduler's order of service."""
+
+    tier: str = "default"  # that it asked for, or to which it was relegated
+    class_name: str = "default"  # in which it waits and is charged
+    token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.meters)
+    work: float = 0.0  # expected cost until its first token, when it entered the queue
+    due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
+    tpot_s: float = math.inf  # promised between two tokens
+    settled_length: int = 0  # tokens for which its tenant has been charged
+    settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
+    stays_until: int = 0  # tokens, before which its place is not given to others
+    slot_waits: int = 0  # steps in which it could have run but for an adapter slot
+    page_waits: int = 0  # steps in which it was the first to find no pages
+
+
+@dataclass(eq=False, slots=True)
+class Waited:
+    """What it waits for and has waited for (scheduling.waits)."""
+
+    now: Wait | None = None  # while it waits
+    first: Float64s | None = None  # until it first ran, by what took the time
+    again: Float64s | None = None  # after it had run
+    parts: list[WaitPart] | None = None  # of both, once it has ended
+
+
+@dataclass(eq=False, slots=True)
 class Sequence:
     """`token_ids` is prompt plus output. KV of the first `num_computed` of them lies in the pages
     of `block_table`. After preemption `num_computed` is 0 and the output is part of what is
-    prefilled again.
+    prefilled again. What others than the scheduler's steps know of it is in parts of its own.
 
     A page of `block_table` may be exchanged between two steps for another which holds the same
     KV (when two sequences computed the same block at once), so it must be read in every step.
@@ -48,44 +104,16 @@ class Sequence:
     block_table: array[int] = field(default_factory=lambda: array("i"))  # arena page numbers
     adapter_slot: int = BASE_SLOT
     state: SequenceState = SequenceState.WAITING
-    cached_tokens: int = 0  # of the prompt, found in the prefix cache at first admission
-    residency: Residency | None = None
-    admitted_s: float | None = None
-    first_token_s: float | None = None
-    adapter_load_ms: float = 0.0
-    cold_load: bool = False  # the load it waited for is metered with it
-    preemptions: int = 0
-    logit_rules: LogitRules | None = None  # made when it is first sampled
-    # The scheduler's and the memory manager's own from here on.
-    meter: ServiceMeter = field(default_factory=ServiceMeter)  # of its tenant and class
-    tier: str = "default"  # that it asked for, or to which it was relegated
     number: int = 0  # order of arrival in this engine
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
-    prefix_root: PrefixRoot | None = None
-    prefix_end: PrefixNode | None = None  # of what the tree has of its blocks, pinned
-    wanted_end: PrefixNode | None = None  # of what is cached of it, while it waits
-    fetch: KVFetch | None = None  # for which it waits
-    num_fetches: int = 0  # that have come or were cancelled, since it began to wait
-    unpaid_pages: int = 0  # fetched for it; charged when it starts
-    looked_ahead: bool = False  # whether a fetch was considered before its turn
-    encoded: bytes = b""  # `token_ids` when it last waited, as the prefix tree compares them
-    service_class: str = "default"  # in which it waits and is charged
-    token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.meters)
-    work: float = 0.0  # expected cost until its first token, when it entered the queue
-    due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
-    tpot_s: float = math.inf  # promised between two tokens
     max_length: int = 0  # tokens at which it ends by "length"
-    quiet: int = 0  # tokens that it may decode before one of them means more than itself
-    settled_length: int = 0  # tokens for which its tenant has been charged
-    settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
-    slot_waits: int = 0  # steps in which it could have run but for an adapter slot
-    stays_until: int = 0  # tokens, before which its place is not given to others
-    page_waits: int = 0  # steps in which it was the first to find no pages
-    wait: Wait | None = None  # of scheduling.waits, while it waits
-    waited: Float64s | None = None  # until it first ran, by what took the time
-    waited_again: Float64s | None = None  # after it had run
-    wait_parts: list[WaitPart] | None = None  # of both, once it has ended
+    num_uneventful: int = 0  # tokens that it may decode before one means more than itself
+    logit_rules: LogitRules | None = None  # made when it is first sampled
+    prefix: CachedPrefix = field(default_factory=CachedPrefix)
+    usage: Usage = field(default_factory=Usage)
+    service: Service = field(default_factory=Service)
+    waits: Waited = field(default_factory=Waited)
 
     @property
     def num_output(self) -> int:
@@ -98,14 +126,14 @@ class Sequence:
     @property
     def page_owner(self) -> int:
         """What the pool is told of whose its pages are."""
-        return 0 if self.prefix_root is None else self.prefix_root.number
+        return 0 if self.prefix.root is None else self.prefix.root.number
 
     @property
     def next_due_s(self) -> float:
         """When its next token is due by the promise that came with it."""
-        if self.first_token_s is None:
+        if self.usage.first_token_s is None:
             return math.inf
-        return self.first_token_s + self.num_output * self.tpot_s
+        return self.usage.first_token_s + self.num_output * self.service.tpot_s
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tenora_engine.events import TokenEvent
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_engine.scheduling.queue import ArrivalQueue
-from tenora_engine.sequence import Sequence
+from tenora_engine.sequence import Sequence, Service
 
 
 def fcfs(config: ResolvedConfig) -> ResolvedConfig:
@@ -35,7 +35,8 @@ tenants = st.builds(
 
 
 def sequence_of(tenant: Tenant, number: int) -> Sequence:
-    return Sequence(make_request(str(number), [1], tenant=tenant), 0, [1], 1, work=number + 1.0)
+    request, service = make_request(str(number), [1], tenant=tenant), Service(work=number + 1.0)
+    return Sequence(request, 0, [1], 1, service=service)
 
 
 @given(
@@ -67,7 +68,7 @@ def test_the_queue_is_a_line(moves: list[tuple[str, Tenant]], draw: Random) -> N
         assert list(queue.candidates()) == line
         assert set(queue.sequences()) == set(line)
         assert len(queue) == len(line)
-        assert queue.work() == pytest.approx(sum(s.work for s in line))
+        assert queue.work() == pytest.approx(sum(s.service.work for s in line))
         assert sum(queue.waiting_by_tenant().values()) == len(line)
 
 

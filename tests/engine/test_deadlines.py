@@ -87,10 +87,10 @@ def test_what_stands_far_behind_is_relegated_when_it_is_plain() -> None:
     rig.engine.submit(make_request("last", [3] * 4, tenant=promised("relegate", 1000.0)))
     classes = {s.request.request_id: s for s in rig.engine._scheduler.queue.sequences()}
     step(rig, 1.5)
-    assert classes.pop("last").service_class == LOWEST_CLASS
-    assert {s.service_class for s in classes.values()} == {"default"}
+    assert classes.pop("last").service.class_name == LOWEST_CLASS
+    assert {s.service.class_name for s in classes.values()} == {"default"}
     step(rig, 4.0)
-    assert {s.service_class for s in classes.values()} == {LOWEST_CLASS}
+    assert {s.service.class_name for s in classes.values()} == {LOWEST_CLASS}
     assert rig.engine.stats().counters["relegations"] == 6
     finished = [e for e in run(rig) if isinstance(e, FinishEvent)]
     assert len(finished) == 7
@@ -235,7 +235,7 @@ def test_kv_on_the_host_counts_as_little_as_it_takes_to_fetch() -> None:
         ask(host_pages=0)
     rig = ask(host_pages=64)
     (sequence,) = rig.engine._scheduler.queue.sequences()
-    assert 1.0 <= sequence.work < 5.0
+    assert 1.0 <= sequence.service.work < 5.0
     (finished,) = [e for e in run(rig, 0.001) if isinstance(e, FinishEvent)]
     assert finished.usage.cached_tokens == 32
 
@@ -265,7 +265,7 @@ def test_each_is_missed_once_and_when_it_is_due(
     waiting: dict[Sequence, float] = {}
     for late, ttft_s, work, starts in asked:
         sequence = Sequence(_request(late, ttft_s, now_s), 0, [1], num_prompt=1)
-        sequence.arrival_s, sequence.work = now_s, work
+        sequence.arrival_s, sequence.service.work = now_s, work
         deadlines.watch(sequence)
         if starts:
             sequence.state = SequenceState.RUNNING

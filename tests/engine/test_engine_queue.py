@@ -23,7 +23,7 @@ from tenora_engine.scheduling.class_queue import (
     ClassShares,
 )
 from tenora_engine.scheduling.queue import FairQueue
-from tenora_engine.sequence import Sequence
+from tenora_engine.sequence import Sequence, Service
 
 NOW_S = 1000.0
 _numbers = count()
@@ -39,9 +39,7 @@ def make_sequence(
         token_ids=[1] * length,
         num_prompt=length,
         number=next(_numbers),
-        service_class=tier or tenant.tier,
-        work=float(length),
-        due_s=due_s,
+        service=Service(class_name=tier or tenant.tier, work=float(length), due_s=due_s),
     )
 
 
@@ -113,7 +111,7 @@ def test_within_a_round_the_earliest_deadline_goes_first_across_tenants() -> Non
         queue.push(make_sequence(first, due_s=NOW_S + due), NOW_S)
     for due in (2, 9, 5):
         queue.push(make_sequence(second, due_s=NOW_S + due), NOW_S)
-    assert [s.due_s - NOW_S for s in queue.candidates()] == [1, 2, 3, 5, 7, 9]
+    assert [s.service.due_s - NOW_S for s in queue.candidates()] == [1, 2, 3, 5, 7, 9]
 
 
 def test_a_returning_tenant_is_owed_no_more_than_its_credit() -> None:
@@ -360,12 +358,12 @@ def test_nothing_is_lost_and_everything_is_come_to(moves: list[tuple[str, int]])
         assert len(candidates) == len(set(candidates)) == len(queue)
         assert set(candidates) == waiting == set(queue.sequences())
         assert sum(queue.waiting_by_tenant().values()) == len(waiting)
-        assert queue.work() == pytest.approx(sum(s.work for s in waiting))
+        assert queue.work() == pytest.approx(sum(s.service.work for s in waiting))
         for tier in CLASS_WEIGHTS:
             places = [
                 (queue.counter(s.request.tenant.key, tier) // 7, due_s[s])
                 for s in candidates
-                if s.service_class == tier
+                if s.service.class_name == tier
             ]
             assert places == sorted(places)
 

@@ -36,7 +36,7 @@ class Ticking(Rig):
 
 
 def pages_of(rig: Rig, namespace: str = "") -> ArenaPages:
-    return rig.engine.pages(namespace)()
+    return rig.engine.pages(namespace).describe()
 
 
 def each_page(pages: ArenaPages) -> list[tuple[str, str, str, int]]:

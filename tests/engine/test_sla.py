@@ -21,7 +21,7 @@ from tenora_engine.scheduling.class_queue import AGE_S, CLASS_WEIGHTS, CREDIT_TO
 from tenora_engine.scheduling.intake import MAX_COLD_ADAPTERS
 from tenora_engine.scheduling.meters import DECODE_COST, Charges
 from tenora_engine.scheduling.queue import FairQueue
-from tenora_engine.sequence import Sequence
+from tenora_engine.sequence import Sequence, Service, Usage
 
 NOW_S = 1000.0
 
@@ -139,7 +139,7 @@ def test_what_is_late_is_relegated_or_keeps_its_place(late: LateAction) -> None:
     (sequence,) = [
         s for s in rig.engine._scheduler.queue.sequences() if s.request.request_id == "late"
     ]
-    assert sequence.service_class == (LOWEST_CLASS if late == "relegate" else "default")
+    assert sequence.service.class_name == (LOWEST_CLASS if late == "relegate" else "default")
     done = [e for e in run(rig, 0.01) if isinstance(e, FinishEvent)]
     assert len(done) == 21
 
@@ -207,8 +207,8 @@ def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
                 0,
                 tokens,
                 num_prompt=1,
-                tpot_s=tpot_ms / 1000,
-                first_token_s=NOW_S - ago_s,
+                usage=Usage(first_token_s=NOW_S - ago_s),
+                service=Service(tpot_s=tpot_ms / 1000),
             )
         )
         slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))
@@ -325,9 +325,7 @@ def test_nobody_waits_past_the_ageing_bound(
             token_ids=[1],
             num_prompt=1,
             number=next(numbers),
-            service_class=tenant.tier,
-            work=float(cost),
-            due_s=due_s,
+            service=Service(class_name=tenant.tier, work=float(cost), due_s=due_s),
         )
         queue.push(sequence, now_s)
         return sequence
@@ -348,11 +346,11 @@ def test_nobody_waits_past_the_ageing_bound(
                 push(tenant, costs[int(now_s * 10) % len(costs)], now_s, now_s)
         sequence = next(queue.candidates())
         queue.start(sequence)
-        queue.charge(sequence, sequence.work)
+        queue.charge(sequence, sequence.service.work)
         if sequence is patient:
             break
         if now_s - NOW_S > AGE_S:
-            served += sequence.work
+            served += sequence.service.work
         now_s += 0.1
     assert sequence is patient, f"still waiting after {served} of {bound}"
 

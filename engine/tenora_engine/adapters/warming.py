@@ -71,13 +71,13 @@ class Warming:
             size = self._shared.stored_bytes(digest)
             if size and digest not in self._host and self._fits(size):
                 started_s = time.monotonic()
-                self._bring(digest, size)
+                self._fetch(digest, size)
                 self._stopped.wait(_REST * (time.monotonic() - started_s))
 
     def _fits(self, num_bytes: int) -> bool:
         return self._host.used_bytes + num_bytes <= self._limit_bytes
 
-    def _bring(self, digest: str, size: int) -> None:
+    def _fetch(self, digest: str, size: int) -> None:
         self._pace.begin(size)
         packed = self._shared.get(digest)
         if packed is None:

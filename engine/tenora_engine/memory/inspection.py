@@ -40,7 +40,7 @@ def pool_stats(
         live[root.namespace] += root.live_pages
         cached[root.namespace] += root.cached_pages
     for sequence in running:
-        own = len(sequence.block_table) - num_blocks(sequence.prefix_end)
+        own = len(sequence.block_table) - num_blocks(sequence.prefix.end)
         live[sequence.request.tenant.namespace] += own
     for fetch in fetches:
         live[fetch.root.namespace] += len(fetch.pages)
@@ -218,7 +218,7 @@ def _claim_cache(
 ) -> None:
     references: Counter[PrefixNode] = Counter()
     for sequence in running:
-        references.update(path(sequence.prefix_end))
+        references.update(path(sequence.prefix.end))
     for root in tree.roots():
         live = cached = 0
         for node in walk(root):
@@ -250,8 +250,8 @@ def _claim_node(pool: PagePool, owners: dict[int, str], node: PrefixNode) -> Non
 def _claim_sequences(pool: PagePool, owners: dict[int, str], running: Collection[Sequence]) -> None:
     for sequence in running:
         name = f"sequence {sequence.request.request_id}:{sequence.index}"
-        shared = num_blocks(sequence.prefix_end)
-        if pages_to(sequence.prefix_end) != sequence.block_table[:shared]:
+        shared = num_blocks(sequence.prefix.end)
+        if pages_to(sequence.prefix.end) != sequence.block_table[:shared]:
             raise IntegrityError(f"{name} does not point at its cached blocks")
         for page in sequence.block_table[shared:]:
             _claim(pool, owners, page, LIVE_KV, name)
@@ -262,7 +262,7 @@ def _claim_fetches(pool: PagePool, owners: dict[int, str], fetches: KVFetches) -
         for page in fetch.pages:
             _claim(pool, owners, page, LIVE_KV, f"fetch for {fetch.root.namespace}")
         waiters = fetches.waiters(fetch)
-        if not waiters or any(sequence.fetch is not fetch for sequence in waiters):
+        if not waiters or any(sequence.prefix.fetch is not fetch for sequence in waiters):
             raise IntegrityError("a fetch is under way for nobody")
         if any(block.fetch is not fetch for block in fetch.blocks):
             raise IntegrityError("a block under way could be evicted from the host")

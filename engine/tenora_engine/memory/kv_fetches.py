@@ -89,9 +89,9 @@ class KVFetches:
         At its turn, what is fetched beside a step (`busy`) is there after the step at the
         earliest. `ahead` of its turn nothing is evicted that a waiting sequence needs.
         """
-        if sequence.fetch is not None:
+        if sequence.prefix.fetch is not None:
             return True
-        if not self._host.used or (ahead and sequence.looked_ahead):
+        if not self._host.used or (ahead and sequence.prefix.looked_ahead):
             return False
         end, blocks = self._find(sequence)
         if blocks and blocks[0].fetch is not None:
@@ -99,7 +99,7 @@ class KVFetches:
             return True
         least_s = self._costs.step_s if busy and not ahead else 0.0
         if not blocks or not self._pays(num_blocks(end), len(blocks), least_s):
-            sequence.looked_ahead = True
+            sequence.prefix.looked_ahead = True
             return False
         if self._is_full(sequence.request.tenant.key):
             return not ahead  # one of those in flight will end
@@ -132,10 +132,10 @@ class KVFetches:
     def leave(self, sequence: Sequence) -> None:
         """The sequence does not wait any more, wherever it goes. What nobody waits for is
         cancelled."""
-        fetch = sequence.fetch
+        fetch = sequence.prefix.fetch
         if fetch is None:
             return
-        sequence.fetch = None
+        sequence.prefix.fetch = None
         waiters = self._waiters[fetch]
         del waiters[sequence]
         if not waiters:
@@ -164,16 +164,16 @@ class KVFetches:
     def _find(self, sequence: Sequence) -> tuple[PrefixNode | None, list[HostBlock]]:
         """Where that ends which the device has of its prefix, and what the host has from there on:
         up to what another fetch has, unless that comes first."""
-        root = sequence.prefix_root
-        if root is None or sequence.num_fetches >= _TRIES:
+        root = sequence.prefix.root
+        if root is None or sequence.prefix.num_fetches >= _TRIES:
             return None, []
-        end = self._tree.match(root, sequence.encoded)
-        blocks = self._host.match(root, end, sequence.encoded)
+        end = self._tree.match(root, sequence.prefix.encoded)
+        blocks = self._host.match(root, end, sequence.prefix.encoded)
         under_way = (number for number, block in enumerate(blocks) if number and block.fetch)
         return end, blocks[: next(under_way, len(blocks))]
 
     def _join(self, sequence: Sequence, fetch: KVFetch) -> None:
-        sequence.fetch = fetch
+        sequence.prefix.fetch = fetch
         self._waiters.setdefault(fetch, {})[sequence] = None
 
     def _pays(self, start: int, count: int, least_s: float) -> bool:
@@ -198,7 +198,7 @@ class KVFetches:
         ahead: bool,
     ) -> bool:
         """Fetch as many of `blocks` as there are pages for; returns whether there were any."""
-        root, tenant_key = sequence.prefix_root, sequence.request.tenant.key
+        root, tenant_key = sequence.prefix.root, sequence.request.tenant.key
         assert root is not None
         fetch = KVFetch(root, b"", num_blocks(end), blocks, [], tenant_key)
         self._host.pin(blocks, fetch)  # what is evicted for the pages goes to the host, too
@@ -210,7 +210,7 @@ class KVFetches:
         if not fetch.pages:
             return False
         size = (fetch.start + len(fetch.pages)) * self._block_bytes
-        fetch.encoded = sequence.encoded[: size + TOKEN_BYTES]  # `match` leaves a token
+        fetch.encoded = sequence.prefix.encoded[: size + TOKEN_BYTES]  # `match` leaves a token
         sources = [block.page for block in fetch.blocks]
         fetch.copy = self._operations.fetch(sources, fetch.pages)
         self.in_flight[fetch.copy] = fetch
@@ -239,11 +239,11 @@ class KVFetches:
         self._host.unpin(fetch.blocks)
         self._pages_fetched += size - come
         waiters = self._end(fetch)
-        waiters[0].unpaid_pages += len(fetch.pages)  # one pays for all who share it
+        waiters[0].prefix.unpaid_pages += len(fetch.pages)  # one pays for all who share it
         for sequence in waiters:
-            self._tree.unwant(sequence.wanted_end)
-            sequence.wanted_end = self._tree.match(fetch.root, sequence.encoded)
-            self._tree.want(sequence.wanted_end)
+            self._tree.unwant(sequence.prefix.wanted_end)
+            sequence.prefix.wanted_end = self._tree.match(fetch.root, sequence.prefix.encoded)
+            self._tree.want(sequence.prefix.wanted_end)
 
     def _end(self, fetch: KVFetch) -> list[Sequence]:
         """It is not in flight any more; returns those which waited for it."""
@@ -251,9 +251,9 @@ class KVFetches:
         self.num_ended += 1
         waiters = list(self._waiters.pop(fetch))
         for sequence in waiters:
-            sequence.fetch = None
-            sequence.num_fetches += 1
-            sequence.looked_ahead = False
+            sequence.prefix.fetch = None
+            sequence.prefix.num_fetches += 1
+            sequence.prefix.looked_ahead = False
         return waiters
 
     def _cancel(self, fetch: KVFetch) -> None:

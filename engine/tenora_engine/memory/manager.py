@@ -125,9 +125,9 @@ class MemoryManager:
         """A new sequence: it keeps its prefix root, purged or not, until `leave`."""
         request = sequence.request
         digest = BASE if request.adapter is None else request.adapter.digest
-        root = sequence.prefix_root = self.tree.enter(request.tenant.namespace, digest)
+        root = sequence.prefix.root = self.tree.enter(request.tenant.namespace, digest)
         root.weight = slo_weight(request.tenant)
-        root.meter = sequence.meter
+        root.meter = sequence.usage.meter
         needed = self.blocks(sequence.num_prompt + request.sampling.max_tokens)
         self._own(sequence).enter(needed)
         self.wait(sequence)
@@ -137,33 +137,33 @@ class MemoryManager:
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.want(key[1], key[0])
-        sequence.wanted_end = self._match(sequence)
-        self.tree.want(sequence.wanted_end)
-        sequence.num_fetches = 0
-        sequence.looked_ahead = False
+        sequence.prefix.wanted_end = self._match(sequence)
+        self.tree.want(sequence.prefix.wanted_end)
+        sequence.prefix.num_fetches = 0
+        sequence.prefix.looked_ahead = False
 
     def stop_waiting(self, sequence: Sequence) -> None:
         """It runs, or has ended."""
-        if sequence.fetch is not None:
+        if sequence.prefix.fetch is not None:
             self.fetches.leave(sequence)
         key = self._adapter_key(sequence.request)
         if key is not None:
             self.adapters.unwant(key[1], key[0])
             if self.arrivals.in_flight:
                 self.arrivals.cancel_unwanted(key)
-        self.tree.unwant(sequence.wanted_end)
-        sequence.wanted_end = None
+        self.tree.unwant(sequence.prefix.wanted_end)
+        sequence.prefix.wanted_end = None
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence has ended and holds no pages any more."""
-        if sequence.prefix_root is not None:
+        if sequence.prefix.root is not None:
             self._own(sequence).leave()
-            self.tree.leave(sequence.prefix_root)
-            sequence.prefix_root = None
+            self.tree.leave(sequence.prefix.root)
+            sequence.prefix.root = None
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Of a sequence's prefix, when it last began to wait."""
-        return num_blocks(sequence.wanted_end) * self._block_tokens
+        return num_blocks(sequence.prefix.wanted_end) * self._block_tokens
 
     def try_admit(
         self,
@@ -189,9 +189,9 @@ class MemoryManager:
         if resident is not None:
             self.adapters.acquire(resident, now_s, request.tenant.key)
             resident.weight = slo_weight(request.tenant)
-            resident.meter = sequence.meter
+            resident.meter = sequence.usage.meter
             sequence.adapter_slot = resident.slot
-        sequence.prefix_end = end
+        sequence.prefix.end = end
         pages = self.allocator.allocate(needed, "kv", namespace, sequence.page_owner)
         self._count_running(sequence, 1)
         sequence.block_table = pages_to(end)
@@ -323,23 +323,23 @@ class MemoryManager:
 
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
-        size, root = self._block_tokens, sequence.prefix_root
-        first, full = num_blocks(sequence.prefix_end), sequence.num_computed // size
+        size, root = self._block_tokens, sequence.prefix.root
+        first, full = num_blocks(sequence.prefix.end), sequence.num_computed // size
         if full <= first or root is None or not self._config.engine.prefix_caching:
             return
         begin, stop = first * size, full * size
-        encoded = sequence.encoded[begin * TOKEN_BYTES : stop * TOKEN_BYTES]
+        encoded = sequence.prefix.encoded[begin * TOKEN_BYTES : stop * TOKEN_BYTES]
         if len(encoded) < (stop - begin) * TOKEN_BYTES:  # not of its prompt alone
             encoded = encode_tokens(sequence.token_ids[begin:stop])
         pages, now_s = sequence.block_table[first:full], self._clock()
-        sequence.prefix_end, cached = self.tree.insert(
-            root, sequence.prefix_end, encoded, pages, now_s
+        sequence.prefix.end, cached = self.tree.insert(
+            root, sequence.prefix.end, encoded, pages, now_s
         )
         if cached:  # another sequence was first with these blocks: share its pages
             self.pool.release(pages[: len(cached)])
             sequence.block_table[first : first + len(cached)] = cached
         if self._has_host_kv:
-            self.host.hash_blocks(sequence.prefix_end)
+            self.host.hash_blocks(sequence.prefix.end)
 
     def release(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and its hold on the adapter. Its full blocks stay
@@ -348,12 +348,12 @@ class MemoryManager:
         self.cache_blocks(sequence)
         self._count_running(sequence, -1)
         self._evictor.demand.stopped(now_s)
-        self.tree.unpin(sequence.prefix_end, now_s)
-        self.pool.release(sequence.block_table[num_blocks(sequence.prefix_end) :])
-        sequence.prefix_end = None
+        self.tree.unpin(sequence.prefix.end, now_s)
+        self.pool.release(sequence.block_table[num_blocks(sequence.prefix.end) :])
+        sequence.prefix.end = None
         sequence.block_table = array("i")
         sequence.num_computed = 0
-        sequence.encoded = b""
+        sequence.prefix.encoded = b""
         adapter = sequence.request.adapter
         if adapter is not None and sequence.adapter_slot != BASE_SLOT:
             resident = self.resident(sequence.request)
@@ -411,11 +411,11 @@ class MemoryManager:
         self.pool.note_change(partition)
 
     def _match(self, sequence: Sequence) -> PrefixNode | None:
-        if sequence.prefix_root is None or not self._config.engine.prefix_caching:
+        if sequence.prefix.root is None or not self._config.engine.prefix_caching:
             return None
-        if not sequence.encoded:
-            sequence.encoded = encode_tokens(sequence.token_ids)
-        return self.tree.match(sequence.prefix_root, sequence.encoded)
+        if not sequence.prefix.encoded:
+            sequence.prefix.encoded = encode_tokens(sequence.token_ids)
+        return self.tree.match(sequence.prefix.root, sequence.prefix.encoded)
 
     def _own(self, sequence: Sequence) -> Partition[Item]:
         return self._partitions.of(sequence.request.tenant.namespace, "kv")

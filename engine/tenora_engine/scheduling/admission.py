@@ -32,7 +32,7 @@ from tenora_engine.request import (
 from tenora_engine.scheduling.class_queue import LOWEST_CLASS, service_class
 from tenora_engine.scheduling.meters import Charges
 from tenora_engine.scheduling.queue import WaitingQueue
-from tenora_engine.sequence import Sequence, SequenceState
+from tenora_engine.sequence import Sequence, SequenceState, Service, Usage
 from tenora_engine.telemetry import ServiceMeter
 
 TOP_LOGPROBS_MAX = 20
@@ -194,13 +194,13 @@ def make_sequences(
             index=index,
             token_ids=list(request.prompt_token_ids),
             num_prompt=len(request.prompt_token_ids),
-            residency=residency,
-            meter=meter,
-            tier=request.tenant.tier,
+            usage=Usage(meter=meter, residency=residency),
+            service=Service(
+                tier=request.tenant.tier, tpot_s=math.inf if tpot_ms is None else tpot_ms / 1000
+            ),
             number=first_number + index,
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,
-            tpot_s=math.inf if tpot_ms is None else tpot_ms / 1000,
             max_length=length,
         )
         for index in range(request.sampling.n)
@@ -291,13 +291,15 @@ class Gate:
         costs, load_s = self._memory.costs, self._load_s(adapter, residency)
         fetched, fetch_s = self._memory.estimate_fetch(sequence)
         computed = len(sequence.token_ids) - self._memory.cached_tokens(sequence) - fetched
-        sequence.token_cost = self._charges.token(adapter)
-        sequence.work = computed * sequence.token_cost + fetch_s / costs.token_s
+        sequence.service.token_cost = self._charges.token(adapter)
+        sequence.service.work = computed * sequence.service.token_cost + fetch_s / costs.token_s
         if not self.keeps_promises:
             return
-        sequence.service_class = service_class(tenant.tier)
+        sequence.service.class_name = service_class(tenant.tier)
         target_s = NO_TARGET_S if tenant.ttft_ms is None else tenant.ttft_ms / 1000
-        sequence.due_s = sequence.arrival_s + target_s + load_s + sequence.work * costs.token_s
+        sequence.service.due_s = (
+            sequence.arrival_s + target_s + load_s + sequence.service.work * costs.token_s
+        )
         if tenant.ttft_ms is None or tenant.late == "best_effort":
             return
         expected_s = self._expected_s(sequence, load_s)
@@ -314,8 +316,8 @@ class Gate:
     def relegate(self, sequence: Sequence) -> None:
         """A sequence which does not stand in the queue goes to the lowest class, without a promise;
         what it has been charged so far stays with its own."""
-        sequence.service_class = sequence.tier = LOWEST_CLASS
-        sequence.due_s += NO_TARGET_S
+        sequence.service.class_name = sequence.service.tier = LOWEST_CLASS
+        sequence.service.due_s += NO_TARGET_S
 
     def retry_after_ms(self, sequence: Sequence, residency: Residency | None) -> int:
         """When a request like this one, which does not wait any more, may be in time."""
@@ -326,7 +328,7 @@ class Gate:
     def _expected_s(self, sequence: Sequence, load_s: float) -> float:
         """Until the first token of a sequence that does not wait yet."""
         before = self._queue.work_before(sequence)
-        return self.feasibility.ttft_s(before, load_s, sequence.work)
+        return self.feasibility.ttft_s(before, load_s, sequence.service.work)
 
     def _load_s(self, adapter: AdapterRef | None, residency: Residency | None) -> float:
         if adapter is None or residency in ("device", "host"):
@@ -386,14 +388,14 @@ class Deadlines:
     def _latest_start_s(self, sequence: Sequence) -> float:
         ttft_ms = sequence.request.tenant.ttft_ms
         assert ttft_ms is not None
-        return sequence.arrival_s + ttft_ms / 1000 - sequence.work * self._costs.token_s
+        return sequence.arrival_s + ttft_ms / 1000 - sequence.service.work * self._costs.token_s
 
 
 def _is_kept(sequence: Sequence) -> bool:
     """Whether something would become of it if it missed its deadline."""
     tenant = sequence.request.tenant
-    if sequence.state is not SequenceState.WAITING or sequence.admitted_s is not None:
+    if sequence.state is not SequenceState.WAITING or sequence.usage.admitted_s is not None:
         return False
     if tenant.ttft_ms is None or tenant.late == "best_effort":
         return False
-    return tenant.late == "refuse" or sequence.service_class != LOWEST_CLASS
+    return tenant.late == "refuse" or sequence.service.class_name != LOWEST_CLASS

@@ -103,8 +103,8 @@ class ChunkSizer:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
         slack_s = self.promises.least_s(now_s) / STEP_PART
         for sequence in decoding:
-            if sequence.tpot_s < slack_s:
-                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.tpot_s))
+            if sequence.service.tpot_s < slack_s:
+                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
         return self._tokens(slack_s, most, MIN_PREFILL_PART)
 
     def arrival_tokens(self, now_s: float, most: int) -> int:

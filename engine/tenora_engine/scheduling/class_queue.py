@@ -131,7 +131,7 @@ class TenantLine:
         return next(iter(self._waiting.values())).entered_s
 
     def push(self, sequence: Sequence, now_s: float) -> None:
-        due_s = min(sequence.due_s, now_s + AGE_S)
+        due_s = min(sequence.service.due_s, now_s + AGE_S)
         self._insert(Waiting(due_s, next(_numbers), now_s, sequence))
 
     def push_front(self, sequence: Sequence, now_s: float) -> None:
@@ -141,7 +141,7 @@ class TenantLine:
         """O(log n), and moving up what stands behind."""
         waiting = self._waiting.pop(sequence)
         del self._order[bisect_left(self._order, waiting)]
-        self.work = self.work - sequence.work if self._order else 0.0  # without rounding
+        self.work = self.work - sequence.service.work if self._order else 0.0  # without rounding
 
     def begin_walk(self) -> None:
         self.ahead = deque(self._order[:LINE_WINDOW])
@@ -152,7 +152,7 @@ class TenantLine:
     def _insert(self, waiting: Waiting) -> None:
         insort(self._order, waiting)
         self._waiting[waiting.sequence] = waiting
-        self.work += waiting.sequence.work
+        self.work += waiting.sequence.service.work
 
 
 CREDIT_ROUNDS = 16

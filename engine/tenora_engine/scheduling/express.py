@@ -71,7 +71,7 @@ class ExpressLane:
         begun = [
             sequence
             for sequence in self._running.prefilling()
-            if sequence.first_token_s is None
+            if sequence.usage.first_token_s is None
             and sequence not in at_work
             and self._is_express(sequence)
         ]
@@ -80,7 +80,7 @@ class ExpressLane:
     def _is_express(self, sequence: Sequence) -> bool:
         if self._places.is_crowding(holder_of(sequence)):
             return False
-        return self._queue.keeps_share(sequence.request.tenant, sequence.service_class)
+        return self._queue.keeps_share(sequence.request.tenant, sequence.service.class_name)
 
     def _is_open(self, now_s: float) -> bool:
         """Whether some tenant asks for more than its share, or holds more places than it would if

@@ -229,7 +229,7 @@ class Intake:
         if all(self._queue.may_pass(sequence, other) for other in step.passed.values()):
             giver = self._places.giver(sequence, {chunk.sequence for chunk in step.planned})
         if giver is None:
-            step.passed.setdefault(sequence.service_class, sequence)
+            step.passed.setdefault(sequence.service.class_name, sequence)
             step.without_place.add(holder)
             return _Start.BLOCKED
         outcome = self._try_start(sequence, step)
@@ -250,9 +250,13 @@ class Intake:
         if is_ahead or fetches:
             return _Start.BLOCKED
         if lacks_adapter and not self._memory.can_have_slot(sequence.request.tenant):
-            sequence.slot_waits += 1
+            sequence.service.slot_waits += 1
             self._waits.short_of_slots(sequence)
-            return _Start.SHORT if sequence.slot_waits > SLOT_PATIENCE_STEPS else _Start.BLOCKED
+            return (
+                _Start.SHORT
+                if sequence.service.slot_waits > SLOT_PATIENCE_STEPS
+                else _Start.BLOCKED
+            )
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
         arrivals = self._memory.arrivals
@@ -265,8 +269,8 @@ class Intake:
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._requests.started(sequence, step.is_express)
-            sequence.page_waits = 0
-            self._work += sequence.work
+            sequence.service.page_waits = 0
+            self._work += sequence.service.work
             step.cold_adapters += packed is not None
             return _Start.STARTED
         if competitors or len(self._memory.fetches) or len(arrivals):
@@ -282,8 +286,8 @@ class Intake:
             return _Start.SHORT
         is_first = not any(self._memory.compete(s, sequence) for s in step.without_pages)
         step.without_pages.append(sequence)
-        sequence.page_waits += is_first
-        return _Start.SHORT if sequence.page_waits > PAGE_PATIENCE_STEPS else _Start.BLOCKED
+        sequence.service.page_waits += is_first
+        return _Start.SHORT if sequence.service.page_waits > PAGE_PATIENCE_STEPS else _Start.BLOCKED
 
     def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
         """The adapter, if it can be installed or begin to be copied in this step; else it is on its

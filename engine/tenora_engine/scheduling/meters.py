@@ -50,11 +50,11 @@ class Charges:
     def settle(self, sequence: Sequence) -> float:
         """What the sequence decoded and held since the last time; it is settled now."""
         length = len(sequence.token_ids)
-        generated = length - sequence.settled_length
-        decoded = DECODE_COST * sequence.token_cost * generated
-        held = (self.kv_price - sequence.settled_kv) * len(sequence.block_table)
-        sequence.settled_length, sequence.settled_kv = length, self.kv_price
-        sequence.meter.output_tokens += generated
+        generated = length - sequence.service.settled_length
+        decoded = DECODE_COST * sequence.service.token_cost * generated
+        held = (self.kv_price - sequence.service.settled_kv) * len(sequence.block_table)
+        sequence.service.settled_length, sequence.service.settled_kv = length, self.kv_price
+        sequence.usage.meter.output_tokens += generated
         return decoded + held
 
     def makes_up_by(self, sequence: Sequence) -> int:
@@ -82,29 +82,29 @@ class Counters:
 
 def meter_start(sequence: Sequence, now_s: float) -> None:
     """It runs for the first time, with `cached_tokens` and `adapter_load_ms` known."""
-    meter = sequence.meter
+    meter = sequence.usage.meter
     meter.queue.observe(now_s - sequence.arrival_s)
-    if sequence.residency is not None:
-        meter.start_adapter(sequence.residency, sequence.adapter_load_ms / 1000)
+    if sequence.usage.residency is not None:
+        meter.start_adapter(sequence.usage.residency, sequence.usage.adapter_load_ms / 1000)
     if sequence.index == 0:
         meter.prompt_tokens += sequence.num_prompt
-        meter.cached_tokens += sequence.cached_tokens
+        meter.cached_tokens += sequence.usage.cached_tokens
 
 
 def meter_first_token(sequence: Sequence, now_s: float) -> None:
     target_ms = sequence.request.tenant.ttft_ms
     target_s = None if target_ms is None else target_ms / 1000
-    sequence.meter.first_token(now_s - sequence.arrival_s, target_s)
+    sequence.usage.meter.first_token(now_s - sequence.arrival_s, target_s)
 
 
 def meter_end(sequence: Sequence, reason: FinishReason, now_s: float) -> None:
     """Whoever leaves before the first token was due leaves the target neither met nor missed."""
-    meter, target_ms = sequence.meter, sequence.request.tenant.ttft_ms
+    meter, target_ms = sequence.usage.meter, sequence.request.tenant.ttft_ms
     meter.finish(reason)
-    if sequence.first_token_s is not None:
+    if sequence.usage.first_token_s is not None:
         if sequence.num_output > 1:
-            decode_s = now_s - sequence.first_token_s
-            meter.last_token(decode_s / (sequence.num_output - 1), sequence.tpot_s)
+            decode_s = now_s - sequence.usage.first_token_s
+            meter.last_token(decode_s / (sequence.num_output - 1), sequence.service.tpot_s)
     elif target_ms is not None:
         is_late = now_s - sequence.arrival_s > target_ms / 1000
         if is_late or reason != "abort":
@@ -122,7 +122,7 @@ def usage_record(
     """The one record of a sequence, made when it ends. `prompt_ran`: whether the prompt is metered
     here, that is on sequence 0 of a request of which anything ran."""
     request = sequence.request
-    started_s = sequence.admitted_s if sequence.admitted_s is not None else now_s
+    started_s = sequence.usage.admitted_s if sequence.usage.admitted_s is not None else now_s
     return UsageRecord(
         event_id=f"{request.request_id}:{sequence.index}",
         request_id=request.request_id,
@@ -131,19 +131,19 @@ def usage_record(
         adapter_digest=None if request.adapter is None else request.adapter.digest,
         context=request.context,
         prompt_tokens=sequence.num_prompt if prompt_ran else 0,
-        cached_tokens=sequence.cached_tokens if prompt_ran else 0,
+        cached_tokens=sequence.usage.cached_tokens if prompt_ran else 0,
         output_tokens=output_tokens,
         arrival_s=sequence.arrival_s,
-        first_token_s=sequence.first_token_s,
+        first_token_s=sequence.usage.first_token_s,
         finished_s=now_s,
         queue_ms=max(started_s - sequence.arrival_s, 0.0) * 1000,
-        adapter_load_ms=sequence.adapter_load_ms,
-        residency=sequence.residency,
-        tier=sequence.tier,
+        adapter_load_ms=sequence.usage.adapter_load_ms,
+        residency=sequence.usage.residency,
+        tier=sequence.service.tier,
         finish_reason=reason,
-        preemptions=sequence.preemptions,
-        cold_load=sequence.cold_load,
-        waits=sequence.wait_parts or [],
+        preemptions=sequence.usage.preemptions,
+        cold_load=sequence.usage.cold_load,
+        waits=sequence.waits.parts or [],
     )
 
 

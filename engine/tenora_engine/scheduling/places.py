@@ -194,4 +194,7 @@ class Places:
 
 def _is_free(sequence: Sequence, least_output: int) -> bool:
     """Whether it has had its place for long enough."""
-    return len(sequence.token_ids) >= sequence.stays_until and sequence.num_output >= least_output
+    return (
+        len(sequence.token_ids) >= sequence.service.stays_until
+        and sequence.num_output >= least_output
+    )

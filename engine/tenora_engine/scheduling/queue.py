@@ -95,7 +95,7 @@ class ArrivalQueue:
 
     def remove(self, sequence: Sequence) -> None:
         del (self._line if sequence in self._line else self._again)[sequence]
-        self._work = self._work - sequence.work if len(self) else 0.0
+        self._work = self._work - sequence.service.work if len(self) else 0.0
         key = sequence.request.tenant.key
         self._tenants[key] -= 1
         if not self._tenants[key]:
@@ -156,7 +156,7 @@ class ArrivalQueue:
     def stats(self, now_s: float) -> Iterator[QueueStats]:
         for sequence, came_s in (*self._again.items(), *self._line.items()):
             key = sequence.request.tenant.key
-            yield QueueStats(sequence.service_class, key, 1, max(now_s - came_s, 0.0))
+            yield QueueStats(sequence.service.class_name, key, 1, max(now_s - came_s, 0.0))
 
     def service_gaps(self) -> dict[str, float]:
         """None: nobody counts."""
@@ -169,7 +169,7 @@ class ArrivalQueue:
         return {}
 
     def _entered(self, sequence: Sequence) -> None:
-        self._work += sequence.work
+        self._work += sequence.service.work
         self._tenants[sequence.request.tenant.key] += 1
 
 
@@ -212,7 +212,7 @@ class FairQueue:
         )
 
     def __contains__(self, sequence: Sequence) -> bool:
-        line = self._classes[sequence.service_class].line(sequence.request.tenant.key)
+        line = self._classes[sequence.service.class_name].line(sequence.request.tenant.key)
         return line is not None and sequence in line
 
     def push(self, sequence: Sequence, now_s: float) -> None:
@@ -229,19 +229,19 @@ class FairQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a waiting sequence that does not run."""
-        self._classes[sequence.service_class].remove(sequence)
+        self._classes[sequence.service.class_name].remove(sequence)
         self._size -= 1
         self._standings.wait(sequence, -1)
 
     def start(self, sequence: Sequence, is_express: bool = False) -> None:
         """Take out a waiting sequence to run it, of `candidates` or of `express`."""
         self.remove(sequence)
-        queue, key = self._classes[sequence.service_class], sequence.request.tenant.key
+        queue, key = self._classes[sequence.service.class_name], sequence.request.tenant.key
         queue.started(key, in_turn=not is_express or queue.is_turn_of(key))
 
     def charge(self, sequence: Sequence, cost: float) -> None:
         """To the sequence's tenant and class."""
-        name = sequence.service_class
+        name = sequence.service.class_name
         self._classes[name].charge(sequence.request.tenant.key, cost)
         self._shares.charge(name, cost)
 
@@ -276,20 +276,20 @@ class FairQueue:
     def turn(self, sequence: Sequence) -> Turn:
         """Of the tenant of a sequence that runs. Of classes that are all owed, or none of them, the
         heaviest goes first here."""
-        name = sequence.service_class
+        name = sequence.service.class_name
         return self._turn(name, self._classes[name].round_of(sequence.request.tenant.key))
 
     def exceeds_share(self, sequence: Sequence) -> bool:
         """Whether the tenant of a sequence asks for more than its share of its class, so that it is
         to keep out of the way of those who do not."""
-        queue = self._classes[sequence.service_class]
+        queue = self._classes[sequence.service.class_name]
         return queue.exceeds_share(sequence.request.tenant.key)
 
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether a waiting sequence may start before, or instead of, another whose tenant has its
         share of the places: in its class while that leaves it at most AHEAD_ROUNDS after the other;
         those of lighter classes at any time; those of heavier ones unless they alone are owed."""
-        name, others = sequence.service_class, other.service_class
+        name, others = sequence.service.class_name, other.service.class_name
         if name == others:
             queue, keys = (
                 self._classes[name],
@@ -338,8 +338,8 @@ class FairQueue:
 
     def work_before(self, sequence: Sequence) -> float:
         """The work that would start before a new sequence, were it pushed now."""
-        tenant, name = sequence.request.tenant, sequence.service_class
-        in_class = self._classes[name].work_before(tenant.key, tenant.weight, sequence.work)
+        tenant, name = sequence.request.tenant, sequence.service.class_name
+        in_class = self._classes[name].work_before(tenant.key, tenant.weight, sequence.service.work)
         busy = {name, *(other for other, queue in self._classes.items() if queue.waiting)}
         share = CLASS_WEIGHTS[name] / sum(CLASS_WEIGHTS[other] for other in busy)
         return min(in_class / share, self.work())
@@ -384,9 +384,9 @@ class FairQueue:
         return (not self._shares.is_owed(name), -CLASS_WEIGHTS[name], number)
 
     def _enter(self, sequence: Sequence) -> tuple[ClassQueue, TenantLine]:
-        queue = self._classes[sequence.service_class]
+        queue = self._classes[sequence.service.class_name]
         if not queue.waiting:
-            self._shares.enter(sequence.service_class)
+            self._shares.enter(sequence.service.class_name)
         self._size += 1
         self._standings.wait(sequence, 1)
         return queue, queue.enter(sequence)

@@ -164,19 +164,21 @@ class Requests:
         self._queue.start(sequence, is_express)
         self._running.start(sequence)
         sequence.state = SequenceState.RUNNING
-        sequence.slot_waits = 0
-        if sequence.admitted_s is not None:
-            sequence.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(sequence)
-        sequence.settled_length = len(sequence.token_ids)
-        sequence.settled_kv = self._charges.kv_price
+        sequence.service.slot_waits = 0
+        if sequence.usage.admitted_s is not None:
+            sequence.service.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(
+                sequence
+            )
+        sequence.service.settled_length = len(sequence.token_ids)
+        sequence.service.settled_kv = self._charges.kv_price
         self._memory.stop_waiting(sequence)
         if request.adapter is not None:
             self._loads.discard(request.adapter.digest)
             self._charge_load(sequence)
-        if sequence.admitted_s is None:  # else it was preempted: all this is metered once
+        if sequence.usage.admitted_s is None:  # else it was preempted: all this is metered once
             self._meter_start(sequence, now_s)
         self._waits.end(sequence, now_s)
-        sequence.unpaid_pages = 0
+        sequence.prefix.unpaid_pages = 0
 
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
@@ -190,13 +192,13 @@ class Requests:
         sequence.state = SequenceState.WAITING
         self._memory.wait(sequence)
         again = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
-        sequence.work = again * sequence.token_cost
+        sequence.service.work = again * sequence.service.token_cost
         now_s = self._clock()
         self._queue.push_front(sequence, now_s)
         self._begin_wait(sequence, now_s, again=True)
         self.changes += 1
-        sequence.preemptions += 1
-        sequence.meter.preemptions += 1
+        sequence.usage.preemptions += 1
+        sequence.usage.meter.preemptions += 1
 
     def give_up_place(self, sequence: Sequence) -> None:
         """A running sequence lets one of another tenant run in its place."""
@@ -220,7 +222,7 @@ class Requests:
         self._queue.remove(sequence)
         self._gate.relegate(sequence)
         self._queue.push(sequence, self._clock())
-        sequence.meter.relegations += 1
+        sequence.usage.meter.relegations += 1
 
     def finish(
         self,
@@ -234,7 +236,7 @@ class Requests:
         """End a sequence, wherever it is, give back what it holds and make its last event."""
         flight, now_s = self._flights[sequence.request.request_id], self._clock()
         self._take_out(flight, sequence, now_s)
-        sequence.wait_parts = self._waits.parts(sequence)
+        sequence.waits.parts = self._waits.parts(sequence)
         meter_end(sequence, reason, now_s)
         self.events.append(
             finish_event(
@@ -261,7 +263,7 @@ class Requests:
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
                     self._waits.end(sequence, now_s)
-                sequence.wait_parts = self._waits.parts(sequence)
+                sequence.waits.parts = self._waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
                     events.append(finish_event(flight, sequence, reason, now_s, error=error))
                 flight.sequences.remove(sequence)
@@ -272,7 +274,7 @@ class Requests:
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""
         flight, request = self._flights[sequence.request.request_id], sequence.request
-        meter = sequence.meter
+        meter = sequence.usage.meter
         for each in reversed(flight.sequences.copy()):
             self._take_out(flight, each, self._clock())
             meter.no_first_token()
@@ -338,7 +340,7 @@ class Requests:
             for sequence in sequences:
                 self._gate.appraise(sequence, residency, now_s)
         except DeadlineError:
-            sequences[0].meter.refuse("deadline")
+            sequences[0].usage.meter.refuse("deadline")
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
@@ -347,7 +349,7 @@ class Requests:
             raise
 
     def _charge(self, sequence: Sequence, cost: float) -> None:
-        sequence.meter.service += cost
+        sequence.usage.meter.service += cost
         self._queue.charge(sequence, cost)
 
     def _charge_load(self, sequence: Sequence) -> None:
@@ -385,17 +387,17 @@ class Requests:
 
     def _meter_start(self, sequence: Sequence, now_s: float) -> None:
         request = sequence.request
-        sequence.admitted_s = now_s
+        sequence.usage.admitted_s = now_s
         self._flights[request.request_id].ran = True
-        fetched = self._charges.fetch(sequence.unpaid_pages)
-        self._charge(sequence, sequence.token_cost * sequence.num_uncomputed + fetched)
-        if request.adapter is not None and sequence.residency != "device":
+        fetched = self._charges.fetch(sequence.prefix.unpaid_pages)
+        self._charge(sequence, sequence.service.token_cost * sequence.num_uncomputed + fetched)
+        if request.adapter is not None and sequence.usage.residency != "device":
             resident = self._memory.resident(request)
-            sequence.adapter_load_ms = 0.0 if resident is None else resident.load_ms
-            was_cold = sequence.residency != "host"
-            sequence.cold_load = was_cold and self._loads.take_cold(request.adapter.digest)
+            sequence.usage.adapter_load_ms = 0.0 if resident is None else resident.load_ms
+            was_cold = sequence.usage.residency != "host"
+            sequence.usage.cold_load = was_cold and self._loads.take_cold(request.adapter.digest)
         if sequence.index == 0:
-            sequence.cached_tokens = sequence.num_computed
+            sequence.usage.cached_tokens = sequence.num_computed
         meter_start(sequence, now_s)
 
     def _release_held(self, flight: Flight) -> None:

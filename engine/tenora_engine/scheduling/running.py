@@ -30,7 +30,7 @@ _CLASS_WEIGHTS = np.array(list(CLASS_WEIGHTS.values()))
 
 
 def holder_of(sequence: Sequence) -> Holder:
-    return sequence.service_class, sequence.request.tenant.key
+    return sequence.service.class_name, sequence.request.tenant.key
 
 
 class Standings:
@@ -217,14 +217,14 @@ class Running(Collection[Sequence]):
 
     def advanced(self, sequence: Sequence) -> None:
         """To be called when a step has computed tokens of a running sequence or added some to it,
-        unless it was one of its `quiet` tokens."""
+        unless it was one of its uneventful tokens."""
         length = len(sequence.token_ids)
         if len(sequence.block_table) * self._block_tokens < length:
             self._short.append(sequence)
         if sequence in self._prefilling:
             return
         if sequence.num_uncomputed == 1:
-            sequence.quiet = self._quiet(sequence)
+            sequence.num_uneventful = self._uneventful(sequence)
         else:
             self._stop_decoding(sequence)
             self._prefilling[sequence] = None
@@ -270,17 +270,17 @@ class Running(Collection[Sequence]):
         rows = {s: row for slot in self._rows.values() for s, row in slot.items()}
         if rows.keys() ^ self._prefilling.keys() != self._sequences.keys():
             raise IntegrityError("a running sequence neither decodes nor prefills, or does both")
-        if any(sequence.quiet for sequence in self._prefilling):
+        if any(sequence.num_uneventful for sequence in self._prefilling):
             raise IntegrityError("a sequence that prefills would be taken for one that decodes")
         for sequence, row in rows.items():
             if row != ScheduledSequence(sequence, sequence.num_uncomputed, True):
                 raise IntegrityError("the row of a sequence that decodes is not its own")
             if row is not self._rows[sequence.adapter_slot].get(sequence):
                 raise IntegrityError("a row stands with those of another adapter slot")
-            if sequence.quiet != self._quiet(sequence):
+            if sequence.num_uneventful != self._uneventful(sequence):
                 raise IntegrityError("a sequence would not be seen to fill a block or to end")
         promised = {s for group in self._promised.values() for s in group}
-        if promised != {s for s in rows if s.tpot_s < math.inf}:
+        if promised != {s for s in rows if s.service.tpot_s < math.inf}:
             raise IntegrityError("those who were promised a TPOT are not those that are noted")
         held = {s for holder in self._held for s in self._held[holder] if holder_of(s) == holder}
         counts = {holder: len(sequences) for holder, sequences in self._held.items()}
@@ -294,19 +294,19 @@ class Running(Collection[Sequence]):
     def _start_decoding(self, sequence: Sequence) -> None:
         row = ScheduledSequence(sequence, 1, True)
         self._rows.setdefault(sequence.adapter_slot, {})[sequence] = row
-        if sequence.tpot_s < math.inf:
-            self._promised.setdefault(sequence.tpot_s, {})[sequence] = None
-        sequence.quiet = self._quiet(sequence)
+        if sequence.service.tpot_s < math.inf:
+            self._promised.setdefault(sequence.service.tpot_s, {})[sequence] = None
+        sequence.num_uneventful = self._uneventful(sequence)
 
     def _stop_decoding(self, sequence: Sequence) -> None:
         _take_out(self._rows, sequence.adapter_slot, sequence)
-        if sequence.tpot_s < math.inf:
-            _take_out(self._promised, sequence.tpot_s, sequence)
-        sequence.quiet = 0
+        if sequence.service.tpot_s < math.inf:
+            _take_out(self._promised, sequence.service.tpot_s, sequence)
+        sequence.num_uneventful = 0
 
-    def _quiet(self, sequence: Sequence) -> int:
+    def _uneventful(self, sequence: Sequence) -> int:
         """Tokens until one fills a block, or is the first or the last of the output."""
-        if sequence.first_token_s is None:
+        if sequence.usage.first_token_s is None:
             return 0
         length = len(sequence.token_ids)
         return min(-length % self._block_tokens, sequence.max_length - 1 - length)

@@ -222,8 +222,8 @@ class Scheduler:
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
-            if sequence.quiet and len(new) == 1 and new[0] not in sequence.stop_ids:
-                sequence.quiet -= 1
+            if sequence.num_uneventful and len(new) == 1 and new[0] not in sequence.stop_ids:
+                sequence.num_uneventful -= 1
                 sequence.num_computed += 1
                 sequence.token_ids.append(new[0])
                 output_tokens += 1
@@ -296,7 +296,7 @@ class Scheduler:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
         sequence.num_computed += item.num_tokens
-        if item.num_tokens > 1 or sequence.first_token_s is None:  # its output when it stops
+        if item.num_tokens > 1 or sequence.usage.first_token_s is None:  # its output when it stops
             self._memory.cache_blocks(sequence)
         if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
             self.requests.settle(sequence)
@@ -313,8 +313,8 @@ class Scheduler:
         now_s: float,
     ) -> int:
         """New tokens of a sequence, up to the one that ends it; returns how many."""
-        if sequence.first_token_s is None:
-            sequence.first_token_s = now_s
+        if sequence.usage.first_token_s is None:
+            sequence.usage.first_token_s = now_s
             meter_first_token(sequence, now_s)
             self.requests.prompt_computed(sequence)
         tokens, stop, added = sequence.token_ids, None, 0
@@ -332,9 +332,10 @@ class Scheduler:
             logprobs = None if logprobs is None else logprobs[:shown]
         if shown:
             request, is_first = sequence.request, sequence.num_output == added
-            tier = sequence.tier if is_first and sequence.tier != request.tenant.tier else None
+            tier = sequence.service.tier
+            told = tier if is_first and tier != request.tenant.tier else None
             self.requests.events.append(
-                TokenEvent(request.request_id, sequence.index, token_ids, logprobs, tier)
+                TokenEvent(request.request_id, sequence.index, token_ids, logprobs, told)
             )
         if stop is not None:
             self.requests.finish(sequence, "stop", stop_token_id=stop)
@@ -347,8 +348,8 @@ def _loss(sequence: Sequence) -> tuple[float, int, float, int]:
     """What preempting a sequence costs; the least goes first: of the lowest class the one with the
     least to compute again, then the one with the slackest deadline, then the latest."""
     return (
-        CLASS_WEIGHTS[sequence.service_class],
+        CLASS_WEIGHTS[sequence.service.class_name],
         sequence.num_computed,
-        -sequence.tpot_s,
+        -sequence.service.tpot_s,
         -sequence.number,
     )

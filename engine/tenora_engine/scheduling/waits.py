@@ -112,7 +112,7 @@ class Waits:
         wait = Wait(again, clock, clock.reading, now_s, clock.jumps)
         if not again:
             wait.before_s = now_s - sequence.arrival_s
-        self._waiting[sequence] = sequence.wait = wait
+        self._waiting[sequence] = sequence.waits.now = wait
         adapter = sequence.request.adapter
         if adapter is not None:
             self._by_digest.setdefault(adapter.digest, {})[sequence] = None
@@ -133,7 +133,7 @@ class Waits:
     def end(self, sequence: Sequence, now_s: float) -> None:
         """It runs from now on, or has ended."""
         wait = self._waiting.pop(sequence)
-        sequence.wait = None
+        sequence.waits.now = None
         self._go(wait, sequence)
         adapter = sequence.request.adapter
         if adapter is not None:
@@ -144,12 +144,12 @@ class Waits:
         parts = self._settle(wait, now_s)
         self._tell(sequence, wait, parts)
         if wait.again:
-            before = sequence.waited_again
+            before = sequence.waits.again
             if before is not None:
                 parts = parts + before
-            sequence.waited_again = parts
+            sequence.waits.again = parts
         else:
-            sequence.waited = self._exact(sequence, wait, parts, now_s)
+            sequence.waits.first = self._exact(sequence, wait, parts, now_s)
 
     def load_changed(self, digest: str, is_coming: bool) -> None:
         """An adapter sets out for the device, by whichever part of its way, or has come to the end
@@ -228,11 +228,13 @@ class Waits:
 
     def parts(self, sequence: Sequence) -> list[WaitPart]:
         """Of what one has waited, the largest first; nothing of a wait shorter than TOLD_S."""
-        since_s, until_s = sequence.arrival_s, sequence.admitted_s
+        since_s, until_s = sequence.arrival_s, sequence.usage.admitted_s
         is_brief = until_s is not None and until_s - since_s < TOLD_S
-        if is_brief and sequence.waited_again is None:
+        if is_brief and sequence.waits.again is None:
             return []
-        return self.names.parts(sequence.meter.tenant, sequence.waited, sequence.waited_again)
+        return self.names.parts(
+            sequence.usage.meter.tenant, sequence.waits.first, sequence.waits.again
+        )
 
     def _is_nobody_here(self) -> bool:
         """Nothing waits: what comes next waits for nobody until a step is planned."""
@@ -315,7 +317,7 @@ class Waits:
         return parts
 
     def _tell(self, sequence: Sequence, wait: Wait, parts: Float64s) -> None:
-        meter = sequence.meter
+        meter = sequence.usage.meter
         key = meter.service_class, meter.tenant, wait.again
         sums = self._sums.get(key)
         if sums is None:
@@ -328,7 +330,7 @@ class Waits:
         total, number_of = 0, self.names.number
         for chunk in chunks:
             tokens = chunk.num_tokens + beside
-            parts[queue_of(number_of(chunk.sequence.meter.tenant))] += tokens
+            parts[queue_of(number_of(chunk.sequence.usage.meter.tenant))] += tokens
             total += tokens
         return total
 
@@ -366,7 +368,7 @@ class Waits:
         parts, total, number_of = np.zeros(self._size), 0, self.names.number
         for sequence in running:
             count = len(sequence.block_table)
-            parts[pages_of(number_of(sequence.meter.tenant))] += count
+            parts[pages_of(number_of(sequence.usage.meter.tenant))] += count
             total += count
         for adapter in adapters:
             if adapter.references:

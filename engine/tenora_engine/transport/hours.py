@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tenora_engine.events import OccupancyRecord
 from tenora_engine.ulid import new_id
 
-if TYPE_CHECKING:  # it brings torch
+if TYPE_CHECKING:  # torch comes with it
     from tenora_engine.engine import Engine
 
 HOUR_S = 3600

@@ -142,8 +142,8 @@ class InProcessEngineClient(RoutedClient):
         return await asyncio.wrap_future(self._running_loop().stats())
 
     async def pages(self, namespace: str = "") -> ArenaPages:
-        finished = await asyncio.wrap_future(self._running_loop().pages(namespace))
-        return await asyncio.to_thread(finished)
+        snapshot = await asyncio.wrap_future(self._running_loop().pages(namespace))
+        return await asyncio.to_thread(snapshot.describe)
 
     async def set_pins(self, pins: Sequence[Pin]) -> Sequence[PinState]:
         return await asyncio.wrap_future(self._running_loop().set_pins(pins))

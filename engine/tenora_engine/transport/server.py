@@ -26,7 +26,7 @@ from tenora_engine.transport.engine_process import BUILD_ENGINE
 from tenora_engine.transport.outbox import UsageOutbox
 from tenora_engine.transport.serving import EngineServer
 
-if TYPE_CHECKING:  # it brings torch
+if TYPE_CHECKING:  # torch comes with it
     from tenora_engine.engine import Engine
 
 _EXIT_S = 10.0  # after which a process whose owner is gone ends, whatever it is doing

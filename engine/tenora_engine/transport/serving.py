@@ -41,7 +41,7 @@ from tenora_engine.transport.routing import ActiveRequests
 from tenora_engine.transport.usage_desk import UsageDesk
 from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
 
-if TYPE_CHECKING:  # it brings torch
+if TYPE_CHECKING:  # torch comes with it
     from tenora_engine.engine import Engine
 
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
@@ -325,7 +325,7 @@ class EngineServer:
             client,
             message.call,
             lambda loop: loop.pages(message.namespace),
-            lambda finished: m.PagesAre(message.call, finished()),
+            lambda snapshot: m.PagesAre(message.call, snapshot.describe()),
         )
 
     def _question(
