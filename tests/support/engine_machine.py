@@ -270,6 +270,7 @@ class EngineMachine(RuleBasedStateMachine):
             TENANTS[0], min_memory_share=self.share, max_memory_share=self.share * 2 or 1.0
         )
         self.rig.engine.set_pins([Pin(tenant, ref) for ref in refs])
+        self._note_pins()
         self.rig.engine.check_integrity()
 
     @rule(tenant=st.sampled_from(TENANTS), adapter=st.sampled_from(REFS))
@@ -309,13 +310,16 @@ class EngineMachine(RuleBasedStateMachine):
             assert memory.num_competitors(sequence, running) == len(competitors)
         engine = self.rig.engine
         assert engine.has_work or engine.idle_s is None or engine.idle_s > 0, "idle, but awake"
-        pinned = self.rig.memory.pinning.pinned_pages
-        self.pinned_most = max(self.pinned_most, pinned)
-        assert pinned <= self.rig.config.num_pages * PIN_SHARE
+        self._note_pins()
         pool = engine.stats().pool
         assert pool.total_pages == (
             pool.free_pages + pool.live_kv_pages + pool.cached_kv_pages + pool.adapter_pages
         )
+
+    def _note_pins(self) -> None:
+        pinned = self.rig.memory.pinning.pinned_pages
+        self.pinned_most = max(self.pinned_most, pinned)
+        assert pinned <= self.rig.config.num_pages * PIN_SHARE
 
     def _check_refusal(self, event: RefusedEvent) -> None:
         self.refused.add(event.request_id)
