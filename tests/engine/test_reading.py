@@ -1,4 +1,4 @@
-"""How much of the memory's code there is to read to follow a request: what one enters is traced."""
+"""How much code there is to read to follow a request: the files that one enters are traced."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from types import FrameType
 import pytest
 
 import tenora_engine
-from engine_fakes import Rig, make_config, make_ref, make_request
+from engine_fakes import Rig, make_config, make_ref, make_request, run
 from tenora_engine.events import TokenEvent
 
-MEMORY = Path(tenora_engine.__file__).parent / "memory"
+ENGINE = Path(tenora_engine.__file__).parent
+MEMORY = ENGINE / "memory"
 
 
-def entered(rig: Rig, with_adapter: bool) -> set[str]:
-    """Files of memory/ from `submit` to the first token."""
+def entered(rig: Rig, with_adapter: bool, folder: Path = MEMORY) -> set[str]:
+    """Files of a folder from `submit` to the first token."""
     files: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.parent == MEMORY:
+        if event == "call" and path.parent == folder:
             files.add(path.stem)
 
     adapter = make_ref("a") if with_adapter else None
@@ -45,8 +46,19 @@ def test_a_request_enters_few_files_of_the_memory(with_adapter: bool) -> None:
     rig = Rig.build(make_config())
     for _ in range(2):  # the second finds something in the cache
         assert entered(rig, with_adapter) <= own
-        while rig.engine.has_work:
-            rig.engine.step()
+        run(rig)
+
+
+@pytest.mark.parametrize(("with_adapter", "most"), [(False, 22), (True, 27)])
+def test_a_request_enters_few_files(with_adapter: bool, most: int) -> None:
+    """Of scheduling/ and memory/ (docs/limits.md says why these are not 15)."""
+    rig = Rig.build(make_config())
+    for _ in range(2):
+        found = entered(rig, with_adapter)
+        run(rig)
+        found |= entered(rig, with_adapter, ENGINE / "scheduling")
+        run(rig)
+        assert len(found) <= most, sorted(found)
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from tenora_engine.config import ResolvedConfig
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.running import (
@@ -45,20 +46,20 @@ class Places:
 
     def __init__(
         self,
+        config: ResolvedConfig,
         queue: WaitingQueue,
         running: Running,
         standings: Standings,
-        capacity: int,
-        block_tokens: int,
-        caching: bool,
     ) -> None:
-        """`block_tokens` and `caching`: what a sequence loses when it gives up its place."""
-        self.capacity = capacity
+        engine = config.engine
+        # A step in which everybody decodes has a token left for who takes a place.
+        self.capacity = max(min(engine.max_running, engine.max_step_tokens - 1), 1)
         self._queue = queue
         self._running = running
         self._standings = standings
-        self._young_tokens = block_tokens
-        self._lost_of = block_tokens if caching else None
+        self._young_tokens = engine.block_tokens
+        # Without a cache all that a sequence has computed is lost with its place.
+        self._lost_of = engine.block_tokens if engine.prefix_caching else None
         self._num_tenants = 2
         self._seen = self._seen_entries = -1
         self._demand: Int64s = np.zeros(0, np.int64)  # running and waiting, by row of the standings

@@ -55,55 +55,27 @@ class Scheduler:
         self._max_chunk = (
             engine.max_prefill_chunk if self._keeps_promises else engine.max_step_tokens
         )
-        self.telemetry = Telemetry(engine.metrics_tenants)
-        names = WaitNames(self.telemetry)
+        self.telemetry = telemetry = Telemetry(engine.metrics_tenants)
+        names = WaitNames(telemetry)
         standings = Standings(names)
-        self.waits = Waits(names, standings, memory, clock)
-        self.loads = AdapterLoads(loader, memory, self.telemetry, self.waits, clock)
-        self.pins = Pins(memory, self.loads)
-        self.charges = Charges(config, costs)
-        self.queue = make_queue(config, standings)
-        self.running = Running(engine.block_tokens, standings)
-        self.gate = Gate(config, memory, self.queue, self.charges)
+        self.waits = waits = Waits(names, standings, memory, clock)
+        self.loads = loads = AdapterLoads(loader, memory, telemetry, waits, clock)
+        self.pins = pins = Pins(memory, loads)
+        self.charges = charges = Charges(config, costs)
+        self.queue = queue = make_queue(config, standings)
+        self.running = running = Running(engine.block_tokens, standings)
+        self.gate = gate = Gate(config, memory, queue, charges)
         self.requests = Requests(
-            config,
-            memory,
-            self.queue,
-            self.running,
-            self.gate,
-            self.loads,
-            self.pins,
-            self.charges,
-            self.waits,
-            self.telemetry,
-            clock,
+            config, memory, queue, running, gate, loads, pins, charges, waits, telemetry, clock
         )
-        # A step in which everybody decodes has a token left for who takes a place.
-        capacity = max(min(engine.max_running, engine.max_step_tokens - 1), 1)
-        self._places = Places(
-            self.queue,
-            self.running,
-            standings,
-            capacity,
-            engine.block_tokens,
-            engine.prefix_caching,
-        )
+        self._places = places = Places(config, queue, running, standings)
         self._intake = Intake(
-            self.requests,
-            self.queue,
-            self.running,
-            self._places,
-            self.loads,
-            self.waits,
-            memory,
-            self.gate.feasibility,
+            self.requests, queue, running, places, loads, waits, memory, gate.feasibility
         )
         self._chunks = ChunkSizer(costs)
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
-            self._express = ExpressLane(
-                config, self.queue, self.running, self._intake, self._places, self._chunks
-            )
+            self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
         self._plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
         self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
         self._load_ended = False
