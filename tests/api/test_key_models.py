@@ -107,6 +107,29 @@ async def test_models_lists_only_those(
     assert [card["id"] for card in everything.json()["data"]] == [BASE, "json", "support"]
 
 
+@pytest.mark.parametrize(
+    ("models", "query", "listed"),
+    [
+        (None, "q=SUP", ["support"]),
+        (None, "q=%25", []),
+        (None, "limit=2", [BASE, "json"]),
+        (None, "q=s&limit=1", [BASE]),
+        (["support", "json@1"], "q=o&limit=5", ["support", "json@1"]),
+        (["support", "json@1"], "q=json", ["json@1"]),
+    ],
+)
+async def test_models_are_searched(
+    api: Api,
+    tenant: TestTenant,
+    models: list[str] | None,
+    query: str,
+    listed: list[str],
+) -> None:
+    key = tenant.key if models is None else await key_for(api, tenant, models)
+    answer = await api.call(key, "GET", f"/v1/models?{query}")
+    assert [card["id"] for card in answer.json()["data"]] == listed
+
+
 NAMES = st.sampled_from(["a", "a@1", "a@b", "b", "b@1", "ab", "a@1@1"])
 
 

@@ -3,6 +3,8 @@ it back, code, and an answer that is stopped."""
 
 from __future__ import annotations
 
+import base64
+import json
 from decimal import Decimal
 
 import pytest
@@ -33,16 +35,48 @@ def test_what_is_shown_is_what_the_receipts_say(
     page.get_by_role("combobox", name="Model of answer 2").click()
     page.get_by_role("option", name="support@1").click()
     page.get_by_role("button", name="Ask 2").click()
-    for number, model in enumerate(("json", "support@1"), 1):
+    asked = (("json", "$"), ("support@1", "€"))
+    for number, (model, sign) in enumerate(asked, 1):
         pane = page.get_by_role("region", name=f"Answer {number}", exact=True)
         cost = pane.get_by_test_id("cost")
-        expect(cost).to_contain_text("$0.0")
+        expect(cost).to_contain_text(f"{sign}0.0")
         link = pane.get_by_role("link", name="Receipt").get_attribute("href")
         assert link is not None
         receipt = portal.call(busy.key, "GET", f"/v1{link}")
-        assert Decimal(cost.inner_text().removeprefix("$")) == Decimal(receipt["amount"])
+        assert Decimal(cost.inner_text().removeprefix(sign)) == Decimal(receipt["amount"])
         assert receipt["asked"]["model"] == model
         expect(pane.get_by_text(f"{receipt['tokens']['output']} tokens")).to_be_visible()
+
+
+def test_models_are_searched_by_the_server(page: Page, busy: Busy) -> None:
+    open_playground(page, busy.key)
+    field = page.get_by_role("combobox", name="Model of answer 2")
+    field.click()
+    field.fill("SUPP")
+    expect(page.get_by_role("option", name="support@1")).to_be_visible()
+    expect(page.get_by_role("option", name="json")).to_have_count(0)
+    field.fill("support@1")
+    expect(page.get_by_role("option")).to_have_count(1)
+    field.press("ArrowDown")
+    field.press("Enter")
+    expect(field).to_have_value("support@1")
+    field.fill("nothing like it")
+    expect(page.get_by_text("No such model")).to_be_visible()
+
+
+def test_what_is_gone_falls_away_and_what_is_linked_comes_first(page: Page, busy: Busy) -> None:
+    open_playground(page, busy.key)
+    setup = {"prompt": "Kept?", "system": "", "models": ["gone@4", "support@1"]}
+    text = base64.urlsafe_b64encode(json.dumps(setup).encode()).decode().rstrip("=")
+    page.evaluate("(kept) => sessionStorage.setItem('tenora.playground', kept)", text)
+    first = page.get_by_role("combobox", name="Model of answer 1")
+    page.reload()
+    expect(first).to_have_value("support@1")
+    expect(page.get_by_role("combobox", name="Model of answer 2")).to_have_count(0)
+    page.goto("/playground?left=support")
+    expect(first).to_have_value("support")
+    expect(page.get_by_role("combobox", name="Model of answer 2")).to_have_value("json")
+    expect(page.get_by_label("Prompt")).to_have_value("Kept?")
 
 
 def test_a_link_brings_it_back_and_holds_no_key(page: Page, busy: Busy) -> None:

@@ -15376,7 +15376,12 @@ export interface operations {
     };
     inference_list_models: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description So many at most */
+                limit?: number | null;
+                /** @description Only what has this in it */
+                q?: string | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;

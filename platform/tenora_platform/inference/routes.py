@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.background import BackgroundTask
 from starlette.datastructures import State as StarletteState
 
@@ -47,6 +47,7 @@ from tenora_platform.inference.tokenising import (
     tokenised,
 )
 from tenora_platform.inference.transcripts import transcript_of
+from tenora_platform.paging import Asked
 from tenora_platform.registry import repository
 from tenora_platform.registry.resolver import ResolvedAdapter, ResolvedModel, model_not_found
 from tenora_platform.registry.tables import AdapterVersionRow
@@ -57,16 +58,19 @@ router = APIRouter(tags=["inference"], route_class=EdgeRoute)
 InferenceTenant = Annotated[TenantContext, Depends(require_scope("inference"))]
 AdmittedTenant = Annotated[TenantContext, Depends(admitted("inference"))]
 
+ModelLimit = Annotated[int | None, Query(ge=1, le=100, description="So many at most")]
 _STREAMS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
 
 
 @router.get("/v1/models")
-async def list_models(state: State, tenant: InferenceTenant) -> ModelList:
+async def list_models(
+    state: State, tenant: InferenceTenant, q: Asked = None, limit: ModelLimit = None
+) -> ModelList:
     """The base model, then every adapter of the tenant that can be used, by name; of a key that may
     use some models only, those."""
-    return ModelList(data=await _models(state, tenant))
+    return ModelList(data=await _models(state, tenant, q, limit))
 
 
 @router.get("/v1/models/{model:path}")
@@ -91,16 +95,21 @@ async def _card_of(state: AppState, tenant: TenantContext, model: str) -> ModelC
     return _card(model, row, base, tenant)
 
 
-async def _models(state: AppState, tenant: TenantContext) -> list[ModelCard]:
+async def _models(
+    state: AppState, tenant: TenantContext, q: str | None, limit: int | None
+) -> list[ModelCard]:
     require_engine(state)
     base = state.engine.model.id
     async with state.db.tenant_session(tenant.tenant_id) as session:
-        versions = await repository.servable_versions(session, tenant.tenant_id)
-    cards = [_base_card(base), *(_card(name, row, base, tenant) for name, row in versions)]
-    return [
-        *(card for card in cards if covers(tenant.key_models, card.id)),
+        versions = await repository.servable_versions(
+            session, tenant.tenant_id, names=tenant.key_models, q=q, limit=limit
+        )
+    cards = [
+        *([_base_card(base)] if covers(tenant.key_models, base) else []),
+        *(_card(name, row, base, tenant) for name, row in versions),
         *[card async for card in _single_cards(state, tenant)],
     ]
+    return [card for card in cards if q is None or q.lower() in card.id.lower()][:limit]
 
 
 async def _single_cards(state: AppState, tenant: TenantContext) -> AsyncIterator[ModelCard]:

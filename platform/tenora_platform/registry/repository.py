@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
+from tenora_platform.paging import having
 from tenora_platform.registry.tables import (
     AdapterAliasRow,
     AdapterRow,
@@ -183,9 +184,15 @@ async def adapter_count(session: AsyncSession, tenant_id: str) -> int:
 
 
 async def servable_versions(
-    session: AsyncSession, tenant_id: str
+    session: AsyncSession,
+    tenant_id: str,
+    *,
+    names: Sequence[str] | None = None,
+    q: str | None = None,
+    limit: int | None = None,
 ) -> Sequence[tuple[str, AdapterVersionRow]]:
-    """(adapter name, newest active version) of every adapter that has one."""
+    """(adapter name, newest active version) of every adapter that has one, by name; of these
+    `names`, with `q` in them, the first `limit`."""
     query = (
         select(AdapterRow.name, AdapterVersionRow)
         .join(AdapterVersionRow, AdapterVersionRow.adapter_id == AdapterRow.id)
@@ -193,10 +200,14 @@ async def servable_versions(
             AdapterRow.tenant_id == tenant_id,
             AdapterRow.deleted_at.is_(None),
             AdapterVersionRow.state == "active",
+            *having(q, AdapterRow.name),
         )
         .ext(distinct_on(AdapterRow.name))
         .order_by(AdapterRow.name, AdapterVersionRow.number.desc())
+        .limit(limit)
     )
+    if names is not None:
+        query = query.where(AdapterRow.name.in_(names))
     return [(name, version) for name, version in await session.execute(query)]
 
 

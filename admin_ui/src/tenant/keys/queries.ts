@@ -36,13 +36,18 @@ export function useKeys(owner: Owner, filters: KeyFilters) {
   );
 }
 
-/** Names that a key of one's own may be bound to, as suggestions. */
+const SUGGESTED = 100;
+
+/** Names that a key of one's own may be bound to, as suggestions: others can be typed. */
 export function useModelNames(owner: Owner): string[] {
   const { client } = useApi();
   const models = useQuery({
-    queryKey: ["/v1/models"],
+    queryKey: ["/v1/models", "suggested"],
     enabled: owner === null,
-    queryFn: async () => required((await client.GET("/v1/models")).data).data.map(({ id }) => id),
+    queryFn: async () => {
+      const { data } = await client.GET("/v1/models", { params: { query: { limit: SUGGESTED } } });
+      return required(data).data.map(({ id }) => id);
+    },
   });
   return models.data ?? [];
 }

@@ -8,7 +8,6 @@ import {
   Card,
   Group,
   Loader,
-  Select,
   Stack,
   Text,
   Tooltip,
@@ -20,34 +19,25 @@ import { formatCount, formatMoney, formatMs } from "../../components/format";
 import { Scrollable } from "../../components/Scrollable";
 import { ErrorState } from "../../components/states";
 import classes from "./AnswerPane.module.css";
-import { type ModelOption, useReceipt } from "./queries";
+import { ModelPicker } from "./ModelPicker";
+import { useReceipt } from "./queries";
 import { type Answer, isRunning, type Stream, tokenRate } from "./useStream";
 
 interface AnswerPaneProps {
   name: string;
-  options: ModelOption[];
   model: string | null;
   onModel: (model: string) => void;
   onRemove?: () => void;
   stream: Stream;
 }
 
-export function AnswerPane({ name, options, model, onModel, onRemove, stream }: AnswerPaneProps) {
+export function AnswerPane({ name, model, onModel, onRemove, stream }: AnswerPaneProps) {
   const { answer, turns } = stream;
   const before = answer.status === "done" ? turns.slice(0, -1) : turns;
   return (
     <Card p={0} component="section" aria-label={name} className={classes.pane}>
       <Group p="sm" gap="xs" wrap="nowrap" className={classes.head}>
-        <Select
-          flex={1}
-          aria-label={`Model of ${name.toLowerCase()}`}
-          data={options}
-          value={model}
-          onChange={(value) => value !== null && onModel(value)}
-          allowDeselect={false}
-          searchable
-          nothingFoundMessage="No such model"
-        />
+        <ModelPicker label={`Model of ${name.toLowerCase()}`} model={model} onModel={onModel} />
         {onRemove && (
           <ActionIcon
             variant="subtle"

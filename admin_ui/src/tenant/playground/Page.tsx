@@ -9,27 +9,38 @@ import { AnswerPane } from "./AnswerPane";
 import { CodePanel } from "./CodePanel";
 import { chatRequest, encodeSetup, MAX_PANES, type Setup } from "./model";
 import { PromptForm } from "./PromptForm";
-import { type ModelOption, useModelOptions } from "./queries";
-import { useSetup } from "./useSetup";
+import { type ModelOption, useAskable, useModelOptions } from "./queries";
+import { namesOf, type Told, useSetup, useTold } from "./useSetup";
 import { isRunning, type Stream, useStream } from "./useStream";
 
 export default function Page() {
   const { options, error, isPending, refetch } = useModelOptions();
+  const told = useTold();
+  const askable = useAskable(namesOf(told));
+  const failed = error ?? askable.error;
+  const isReady = options !== undefined && askable.data !== undefined;
+  const again = () => Promise.all([refetch(), askable.refetch()]);
   return (
     <>
       <PageHeader
         title="Playground"
         description="One prompt, several adapters and versions. Requests here are metered like any other."
       />
-      {isPending && <TableSkeleton />}
-      {error && !options && <ErrorState error={error} onRetry={() => refetch()} />}
-      {options && <Comparison options={options} />}
+      {(isPending || askable.isPending) && <TableSkeleton />}
+      {failed && !isReady && <ErrorState error={failed} onRetry={again} />}
+      {isReady && <Comparison options={options} told={told} askable={askable.data} />}
     </>
   );
 }
 
-function Comparison({ options }: { options: ModelOption[] }) {
-  const [setup, setSetup] = useSetup(options);
+interface ComparisonProps {
+  options: ModelOption[];
+  told: Told;
+  askable: string[];
+}
+
+function Comparison({ options, told, askable }: ComparisonProps) {
+  const [setup, setSetup] = useSetup(options, told, askable);
   const [keepsTurns, setKeepsTurns] = useState(false);
   // As many streams as there can be panes: hooks are not made in a loop that changes.
   const streams = [useStream(), useStream(), useStream(), useStream()].slice(
@@ -57,7 +68,6 @@ function Comparison({ options }: { options: ModelOption[] }) {
             // biome-ignore lint/suspicious/noArrayIndexKey: a pane is its place
             key={index}
             name={`Answer ${index + 1}`}
-            options={options}
             model={setup.models[index] ?? null}
             onModel={(model) =>
               setSetup({

@@ -7,30 +7,53 @@ import type { ModelOption } from "./queries";
 
 const KEPT = "tenora.playground";
 
+export interface Told {
+  /** What a link says, else what was left in this tab. */
+  setup: Setup | null;
+  isLinked: boolean;
+  /** `?left=name` names the first model, as links from other pages do. */
+  wanted: string | null;
+}
+
+/** What a playground is to begin with, before it is known which models there are. */
+export function useTold(): Told {
+  const [params] = useSearchParams();
+  const [told] = useState<Told>(() => {
+    const linked = decodeSetup(window.location.hash.slice(1));
+    const kept = decodeSetup(sessionStorage.getItem(KEPT) ?? "");
+    return { setup: linked ?? kept, isLinked: linked !== null, wanted: params.get("left") };
+  });
+  return told;
+}
+
+export function namesOf({ setup, wanted }: Told): string[] {
+  return [...new Set([...(setup?.models ?? []), ...(wanted === null ? [] : [wanted])])];
+}
+
 /** Two to begin with: what is wanted, or the first adapter, beside another one or the base model. */
 function firstModels(options: readonly ModelOption[], wanted: string | null): string[] {
   const names = options.map(({ value }) => value);
-  const base = options.find(({ label }) => label.endsWith("(base model)"))?.value;
+  const base = options.find(({ isBase }) => isBase)?.value;
   const adapters = names.filter((name) => name !== base && !name.includes("@"));
-  const first = wanted && names.includes(wanted) ? wanted : (adapters[0] ?? base);
+  const first = wanted ?? adapters[0] ?? base;
   const second = adapters.find((name) => name !== first) ?? base;
   return [...new Set([first, second])].filter((model) => model !== undefined);
 }
 
-/** `?left=name` names the first model, as links from other pages do. */
-export function useSetup(options: readonly ModelOption[]): [Setup, (setup: Setup) => void] {
-  const [params] = useSearchParams();
+/** `askable`: those of `namesOf(told)` that can be asked. */
+export function useSetup(
+  options: readonly ModelOption[],
+  told: Told,
+  askable: readonly string[],
+): [Setup, (setup: Setup) => void] {
   const [setup, setSetup] = useState<Setup>(() => {
-    const linked = decodeSetup(window.location.hash.slice(1));
-    const kept = decodeSetup(sessionStorage.getItem(KEPT) ?? "");
-    const wanted = params.get("left");
+    const wanted = told.wanted !== null && askable.includes(told.wanted) ? told.wanted : null;
     const models = firstModels(options, wanted);
-    const found = linked ?? kept;
-    if (found === null)
+    if (told.setup === null)
       return { prompt: "", system: "", models, params: PARAMS, isTogether: false };
-    const known = found.models.filter((model) => options.some(({ value }) => value === model));
-    const isAsked = wanted !== null && linked === null;
-    return { ...found, models: isAsked || known.length === 0 ? models : known };
+    const known = told.setup.models.filter((model) => askable.includes(model));
+    const isAsked = told.wanted !== null && !told.isLinked;
+    return { ...told.setup, models: isAsked || known.length === 0 ? models : known };
   });
   const change = useCallback((next: Setup) => {
     setSetup(next);
