@@ -209,6 +209,8 @@ class Engine:
             self._executor.preempt(False)
             return self._scheduler.take_events()
         self._failed_steps = 0
+        if result.seconds is None:
+            return self._scheduler.commit(plan, result, None)
         step_s = planning_s + result.seconds
         self._last_step_ms = step_s * 1000
         return self._scheduler.commit(plan, result, step_s)

@@ -162,7 +162,9 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
 
     token_ids: list[list[int]]
     logprobs: list[list[TokenLogprob] | None]
-    seconds: float = 0.0  # that the step was worked on
+    seconds: float | None = 0.0
+    """That the step was worked on. None where its end was not waited for, since it samples nothing:
+    the device works on it while the next plan is made."""
 
 
 def encode(value: StepPlan | StepResult) -> bytes:

@@ -11,6 +11,7 @@ from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
 from tenora_engine.scheduling.intake import PAGE_PATIENCE_STEPS, PERIOD_S, SLOT_PATIENCE_STEPS
 from tenora_engine.scheduling.loads import MAX_PENDING, MAX_TENANT_PENDING
+from tenora_engine.step import StepPlan, StepResult
 
 
 def finishes(events: list[Event]) -> dict[tuple[str, int], FinishEvent]:
@@ -426,3 +427,23 @@ def test_adapters_come_up_while_the_batch_is_full() -> None:
     rig.now_s += 2 * PERIOD_S
     rig.engine.step()
     assert refs[-1].digest in rig.loader.in_flight
+
+
+def test_what_is_not_waited_for_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the next step, which waits for both."""
+    rig = Rig.build(make_config(max_step_tokens=4))
+    execute, learned = rig.executor.execute, []
+
+    def without_waiting(plan: StepPlan) -> StepResult | None:
+        result = execute(plan)
+        assert result is not None
+        waited = any(plan.rows.num_samples)
+        return msgspec.structs.replace(result, seconds=1.0 if waited else None)
+
+    monkeypatch.setattr(rig.executor, "execute", without_waiting)
+    costs = rig.memory.costs
+    monkeypatch.setattr(costs, "observe_step", lambda tokens, rows, _: learned.append(tokens))
+    rig.engine.submit(make_request("a", list(range(2, 12)), max_tokens=4, ignore_eos=True))
+    run(rig)
+    assert [executed.num_tokens for executed in rig.executor.plans] == [4, 4, 2, 1, 1, 1]
+    assert learned == [1, 1, 1]

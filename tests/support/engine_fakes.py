@@ -334,7 +334,7 @@ def fix_step_time(rig: Rig, step_s: float) -> None:
     scheduler = rig.engine._scheduler
     commit, fixed_s = scheduler.commit, step_s
 
-    def commit_fixed(plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
+    def commit_fixed(plan: StepPlan, result: StepResult, step_s: float | None) -> list[Event]:
         return commit(plan, result, fixed_s)
 
     scheduler.commit = commit_fixed  # type: ignore[method-assign]

@@ -54,7 +54,7 @@ def _time_steps(rig: Rig, token_s: float) -> None:
     scheduler = rig.engine._scheduler
     commit = scheduler.commit
 
-    def commit_timed(plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
+    def commit_timed(plan: StepPlan, result: StepResult, step_s: float | None) -> list[Event]:
         return commit(plan, result, token_s * plan.num_tokens)
 
     scheduler.commit = commit_timed  # type: ignore[method-assign]

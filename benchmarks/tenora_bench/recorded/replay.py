@@ -63,8 +63,9 @@ class Report:
 
     def compare(self, plan: StepPlan, recorded: StepResult, replayed: StepResult) -> None:
         """Count a plan with rows."""
-        self.recorded_ms.append(recorded.seconds * 1e3)
-        self.replayed_ms.append(replayed.seconds * 1e3)
+        if recorded.seconds is not None and replayed.seconds is not None:
+            self.recorded_ms.append(recorded.seconds * 1e3)
+            self.replayed_ms.append(replayed.seconds * 1e3)
         pairs = zip(recorded.token_ids, replayed.token_ids, strict=True)
         for row, (then, now) in enumerate(pairs):
             self.rows += 1

@@ -35,7 +35,7 @@ class Batch:
     progress: Progress | None = None  # of a step that can be paused
 
 
-def result_of(rows: Rows, sampled: Sampled, seconds: float) -> StepResult:
+def result_of(rows: Rows, sampled: Sampled, seconds: float | None) -> StepResult:
     """The tokens of each of the plan's rows: what was sampled after its last token, or, where
     several were, those up to the first that a draft had not foretold."""
     token_ids: list[list[int]] = [[] for _ in range(len(rows))]

@@ -93,7 +93,8 @@ class ModelExecutor:
                 return StepResult([], [], time.perf_counter() - started)
             if self._cuda is not None:
                 done = self._cuda.run(plan.rows, plan.sampling)
-                return result_of(plan.rows, done, time.perf_counter() - started)
+                waited_s = time.perf_counter() - started if any(plan.rows.num_samples) else None
+                return result_of(plan.rows, done, waited_s)
             batch = self._builder.build(plan)
         sampled = self._run(batch)
         seconds = before_s + time.perf_counter() - started

@@ -78,6 +78,7 @@ class Scheduler:
             self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
         self._plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
         self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
+        self._is_behind = False  # the device works on a step that has been committed
         self._load_ended = False
         self._fetches_ended = 0  # of those the scheduler knows
         self._stalled = False  # all that waits, waits for adapter loads
@@ -179,17 +180,18 @@ class Scheduler:
         is_crowding = self._places.is_crowding((name, tenant.key))
         return not is_crowding and self.queue.keeps_share(tenant, name)
 
-    def commit(self, plan: StepPlan, result: StepResult, step_s: float) -> list[Event]:
-        """Take in what a step computed, `step_s` seconds in all. Sequences that ended meanwhile
+    def commit(self, plan: StepPlan, result: StepResult, step_s: float | None) -> list[Event]:
+        """Take in what a step computed, `step_s` seconds in all, or None where it is not known
+        since nobody waited for it: nothing is learned of it, nor of the next one, which waits for
+        both. Sequences that ended meanwhile
         are passed over."""
         now_s, step = self._clock(), self._in_flight.pop(plan.number)
         self.requests.counters.steps += 1
-        self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
-        if step.is_decode:
-            self._chunks.observe_decode(step_s)
-        else:
-            self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
-        self.charges.observe_step(step_s)
+        if step_s is not None:
+            self.charges.observe_step(step_s)
+            if not self._is_behind:
+                self._observe(step, step_s)
+        self._is_behind = step_s is None
         add, output_tokens = self.requests.events.append, 0
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
@@ -204,6 +206,13 @@ class Scheduler:
                 output_tokens += self._take_in(item, new, logprobs, now_s)
         self.requests.counters.output_tokens += output_tokens
         return self.take_events()
+
+    def _observe(self, step: ScheduledStep, step_s: float) -> None:
+        self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
+        if step.is_decode:
+            self._chunks.observe_decode(step_s)
+        else:
+            self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
         """The step raised: its sequences end in "error"; what earlier steps computed stays."""
