@@ -159,7 +159,13 @@ async def test_over_http_it_is_what_the_costs_say(api: Api) -> None:
     assert Decimal(budget["soft"]) == 500
     assert budget["reached_on"] is None
     operators = (await api.admin("GET", f"/admin/v1/forecast?tenant={tenant.id}")).json()
-    assert operators["currencies"] == found["currencies"]
+    moving = ("projected", "low", "high")  # with the time that is left: asked a moment later
+    for theirs, own in zip(operators["currencies"], found["currencies"], strict=True):
+        for name in moving:
+            assert float(theirs.pop(name) or 0) == pytest.approx(
+                float(own.pop(name) or 0), rel=1e-3
+            )
+        assert theirs == own
     assert operators["budget"] == budget
     whole = (await api.admin("GET", "/admin/v1/forecast")).json()
     assert whole["budget"] is None
