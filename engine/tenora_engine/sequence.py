@@ -108,6 +108,7 @@ class Sequence:
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     max_length: int = 0  # tokens at which it ends by "length"
+    is_plain: bool = False  # of each sample the likeliest token is all that is wanted
     num_uneventful: int = 0  # tokens that it may decode before one means more than itself
     logit_rules: LogitRules | None = None  # made when it is first sampled
     prefix: CachedPrefix = field(default_factory=CachedPrefix)

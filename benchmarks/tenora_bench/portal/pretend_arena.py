@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import cast
 
 from tenora_bench.api.pretend_engine import PretendEngine
@@ -23,6 +24,16 @@ _TENANTS = 24
 _RUN_MAX = 8  # pages of equal neighbours
 _MOVED = 0.05  # of the runs, from one look to the next
 _BASE = "BASE"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """As `tenora_engine.engine.PagesSnapshot`."""
+
+    found: ArenaPages
+
+    def describe(self) -> ArenaPages:
+        return self.found
 
 
 class ArenaEngine(PretendEngine):
@@ -43,13 +54,13 @@ class ArenaEngine(PretendEngine):
         since = int(time.time() - self._chance.uniform(0, 600)) if kind == 2 else 0
         return pages, kind, owner, since
 
-    def pages(self, namespace: str) -> Callable[[], ArenaPages]:
+    def pages(self, namespace: str) -> Snapshot:
         """Some of it has changed hands since the last look."""
         for place in self._chance.sample(range(len(self._arena)), int(_MOVED * len(self._arena))):
             self._arena[place] = self._run(self._arena[place][0])
         runs, at_s = list(self._arena), time.time()
         kinds = [sum(run[0] for run in runs if run[1] == kind) for kind in range(len(KINDS))]
-        return lambda: ArenaPages(
+        found = ArenaPages(
             at_s=at_s,
             policy="joint",
             total_pages=PAGES,
@@ -67,6 +78,7 @@ class ArenaEngine(PretendEngine):
             pinnable_pages=PAGES // 4,
             slots=64,
         )
+        return Snapshot(found)
 
     def residencies(self, digests: Sequence[str]) -> Future[dict[str, Residency]]:
         """Every fourth is on the device."""

@@ -32,6 +32,7 @@ from tenora_engine.request import (
 from tenora_engine.scheduling.class_queue import LOWEST_CLASS, service_class
 from tenora_engine.scheduling.meters import Charges
 from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.sampling import is_plain
 from tenora_engine.sequence import Sequence, SequenceState, Service, Usage
 from tenora_engine.telemetry import ServiceMeter
 
@@ -202,6 +203,7 @@ def make_sequences(
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,
             max_length=length,
+            is_plain=is_plain(request.sampling),
         )
         for index in range(request.sampling.n)
     ]

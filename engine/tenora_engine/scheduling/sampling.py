@@ -27,7 +27,7 @@ _MASK_64 = (1 << 64) - 1
 def plan_sampling(sequences: Rows[Sequence], vocab: int, engine_seed: int) -> Sampling | None:
     """Of one sample a sequence, in order; None where of each the likeliest token is all that is
     wanted. Brings the sequences' rules up to date."""
-    if all(_is_plain(sequence.request.sampling) for sequence in sequences):
+    if all(sequence.is_plain for sequence in sequences):
         return None
     num_top = {
         row: sequence.request.sampling.logprobs
@@ -46,7 +46,7 @@ def is_greedy(params: SamplingParams) -> bool:
     return params.temperature < SMALLEST_TEMPERATURE or params.top_k == 1
 
 
-def _is_plain(params: SamplingParams) -> bool:
+def is_plain(params: SamplingParams) -> bool:
     """Whether the likeliest token of the model's own distribution is all that is wanted."""
     return is_greedy(params) and params.logprobs is None and not has_rules(params)
 

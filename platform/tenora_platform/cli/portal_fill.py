@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import psycopg
 from sqlalchemy import text
 
 from tenora_bench.client import BenchError
@@ -37,7 +38,10 @@ def fill(data_dir: Path, tenant_id: str, load: PortalLoad) -> list[Adapter]:
     url = EmbeddedPostgres(data_dir / "postgres", secret).running_url()
     if url is None:
         raise BenchError(f"no database runs in {data_dir}")
-    return asyncio.run(_fill(Database(database_urls(url, secret, DEFAULT)), tenant_id, load))
+    adapters = asyncio.run(_fill(Database(database_urls(url, secret, DEFAULT)), tenant_id, load))
+    with psycopg.connect(url, autocommit=True) as owner:  # nobody else may look at all tables
+        owner.execute("ANALYZE")
+    return adapters
 
 
 async def _fill(db: Database, tenant_id: str, load: PortalLoad) -> list[Adapter]:
@@ -49,8 +53,6 @@ async def _fill(db: Database, tenant_id: str, load: PortalLoad) -> list[Adapter]
         await _store(db, popular, load.requests, load)
         for number, other in enumerate(await _others(db, load), 1):
             await _store(db, other, load.requests_of_another, load, number)
-        async with db.admin_session() as session:
-            await session.execute(text("ANALYZE"))
     finally:
         await db.close()
     return own
