@@ -8,33 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.executor.page_copier import PageCopy, ThreadPageCopier
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tiny_llama import PAGE_BYTES, write_tiny_llama
 
 PROMPTS = [[(7 * prompt + 3 * place) % 250 + 2 for place in range(100)] for prompt in range(4)]
-PAGE_BYTES = 2 * 2 * 16 * 2 * 16 * 4  # layers, K and V, tokens, heads, features, float32
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(3)
-    folder = tmp_path_factory.mktemp("tiny")
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=256,
-        max_position_embeddings=256,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 def engine(folder: Path, pages: int, host_pages: int) -> Engine:

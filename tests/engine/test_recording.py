@@ -10,8 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine_fakes import Rig, make_config, make_ref, make_request, run
 from tenora_bench.adapters import publish_adapters
@@ -30,36 +28,19 @@ from tenora_engine.executor.recording import (
 )
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.step import FetchKV, InstallAdapter, StoreKV, encode
+from tiny_llama import PAGE_BYTES, write_tiny_llama
 
 Frames = list[Adapter | Planned | Done | Failed]
 
 
-PAGE_BYTES = 2 * 2 * 16 * 2 * 16 * 4  # layers, K and V, tokens, heads, features, float32
-
 PREFIXES = [[(number * 37 + place) % 256 for place in range(64)] for number in range(4)]
-
-
-def model_folder(folder: Path) -> Path:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=256,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Steps in which adapters and KV come and go, of greedy and of drawn tokens."""
     folder = tmp_path_factory.mktemp("recorded")
-    model = model_folder(folder / "model")
+    model = write_tiny_llama(folder / "model")
     refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
     config = EngineConfig(
         model=str(model),

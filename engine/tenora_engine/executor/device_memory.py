@@ -13,6 +13,7 @@ from tenora_engine.config import LORA_MODULES, ResolvedConfig
 from tenora_engine.errors import MemoryOperationError
 from tenora_engine.executor.arena import Arena, allocate_pinned
 from tenora_engine.executor.page_copier import MakeCopier, PageCopier, PageCopy, ThreadPageCopier
+from tenora_engine.memory.adapter_arrivals import MAX_ARRIVALS
 from tenora_engine.pace import Pace
 from tenora_engine.step import (
     CancelCopy,
@@ -25,10 +26,6 @@ from tenora_engine.step import (
     StoreKV,
 )
 from tenora_kernels.segments import AdapterTable, common_alignment
-
-PARALLEL_ADAPTERS = 4
-"""Copies of adapters at one time, each in a thread of its own, so that none waits for a larger
-one (`memory.adapter_arrivals.MAX_ARRIVALS`)."""
 
 
 def allocate_table(config: ResolvedConfig) -> AdapterTable:
@@ -68,7 +65,7 @@ class DeviceMemory:
         self.on_copy_ended: Callable[[], None] | None = None
         self._staged: dict[str, PackedAdapter] = {}
         self._kv_copier = copier(pool)
-        self._adapter_copier = copier(self.arena.adapters, PARALLEL_ADAPTERS, pace)
+        self._adapter_copier = copier(self.arena.adapters, MAX_ARRIVALS, pace)
         self._numbers: dict[PageCopy, int] = {}
         self._copies: dict[int, tuple[PageCopier, PageCopy]] = {}
         for each in self._copiers:

@@ -19,7 +19,7 @@ AT_ONCE_BYTES = 16 * 1024**2
 GPU's link: beside the steps it would be there a step later."""
 
 MAX_ARRIVALS = 4
-"""In flight at one time."""
+"""In flight at one time, each in a thread of its own, so that none waits for a larger one."""
 
 MAX_TENANT_ARRIVALS = 2
 """Of them, for one tenant."""
