@@ -1,20 +1,29 @@
 /** Which page an address shows, for a tenant, for an operator, and for nobody yet. */
 
-import { Suspense, useState } from "react";
+import { lazy, Suspense, useState } from "react";
 import { Navigate, Route, Routes } from "react-router";
 import { useIsKnown, useSession } from "./api/context";
 import { PageBoundary } from "./components/PageBoundary";
 import { Shell } from "./components/Shell";
 import { TableSkeleton } from "./components/states";
-import { InvitationPage } from "./invitation/InvitationPage";
 import { takeInvitation } from "./invitation/invitation";
 import { LiveProvider } from "./live/context";
 import { routesOf } from "./routes";
-import { NoPlacePage } from "./signin/NoPlacePage";
-import { SignInPage } from "./signin/SignInPage";
 import { UploadsProvider } from "./tenant/upload/context";
 
+const InvitationPage = lazy(() => import("./invitation/InvitationPage"));
+const NoPlacePage = lazy(() => import("./signin/NoPlacePage"));
+const SignInPage = lazy(() => import("./signin/SignInPage"));
+
 export function App() {
+  return (
+    <Suspense>
+      <Door />
+    </Suspense>
+  );
+}
+
+function Door() {
   const { session } = useSession();
   const isKnown = useIsKnown();
   const [invitation, setInvitation] = useState(takeInvitation);

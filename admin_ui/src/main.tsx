@@ -3,15 +3,15 @@ import "virtual:mantine-styles.css";
 import "./components/global.css";
 import { MantineProvider } from "@mantine/core";
 import { setNonce } from "get-nonce";
-import { lazy, StrictMode, Suspense } from "react";
+import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { BrowserRouter } from "react-router";
 import { App } from "./App";
 import { SessionProvider } from "./api/context";
 import { styleNonce } from "./components/nonce";
+import { Toaster } from "./components/Toaster";
 import { cssVariables, theme } from "./components/theme";
 
-const Toasts = lazy(() => import("./components/Toasts"));
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element with the id root.");
 
@@ -25,9 +25,7 @@ createRoot(root).render(
       defaultColorScheme="auto"
       getStyleNonce={styleNonce}
     >
-      <Suspense>
-        <Toasts />
-      </Suspense>
+      <Toaster />
       <SessionProvider>
         <BrowserRouter>
           <App />

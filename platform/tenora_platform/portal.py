@@ -4,6 +4,7 @@ so. It knows where its pages are; everything else is not found."""
 
 from __future__ import annotations
 
+import json
 import mimetypes
 import secrets
 from pathlib import Path
@@ -62,6 +63,10 @@ _ALWAYS = {
 }
 _HTTPS_ONLY = "max-age=31536000"
 """For a year, browsers do not come back without TLS. Other hosts of the domain are not ours."""
+_PRELOADS = "preloads.json"
+"""Each page's address to the files that it loads (admin_ui/preloads.mjs)."""
+_SESSION = '<link rel="preload" as="fetch" href="/auth/session" crossorigin>'
+"""What the portal asks first (admin_ui/src/api/session.ts), asked before it runs."""
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 """The smallest first: how a file is sent, and what its name then ends with (admin_ui/compress.mjs
 has made it beside the file)."""
@@ -105,13 +110,24 @@ class Portal:
         file = page or self._file(path)
         if file is None:
             raise HTTPException(404)
-        return _html(file) if file.suffix == ".html" else _sent_as(file, asked)
+        if file.suffix != ".html":
+            return _sent_as(file, asked)
+        return _html(file, "" if file.name == "docs.html" else self._preloads(path))
 
     def _page(self, path: str) -> Path | None:
         if path == DOCS:
             return self._folder / "docs.html"
         is_page = path == "/" or path.removeprefix("/").partition("/")[0] in PAGES
         return self._folder / "index.html" if is_page else None
+
+    def _preloads(self, path: str) -> str:
+        """What the browser is to fetch beside the page's first script instead of after it."""
+        try:
+            pages = json.loads((self._folder / _PRELOADS).read_bytes())
+        except FileNotFoundError:
+            return ""
+        fitting = (files for address, files in pages.items() if _fits(path, address))
+        return _SESSION + "".join(map(_preload, next(fitting, ())))
 
     def _file(self, path: str) -> Path | None:
         """The file of that name, or None. Raises 404 for what can be no name."""
@@ -142,7 +158,20 @@ def _sent_as(file: Path, asked: Headers) -> Response:
     return FileResponse(file, media_type=kind or "text/plain", headers=headers, stat_result=status)
 
 
-def _html(file: Path) -> Response:
+def _fits(path: str, address: str) -> bool:
+    """Whether the path is of that address, whose parts stand for any where they begin with `:`."""
+    parts, wanted = path.strip("/").split("/"), address.strip("/").split("/")
+    return len(parts) == len(wanted) and all(
+        has == needs or needs.startswith(":") for has, needs in zip(parts, wanted, strict=True)
+    )
+
+
+def _preload(file: str) -> str:
+    kind = "stylesheet" if file.endswith(".css") else "modulepreload"
+    return f'<link rel="{kind}" href="/{file}" crossorigin>'
+
+
+def _html(file: Path, links: str) -> Response:
     """The page under a policy and nonce of its own. Never kept: a page from before would come with
     the nonce of then."""
     nonce = secrets.token_urlsafe(16)
@@ -152,4 +181,5 @@ def _html(file: Path) -> Response:
         "cross-origin-opener-policy": "same-origin",
         "x-frame-options": "DENY",
     }
-    return HTMLResponse(file.read_text(encoding="utf-8").replace(_NONCE, nonce), headers=headers)
+    page = file.read_text(encoding="utf-8").replace(_NONCE, nonce)
+    return HTMLResponse(page.replace("</head>", f"{links}</head>", 1), headers=headers)

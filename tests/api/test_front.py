@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +46,27 @@ async def test_the_portal_answers_for_its_own_pages(make_api: MakeApi, built: Pa
             answer = await api.http.get(unknown)
             assert answer.status_code == 404, unknown
             assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_page_names_what_it_loads(make_api: MakeApi, built: Path) -> None:
+    (built / "index.html").write_text("<head></head>portal")
+    (built / "docs.html").write_text("<head></head>docs")
+    async with make_api(portal_dir=built) as api:
+        assert (await api.http.get("/adapters")).text == "<head></head>portal"
+        listed = {"/adapters": ["assets/a.js"], "/adapters/:name": ["assets/b.js", "assets/b.css"]}
+        (built / "preloads.json").write_text(json.dumps(listed))
+        session = '<link rel="preload" as="fetch" href="/auth/session" crossorigin>'
+        script = '<link rel="modulepreload" href="/assets/{}.js" crossorigin>'
+        style = '<link rel="stylesheet" href="/assets/b.css" crossorigin>'
+        for path, links in {
+            "/": "",
+            "/adapters/": script.format("a"),
+            "/adapters/mine@prod": script.format("b") + style,
+            "/adapters/mine/report": "",
+        }.items():
+            page = (await api.http.get(path)).text
+            assert page == f"<head>{session}{links}</head>portal", path
+        assert (await api.http.get("/docs")).text == "<head></head>docs"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ LATER = {
     "uPlot, the charts": "u-legend",
     "dropping of files": "isFileDialogActive",
     "Swagger UI": "swagger-ui",
-    "the search": "mantine-Spotlight",
+    "the search": "A page, tenant, adapter",
+    "notifications": "notifications-progress",
 }
 """Words of libraries that the door does not need."""
 
@@ -57,17 +58,33 @@ def pages_of(chunks: dict[str, Any], side: str) -> list[str]:
     return [name for name in chunks if name.startswith(before) and name.endswith(after)]
 
 
-@pytest.mark.parametrize("side", ["tenant", "operator"])
-def test_the_first_screen_is_small(chunks: dict[str, Any], side: str) -> None:
-    """Door, frame and the page that one comes to. Letters in our own type come when they come: the
-    browser shows another type until then."""
+def first_page(side: str) -> str:
     table = (PORTAL / "src" / "routes.tsx").read_text()
-    first = re.search(rf'import\("\./({side}/\w+/Page)"\)', table)
+    first = re.search(rf'\bpage\(\s*"/.*?import\("\./({side}/\w+/Page)"\)', table, re.DOTALL)
     assert first is not None
-    if f"src/{first[1]}.tsx" not in chunks:
+    return first[1]
+
+
+@pytest.mark.parametrize("page", [*map(first_page, ("tenant", "operator")), "signin/SignInPage"])
+def test_the_first_screen_is_small(chunks: dict[str, Any], page: str) -> None:
+    """Frame, charts and the page that one comes to, or the sign-in. Letters in our own type come
+    when they come: the browser shows another type until then."""
+    if f"src/{page}.tsx" not in chunks:
         pytest.skip("the portal was built from older sources; run `make portal`")
-    size = kilobytes(loaded(chunks, "index.html", f"src/{first[1]}.tsx"))
+    size = kilobytes(loaded(chunks, "index.html", f"src/{page}.tsx"))
     assert size <= FIRST_SCREEN_KB, f"{size:.0f} kB, gzipped"
+
+
+def test_every_page_names_what_the_browser_is_to_fetch_for_it(chunks: dict[str, Any]) -> None:
+    listed = DIST / "preloads.json"
+    if not listed.is_file():
+        pytest.skip("the portal was built from older sources; run `make portal`")
+    preloads = json.loads(listed.read_text())
+    table = (PORTAL / "src" / "routes.tsx").read_text()
+    assert set(preloads) == set(re.findall(r'\bpage\(\s*"([^"]+)"', table))
+    door = loaded(chunks, "index.html")
+    wanted = loaded(chunks, f"src/{first_page('tenant')}.tsx") - door
+    assert set(preloads["/overview"]) == wanted
 
 
 def test_letters_are_small_and_not_waited_for(chunks: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import {
   createContext,
   type ReactNode,
+  startTransition,
   useCallback,
   useContext,
   useEffect,
@@ -60,10 +61,15 @@ export function SessionProvider({ children }: { children: ReactNode }) {
   const [notice, setNotice] = useState<string | null>(null);
 
   useEffect(() => {
-    loadSession().then(setSession, (error) => {
-      setNotice(describe(error));
-      setSession(null);
-    });
+    // As a transition the first page is shown at once where its chunk is there: React would show
+    // its fallback, and keep that for 300 ms.
+    loadSession().then(
+      (loaded) => startTransition(() => setSession(loaded)),
+      (error) => {
+        setNotice(describe(error));
+        setSession(null);
+      },
+    );
   }, []);
 
   const signIn = useCallback((next: Session) => {

@@ -11,11 +11,10 @@ import {
   Kbd,
   Menu,
   NavLink,
-  ScrollArea,
   Text,
   Tooltip,
 } from "@mantine/core";
-import { useDisclosure, useReducedMotion } from "@mantine/hooks";
+import { useDisclosure, useHotkeys, useReducedMotion } from "@mantine/hooks";
 import {
   IconBuilding,
   IconChevronDown,
@@ -34,7 +33,8 @@ import { ColorSchemeToggle } from "./ColorSchemeToggle";
 import { Logo } from "./Logo";
 import classes from "./Shell.module.css";
 
-const Search = lazy(() => import("../search/Search"));
+const loadSearch = () => import("../search/Search");
+const Search = lazy(loadSearch);
 const searchShortcut = /mac/i.test(navigator.userAgent) ? "⌘ K" : "Ctrl K";
 
 export function Shell({ children }: { children: ReactNode }) {
@@ -78,9 +78,9 @@ export function Shell({ children }: { children: ReactNode }) {
           <Logo />
           <Burger opened={opened} onClick={toggle} hiddenFrom="md" size="sm" aria-label="Close" />
         </Group>
-        <ScrollArea flex={1} px="sm">
+        <Box className={classes.navigation} flex={1} px="sm">
           <Navigation onGo={close} />
-        </ScrollArea>
+        </Box>
       </AppShell.Navbar>
       <AppShell.Main id="main" className={classes.main}>
         <Box maw={1440} mx="auto">
@@ -181,8 +181,13 @@ function Whose() {
   );
 }
 
+/** The search itself is loaded when somebody is about to search. */
 function SearchButton() {
-  const [isWanted, setWanted] = useState(false);
+  const [isOpen, { open, close }] = useDisclosure();
+  const [wasOpen, setWasOpen] = useState(false);
+  if (isOpen && !wasOpen) setWasOpen(true);
+  useHotkeys([["mod+K", open]], []);
+  const about = { onClick: open, onMouseEnter: loadSearch, onFocus: loadSearch };
   return (
     <>
       <Button
@@ -192,7 +197,7 @@ function SearchButton() {
         c="dimmed"
         leftSection={<IconSearch size={14} />}
         rightSection={<Kbd size="xs">{searchShortcut}</Kbd>}
-        onClick={() => setWanted(true)}
+        {...about}
       >
         Search
       </Button>
@@ -203,14 +208,16 @@ function SearchButton() {
           color="gray"
           size="lg"
           aria-label="Search"
-          onClick={() => setWanted(true)}
+          {...about}
         >
           <IconSearch size={18} />
         </ActionIcon>
       </Tooltip>
-      <Suspense>
-        <Search isOpen={isWanted} setOpen={setWanted} />
-      </Suspense>
+      {wasOpen && (
+        <Suspense>
+          <Search isOpen={isOpen} onClose={close} />
+        </Suspense>
+      )}
     </>
   );
 }

@@ -7,7 +7,7 @@ import { Box, Group, Text, UnstyledButton, useComputedColorScheme } from "@manti
 import { IconChartLine, IconTable } from "@tabler/icons-react";
 import { useEffect, useId, useMemo, useRef, useState } from "react";
 import type uPlot from "uplot";
-import { drawing, type Mark, type Target } from "./chart";
+import { draw, type Mark, type Target } from "./chart";
 import { formatCompact, formatDate } from "./format";
 import { Scrollable } from "./Scrollable";
 import { type Series, stacked } from "./series";
@@ -131,9 +131,7 @@ function Canvas(props: CanvasProps) {
   useEffect(() => {
     const at = box.current;
     if (at === null) return;
-    let made: uPlot | null = null;
-    let gone = false;
-    void drawing(at, {
+    const form = {
       series: isStacked ? [...series].reverse() : series,
       kind: kind ?? "line",
       isStacked: isStacked ?? false,
@@ -141,24 +139,25 @@ function Canvas(props: CanvasProps) {
       marks: marks ?? [],
       target,
       sync,
-      format: (value) => latest.current.format(value),
-      onCursor: (index) => latest.current.onCursor(index),
-      onBrush: brushes ? (start, end) => latest.current.onBrush?.(start, end) : undefined,
-    }).then((draw) => {
-      if (gone) return;
-      made = draw(newest.current);
-      plot.current = made;
-    });
-    const watch = new ResizeObserver(() => made?.setSize({ width: at.clientWidth, height }));
+      format: (value: number) => latest.current.format(value),
+      onCursor: (index: number | null) => latest.current.onCursor(index),
+      onBrush: brushes
+        ? (start: number, end: number) => latest.current.onBrush?.(start, end)
+        : undefined,
+    };
+    const made = draw(at, form, newest.current);
+    plot.current = made;
+    const watch = new ResizeObserver(() => made.setSize({ width: at.clientWidth, height }));
     watch.observe(at);
     return () => {
-      gone = true;
       watch.disconnect();
-      made?.destroy();
+      made.destroy();
       plot.current = null;
     };
   }, [shape, kind, isStacked, height, marks, target, sync, brushes, scheme]);
-  useEffect(() => plot.current?.setData(data), [data]);
+  useEffect(() => {
+    if (plot.current?.data !== data) plot.current?.setData(data);
+  }, [data]);
 
   const pressed = useRef<number | null>(null);
   const pick = () => {

@@ -1,6 +1,7 @@
 /** How a TimeSeries is drawn: uPlot's options from ours, colours from the page's style sheet. */
 
-import type uPlot from "uplot";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
 import { alone, type Series } from "./series";
 
 /** Something that happened, as a line across the chart. */
@@ -41,19 +42,11 @@ const TIMES: uPlot.Axis.Values = [
   [1, "{HH}:{mm}:{ss}", DATE, null, DATE, null, null, null, 1],
 ];
 
-/** Loads uPlot with the first chart, and returns what draws this one. */
-export async function drawing(
-  at: HTMLElement,
-  drawn: Drawn,
-): Promise<(data: uPlot.AlignedData) => uPlot> {
-  const [{ default: Plot }] = await Promise.all([
-    import("uplot"),
-    import("uplot/dist/uPlot.min.css"),
-  ]);
-  return (data) => new Plot(options(Plot, at, drawn), data, at);
+export function draw(at: HTMLElement, drawn: Drawn, data: uPlot.AlignedData): uPlot {
+  return new uPlot(options(at, drawn), data, at);
 }
 
-function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Options {
+function options(at: HTMLElement, drawn: Drawn): uPlot.Options {
   const color = colors(at);
   const axis = {
     stroke: color("var(--mantine-color-dimmed)"),
@@ -85,7 +78,7 @@ function options(Plot: typeof uPlot, at: HTMLElement, drawn: Drawn): uPlot.Optio
         values: (_, ticks) => ticks.map((tick) => drawn.format(tick)),
       },
     ],
-    series: [{}, ...drawn.series.map((each) => lineOf(Plot, drawn, color(each.color)))],
+    series: [{}, ...drawn.series.map((each) => lineOf(drawn, color(each.color)))],
     hooks: {
       draw: [(plot) => drawExtras(plot, drawn, color)],
       setCursor: [(plot) => drawn.onCursor(plot.cursor.idx ?? null)],
@@ -113,8 +106,8 @@ function scaleOf(low: number, high: number, target = 0): [number, number] {
   return [Math.min(low, 0), top * 1.08];
 }
 
-function lineOf(Plot: typeof uPlot, { kind, isStacked }: Drawn, color: string): uPlot.Series {
-  const paths = kind === "bars" ? Plot.paths.bars?.({ size: [0.8, 40] }) : undefined;
+function lineOf({ kind, isStacked }: Drawn, color: string): uPlot.Series {
+  const paths = kind === "bars" ? uPlot.paths.bars?.({ size: [0.8, 40] }) : undefined;
   const fills = kind === "bars" || isStacked;
   return {
     stroke: color,

@@ -1,15 +1,15 @@
 /** One look for all pages: a quiet teal on neutral greys, generous radii, Inter. */
 
 import {
-  Badge,
-  Button,
-  Card,
+  type BadgeProps,
+  type ButtonProps,
+  type CardProps,
   type CSSVariablesResolver,
   createTheme,
   type MantineColorsTuple,
-  Modal,
-  Table,
-  Tooltip,
+  type ModalProps,
+  type TableProps,
+  type TooltipProps,
 } from "@mantine/core";
 
 const TEAL: MantineColorsTuple = [
@@ -49,6 +49,10 @@ export const cssVariables: CSSVariablesResolver = () => {
   return { variables: {}, light, dark };
 };
 
+function usually<Props>(defaultProps: Partial<Props>) {
+  return { defaultProps };
+}
+
 export const theme = createTheme({
   colors: { teal: TEAL },
   primaryColor: "teal",
@@ -62,18 +66,20 @@ export const theme = createTheme({
     fontWeight: "650",
     sizes: { h1: { fontSize: "1.5rem" }, h2: { fontSize: "1.125rem" }, h3: { fontSize: "1rem" } },
   },
+  // Not by Badge.extend() and so on: with it the components themselves would come with the door.
   components: {
-    Badge: Badge.extend({
-      defaultProps: { variant: "light", radius: "sm", tt: "none", fw: 500 },
+    Badge: {
+      ...usually<BadgeProps>({ variant: "light", radius: "sm", tt: "none", fw: 500 }),
       // Of one word or two: cut in a narrow table it would say nothing.
       styles: { root: { minWidth: "max-content" } },
+    },
+    Button: usually<ButtonProps>({ fw: 550 }),
+    Card: usually<CardProps>({ withBorder: true, padding: "lg" }),
+    Modal: usually<ModalProps>({
+      centered: true,
+      overlayProps: { backgroundOpacity: 0.45, blur: 2 },
     }),
-    Button: Button.extend({ defaultProps: { fw: 550 } }),
-    Card: Card.extend({ defaultProps: { withBorder: true, padding: "lg" } }),
-    Modal: Modal.extend({
-      defaultProps: { centered: true, overlayProps: { backgroundOpacity: 0.45, blur: 2 } },
-    }),
-    Table: Table.extend({ defaultProps: { verticalSpacing: "sm", horizontalSpacing: "lg" } }),
-    Tooltip: Tooltip.extend({ defaultProps: { withArrow: true, openDelay: 250 } }),
+    Table: usually<TableProps>({ verticalSpacing: "sm", horizontalSpacing: "lg" }),
+    Tooltip: usually<TooltipProps>({ withArrow: true, openDelay: 250 }),
   },
 });

@@ -11,7 +11,7 @@ import { loginUrl, useProvider } from "../signin/methods";
 import classes from "../signin/SignInPage.module.css";
 import { forgetInvitation } from "./invitation";
 
-export function InvitationPage({ token, onDone }: { token: string; onDone: () => void }) {
+export default function InvitationPage({ token, onDone }: { token: string; onDone: () => void }) {
   const { session, signIn } = useSession();
   const { client } = useApi();
   const provider = useProvider();

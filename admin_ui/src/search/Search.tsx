@@ -1,7 +1,7 @@
 /** Finds pages by name and things by what they are called, from anywhere by Ctrl-K. */
 
 import { Combobox, Group, Loader, Modal, Text, TextInput, useCombobox } from "@mantine/core";
-import { useDebouncedValue, useHotkeys } from "@mantine/hooks";
+import { useDebouncedValue } from "@mantine/hooks";
 import { IconSearch } from "@tabler/icons-react";
 import { useEffect, useState } from "react";
 import { useNavigate } from "react-router";
@@ -13,22 +13,21 @@ import { useSearch } from "./queries";
 
 interface SearchProps {
   isOpen: boolean;
-  setOpen: (isOpen: boolean) => void;
+  onClose: () => void;
 }
 
-export default function Search({ isOpen, setOpen }: SearchProps) {
-  useHotkeys([["mod+K", () => setOpen(true)]], []);
+export default function Search({ isOpen, onClose }: SearchProps) {
   return (
     <Modal
       opened={isOpen}
-      onClose={() => setOpen(false)}
+      onClose={onClose}
       title={<Text fw={600}>Search</Text>}
       size="lg"
       centered={false}
       yOffset="10vh"
       closeButtonProps={{ "aria-label": "Close" }}
     >
-      <Finder onDone={() => setOpen(false)} />
+      <Finder onDone={onClose} />
     </Modal>
   );
 }

@@ -5,7 +5,7 @@ import { useSession } from "../api/context";
 import { Logo } from "../components/Logo";
 import classes from "./SignInPage.module.css";
 
-export function NoPlacePage() {
+export default function NoPlacePage() {
   const { session, signOut } = useSession();
   return (
     <Center mih="100dvh" p="md" className={classes.page} component="main">

@@ -23,7 +23,7 @@ import { Logo } from "../components/Logo";
 import { failure, loginUrl, useProvider } from "./methods";
 import classes from "./SignInPage.module.css";
 
-export function SignInPage() {
+export default function SignInPage() {
   const { notice, signIn } = useSession();
   const provider = useProvider();
   const told = notice ?? failure(window.location.search);
