@@ -16,7 +16,7 @@ interface ConfirmModalProps {
 
 /** Asks before something that cannot be undone. */
 export function ConfirmModal(props: ConfirmModalProps) {
-  useFocusBack();
+  useFocusBack(props.opened);
   return (
     <Modal
       opened={props.opened}

@@ -3,19 +3,32 @@
 import { useEffect, useState } from "react";
 
 /**
- * For a dialog that is unmounted rather than closed: whatever had the focus when it came has it
- * again, unless something else took it meanwhile.
+ * Whatever had the focus when the dialog came has it again when it goes, closed or unmounted,
+ * unless something else took it meanwhile.
  */
-export function useFocusBack(): void {
-  const [before] = useState(() => document.activeElement);
-  useEffect(
-    () => () => {
-      // Only now is the dialog taken out, and with it what had the focus.
+export function useFocusBack(isOpen = true): void {
+  const [before, setBefore] = useState<Element | null>(null);
+  const [wasOpen, setWasOpen] = useState(false);
+  if (isOpen !== wasOpen) {
+    setWasOpen(isOpen);
+    if (isOpen) setBefore(holder());
+  }
+  useEffect(() => {
+    if (!isOpen) return undefined;
+    return () => {
+      // Only now is the dialog on its way out, and with it what has the focus.
       setTimeout(() => {
-        if (document.activeElement === document.body && before instanceof HTMLElement)
-          before.focus({ preventScroll: true });
+        const now = document.activeElement;
+        const isLost = now === document.body || now?.closest('[role="dialog"]');
+        if (isLost && before instanceof HTMLElement) before.focus({ preventScroll: true });
       });
-    },
-    [before],
-  );
+    };
+  }, [isOpen, before]);
+}
+
+/** What has the focus; for an entry of a menu, which goes, the button that opened the menu. */
+function holder(): Element | null {
+  const active = document.activeElement;
+  const menu = active?.closest('[role="menu"]');
+  return document.getElementById(menu?.getAttribute("aria-labelledby") ?? "") ?? active;
 }

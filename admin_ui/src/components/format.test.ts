@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import {
   formatAgo,
+  formatAmount,
   formatBytes,
   formatMoney,
   formatMs,
@@ -24,6 +25,11 @@ describe("formatMoney", () => {
 
   it("names a currency without a symbol of its own", () => {
     expect(formatMoney("12.5", "chf")).toBe("12.50 CHF");
+  });
+
+  it("writes an amount of no currency", () => {
+    expect(formatAmount("1234.5")).toBe("1,234.50");
+    expect(formatAmount("0.004")).toBe("0.004");
   });
 
   it("shows what it cannot read as it came", () => {

@@ -53,6 +53,7 @@ export function shortDigest(digest: string, length = 12): string {
   return hex.slice(0, length);
 }
 
+const DECIMAL = /^(-?)(\d+)(?:\.(\d+))?$/;
 const SYMBOLS: Record<string, string> = { USD: "$", EUR: "€", GBP: "£" };
 
 /**
@@ -61,14 +62,19 @@ const SYMBOLS: Record<string, string> = { USD: "$", EUR: "€", GBP: "£" };
  * `$0.0000123`. What is not a plain decimal is shown as it came.
  */
 export function formatMoney(amount: string, currency = "USD"): string {
-  const match = /^(-?)(\d+)(?:\.(\d+))?$/.exec(amount);
-  if (!match) return `${amount} ${currency}`;
+  const number = formatAmount(amount);
+  const symbol = SYMBOLS[currency.toUpperCase()];
+  if (!symbol || !DECIMAL.test(amount)) return `${number} ${currency.toUpperCase()}`;
+  return number.startsWith("-") ? `-${symbol}${number.slice(1)}` : symbol + number;
+}
+
+/** An exact decimal with its thousands apart and at least two places; of no currency. */
+export function formatAmount(amount: string): string {
+  const match = DECIMAL.exec(amount);
+  if (!match) return amount;
   const [, sign = "", whole = "0", fraction = ""] = match;
   const grouped = whole.replace(/^0+(?=\d)/, "").replace(/\B(?=(\d{3})+$)/g, ",");
-  const places = fraction.replace(/0+$/, "").padEnd(2, "0");
-  const symbol = SYMBOLS[currency.toUpperCase()];
-  const number = `${grouped}.${places}`;
-  return symbol ? `${sign}${symbol}${number}` : `${sign}${number} ${currency.toUpperCase()}`;
+  return `${sign}${grouped}.${fraction.replace(/0+$/, "").padEnd(2, "0")}`;
 }
 
 export function formatDate(value: string | number): string {

@@ -1,5 +1,6 @@
 import { Button, Group, Modal, Select, Stack, Switch, Text, TextInput } from "@mantine/core";
 import { type FormEvent, useState } from "react";
+import { useFocusBack } from "../../components/focus";
 import { ErrorState } from "../../components/states";
 import { usePlanNames } from "../plans/queries";
 import { type Tenant, useChangeTenant } from "../tenants/queries";
@@ -11,6 +12,7 @@ interface EditTenantModalProps {
 }
 
 export function EditTenantModal({ tenant, opened, onClose }: EditTenantModalProps) {
+  useFocusBack(opened);
   return (
     <Modal
       opened={opened}

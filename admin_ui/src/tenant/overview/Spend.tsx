@@ -1,7 +1,7 @@
 /** What this month has cost, and what it comes to if days go on so, beside the budget. */
 
 import { Box, Group, SimpleGrid, Stack, Text, Tooltip } from "@mantine/core";
-import { formatMoney } from "../../components/format";
+import { formatAmount, formatMoney } from "../../components/format";
 import { Panel } from "../../components/Panel";
 import { TimeSeries } from "../../components/TimeSeries";
 import { COLORS, type CurrencyForecast, daysOf, type Forecast, partOf } from "./model";
@@ -92,10 +92,9 @@ function Budget({ forecast }: { forecast: Forecast }) {
     String(amounts.reduce((total, amount) => total + Number(amount ?? 0), 0));
   const spent = sum(currencies.map((each) => each.spent));
   const projected = sum(currencies.map((each) => each.projected ?? each.spent));
+  // Of several currencies it is in none.
   const money = (amount: string) =>
-    currencies.length === 1 && only
-      ? formatMoney(amount, only.currency)
-      : Number(amount).toFixed(2);
+    currencies.length === 1 && only ? formatMoney(amount, only.currency) : formatAmount(amount);
   const percent = (part: number) => `${part * 100}%`;
   return (
     <Box mt="md">
