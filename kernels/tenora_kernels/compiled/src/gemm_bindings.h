@@ -1,18 +1,13 @@
 // Packed weights and products on them as torch sees them.
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/library.h>
+#pragma once
 
 #include <vector>
 
 #include "gemm.h"
 #include "huge_pages.h"
+#include "torch_tensors.h"
 
 namespace {
-
-using at::Tensor;
-using tenora::bf16;
 
 template <typename Float, typename Half>
 void by_dtype(const Tensor& tensor, Float&& run_float, Half&& run_half) {

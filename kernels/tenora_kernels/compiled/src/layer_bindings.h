@@ -1,18 +1,12 @@
 // Attention, rope and norms as torch sees them: each checks what is handed over and runs alone.
-
-#include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
+#pragma once
 
 #include "attention.h"
 #include "norms.h"
 #include "rope.h"
+#include "torch_tensors.h"
 
 namespace {
-
-using at::Tensor;
-using tenora::bf16;
 
 // A thread more pays from about this many elements of an elementwise op.
 constexpr int64_t ELEMENTS_PER_THREAD = 16384;
@@ -27,11 +21,6 @@ void by_type(const Tensor& tensor, Work&& work) {
   if (tensor.scalar_type() == at::kBFloat16) return work(bf16{});
   TORCH_CHECK(tensor.scalar_type() == at::kFloat, "needs float32 or bfloat16");
   work(float{});
-}
-
-template <typename T>
-T* data(const Tensor& tensor) {
-  return static_cast<T*>(tensor.data_ptr());
 }
 
 void check_like(const Tensor& tensor, const Tensor& reference, int64_t dims) {

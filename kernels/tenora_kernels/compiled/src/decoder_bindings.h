@@ -1,8 +1,5 @@
 // The decoder as torch sees it: a class that keeps its weights, and checks what a step hands over.
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/custom_class.h>
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -11,16 +8,9 @@
 
 #include "adapter_check.h"
 #include "decoder.h"
+#include "torch_tensors.h"
 
 namespace {
-
-using at::Tensor;
-using tenora::bf16;
-
-template <typename T>
-T* data(const Tensor& tensor) {
-  return static_cast<T*>(tensor.data_ptr());
-}
 
 // Tensors of one layer, in this order; an empty tensor stands for one that the model lacks.
 enum LayerTensor {
