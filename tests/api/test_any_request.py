@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import httpx
 import pytest
@@ -66,6 +66,13 @@ async def ask(api: Api, key: str, operation: Operation, request: dict[str, objec
         assert answer.json()["error"].keys() >= {"message", "type", "param", "code"}
 
 
+@pytest.fixture
+async def undisturbed(api: Api, other: TestTenant) -> AsyncIterator[None]:
+    """After all requests of a test."""
+    yield
+    await check_other(api, other)
+
+
 async def check_other(api: Api, other: TestTenant) -> None:
     body = {"model": "fake-base", "prompt": "Hi", "max_tokens": 4}
     answer = await api.call(other.key, "POST", "/v1/completions", json=body)
@@ -82,7 +89,7 @@ async def check_other(api: Api, other: TestTenant) -> None:
 @given(data=st.data())
 async def test_any_request(
     api: Api,
-    other: TestTenant,
+    undisturbed: None,
     odds: dict[str, TestTenant],
     operation: Operation,
     data: st.DataObject,
@@ -93,7 +100,6 @@ async def test_any_request(
     request = data.draw(requests(operation, await known_values(api, odd)))
     key = ADMIN_KEY if operation.path.startswith("/admin") else odd.key
     await ask(api, key, operation, {"path": request.pop("url"), **request})
-    await check_other(api, other)
 
 
 async def test_the_other_was_billed_all_along(api: Api, other: TestTenant) -> None:

@@ -1,16 +1,18 @@
-"""A real platform, really running, and a headless Chromium in front of its portal."""
+"""A real platform, really running, and a headless Chromium in front of its portal: one for all
+files but those that kill it, look at all of its memory or need options, which have their own."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from portal_under_test import REPOSITORY, PortalUnderTest
-from tenora_bench.server import serve
+from busy_platform import Busy, make_busy
+from portal_under_test import PortalUnderTest, running_portal
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Without these a fresh Chromium calls home at every start; as root it also needs --no-sandbox.
@@ -25,26 +27,49 @@ CHROMIUM_OPTIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+_shared = ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """What the files share ends with the last of them; it would idle beside all other tests."""
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        _shared.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Browser:
     found = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     if found is None:
         pytest.skip("no Chromium on this machine; install Debian's package chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_OPTIONS)
-        yield browser
-        browser.close()
+    playwright = _shared.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_OPTIONS)
+    _shared.callback(browser.close)
+    return browser
+
+
+@pytest.fixture(scope="session")
+def portal(
+    chromium: Browser, base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> PortalUnderTest:
+    """Others have tenants on it too, so that what a test counts is its own tenant's."""
+    folder = tmp_path_factory.mktemp("browser")
+    return _shared.enter_context(running_portal(folder, base_model_dir))
 
 
 @pytest.fixture(scope="module")
-def portal(
+def own_portal(
     chromium: Browser, base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PortalUnderTest]:
-    if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
-        pytest.skip("the portal is not built; run `make portal`")
-    data = tmp_path_factory.mktemp("browser") / "data"
-    with serve(data, base_model_dir, []) as server:
-        yield PortalUnderTest(server, data)
+    """The same for one file alone."""
+    with running_portal(tmp_path_factory.mktemp("browser"), base_model_dir) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def busy(portal: PortalUnderTest) -> Busy:
+    """What there is on the platform since something has happened on it."""
+    return make_busy(portal)
 
 
 @pytest.fixture

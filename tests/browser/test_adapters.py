@@ -15,8 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 from safetensors.numpy import load_file, save_file
 
-from portal_under_test import REPOSITORY, PortalUnderTest
-from tenora_bench.server import serve
+from portal_under_test import REPOSITORY, PortalUnderTest, running_portal
 
 pytestmark = pytest.mark.browser
 
@@ -30,13 +29,11 @@ def portal(
     chromium: Browser, base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PortalUnderTest]:
     """One that asks adapters beside the base model."""
-    if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
-        pytest.skip("the portal is not built; run `make portal`")
+    folder = tmp_path_factory.mktemp("adapters")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TENORA_PROBE_ADAPTERS", "true")
-        data = tmp_path_factory.mktemp("adapters") / "data"
-        with serve(data, base_model_dir, []) as server:
-            yield PortalUnderTest(server, data)
+        with running_portal(folder, base_model_dir) as made:
+            yield made
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import Response as PageResponse
 
-from busy_platform import Busy, make_busy
+from busy_platform import Busy
 from page_checks import (
     WATCH_AMOUNTS,
     WIDTHS,
@@ -32,12 +32,6 @@ from portal_under_test import PortalUnderTest
 
 SIDES = ("tenant", "admin")
 THEMES = ("light", "dark")
-
-
-@pytest.fixture(scope="module")
-def busy(portal: PortalUnderTest) -> Busy:
-    """A platform on which something has happened."""
-    return make_busy(portal)
 
 
 @pytest.fixture(scope="module")

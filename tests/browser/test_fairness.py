@@ -14,8 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from page_checks import settle, sideways, violations
-from portal_under_test import REPOSITORY, PortalUnderTest
-from tenora_bench.server import serve
+from portal_under_test import PortalUnderTest, running_portal
 
 SOON_S = 60.0
 
@@ -24,11 +23,9 @@ SOON_S = 60.0
 def portal(
     chromium: Browser, base_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PortalUnderTest]:
-    if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
-        pytest.skip("the portal is not built; run `make portal`")
-    folder = tmp_path_factory.mktemp("fairness") / "data"
-    with serve(folder, base_model_dir, ["--max-running", "2"]) as server:
-        yield PortalUnderTest(server, folder)
+    folder = tmp_path_factory.mktemp("fairness")
+    with running_portal(folder, base_model_dir, "--max-running", "2") as made:
+        yield made
 
 
 def ask(portal: PortalUnderTest, key: str, tokens: int) -> Any:

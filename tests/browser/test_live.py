@@ -21,6 +21,12 @@ SLOW_MS = 120_000
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
+@pytest.fixture(scope="module")
+def portal(own_portal: PortalUnderTest) -> PortalUnderTest:
+    """Its processes are killed."""
+    return own_portal
+
+
 def sign_in(page: Page, key: str) -> None:
     page.get_by_label("Key", exact=True).fill(key)
     page.get_by_role("button", name="Sign in").click()

@@ -17,6 +17,12 @@ pytestmark = pytest.mark.browser
 SLOW_MS = 60_000
 
 
+@pytest.fixture(scope="module")
+def portal(own_portal: PortalUnderTest) -> PortalUnderTest:
+    """All pages of its arena are counted."""
+    return own_portal
+
+
 @pytest.fixture
 def acme(portal: PortalUnderTest) -> str:
     """A tenant's id; its adapter support@1 is on the device, its prompt is cached."""

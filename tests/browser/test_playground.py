@@ -7,16 +7,10 @@ import base64
 import json
 from decimal import Decimal
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from busy_platform import Busy, make_busy
+from busy_platform import Busy
 from portal_under_test import PortalUnderTest
-
-
-@pytest.fixture(scope="module")
-def busy(portal: PortalUnderTest) -> Busy:
-    return make_busy(portal)
 
 
 def open_playground(page: Page, key: str) -> None:

@@ -40,7 +40,7 @@ def make_busy(portal: PortalUnderTest) -> Busy:
     """Two tenants, of which one has something on every page."""
     _prices(portal)
     tenant, key = portal.new_tenant("Acme")
-    _, other_key = portal.new_tenant("Globex, a tenant with a name that is rather long")
+    _, other_key = portal.new_tenant("Umbrella, a tenant with a name that is rather long")
     add_adapter(portal, key, "support", ADAPTERS / "acme-support")
     add_adapter(portal, key, "json", ADAPTERS / "acme-json")
     _rejected(portal, key, "json", ADAPTERS / "acme-json")

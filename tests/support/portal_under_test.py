@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from tenora_bench.server import ServerUnderTest
+from tenora_bench.server import ServerUnderTest, serve
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -39,3 +42,12 @@ class PortalUnderTest:
         tenant = self.admin("POST", "/admin/v1/tenants", json={"name": name})
         path = f"/admin/v1/tenants/{tenant['id']}/api_keys"
         return tenant["id"], self.admin("POST", path, json={"name": "browser"})["key"]
+
+
+@contextmanager
+def running_portal(folder: Path, model: Path, *options: str) -> Iterator[PortalUnderTest]:
+    """A platform of its own, with `options` of `tenora serve`; skips where no portal is built."""
+    if not (REPOSITORY / "admin_ui" / "dist" / "index.html").is_file():
+        pytest.skip("the portal is not built; run `make portal`")
+    with serve(folder / "data", model, list(options)) as server:
+        yield PortalUnderTest(server, folder / "data")
