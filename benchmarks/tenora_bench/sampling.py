@@ -48,7 +48,7 @@ def measure(context: int) -> dict[str, float]:
         for sequence in sequences:
             sequence.token_ids.append(7)
             if anew:
-                sequence.logit_rules = None
+                sequence.sampler = None
         sample(logits, plan_sampling(sequences, VOCAB, 0))
 
     plain, kept, anew = rows(PLAIN, context), rows(PENALISED, context), rows(PENALISED, context)

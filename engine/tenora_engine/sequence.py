@@ -19,7 +19,7 @@ from tenora_kernels.segments import BASE_SLOT
 if TYPE_CHECKING:
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
-    from tenora_engine.scheduling.sampling import LogitRules
+    from tenora_engine.scheduling.sampling import Sampler
     from tenora_engine.scheduling.wait_accounts import Float64s
     from tenora_engine.scheduling.waits import Wait
 
@@ -110,7 +110,7 @@ class Sequence:
     max_length: int = 0  # tokens at which it ends by "length"
     is_plain: bool = False  # of each sample the likeliest token is all that is wanted
     num_uneventful: int = 0  # tokens that it may decode before one means more than itself
-    logit_rules: LogitRules | None = None  # made when it is first sampled
+    sampler: Sampler | None = None  # made when it is first sampled, unless it is plain
     prefix: CachedPrefix = field(default_factory=CachedPrefix)
     usage: Usage = field(default_factory=Usage)
     service: Service = field(default_factory=Service)

@@ -325,7 +325,7 @@ def test_the_ends_of_the_unit_interval_draw_tokens_that_are_left(
     value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tenora_engine.scheduling.sampling.uniform", lambda *_: np.array([value], np.float32)
+        "tenora_engine.scheduling.sampling._unit", lambda _: np.array([value], np.float32)
     )
     logits = torch.randn(1, 49152, generator=torch.Generator().manual_seed(8))
     params = SamplingParams(temperature=1.0, top_k=50)

@@ -81,7 +81,7 @@ def test_a_sequence_has_the_same_bits_in_any_batch(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_has_the_same_bits_however_its_prompt_is_cut(dtype: torch.dtype) -> None:
-    """Into chunks of two tokens and more: one token alone is a decode row."""
+    """A token that is decoded, alone in its step, has the bits that it has within a prompt."""
     pages = fill_pages([1300], KV, dtype)
     q = torch.randn(1300, 9, 64).to(dtype)
 
@@ -94,7 +94,9 @@ def test_a_row_has_the_same_bits_however_its_prompt_is_cut(dtype: torch.dtype) -
         return torch.cat(parts)
 
     whole = run([1300])
-    for chunks in ([1024, 276], [65, 1235], [129, 193, 978], [2, 3, 95, 700, 500], [50] * 26):
+    cuts = [[1024, 276], [65, 1235], [129, 193, 978], [2, 3, 95, 700, 500], [50] * 26, [1] * 1300]
+    cuts += [[64, 1, 1, 63, 1, 1170], [511, 1, 1, 1, 786]]
+    for chunks in cuts:
         assert torch.equal(run(chunks), whole)
 
 

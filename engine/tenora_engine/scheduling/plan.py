@@ -90,30 +90,26 @@ class PlanWriter:
 
     def _rows(self, step: ScheduledStep) -> Rows:
         size = self._block_tokens
-        numbers: list[int] = []
-        query, contexts, slots, samples = [], [], [], []
+        sequences = [item.sequence for item in step.items]
+        query = [item.num_tokens for item in step.items]
+        contexts: list[int] = []
         tokens: list[int] = []
         pages = array("i")
-        for item in step.items:
-            sequence, count = item.sequence, item.num_tokens
+        for sequence, count in zip(sequences, query, strict=True):
             start = sequence.num_computed
-            context = start + count
-            numbers.append(sequence.number)
-            query.append(count)
-            contexts.append(context)
-            slots.append(sequence.adapter_slot)
+            contexts.append(context := start + count)
             if count == 1:
                 tokens.append(sequence.token_ids[start])
             else:
                 tokens += sequence.token_ids[start:context]
-            pages += sequence.block_table[: -(-context // size)]
-            samples.append(item.samples)
+            table, num_blocks = sequence.block_table, -(-context // size)
+            pages += table if len(table) == num_blocks else table[:num_blocks]
         return Rows(
-            sequence=numbers,
+            sequence=[sequence.number for sequence in sequences],
             query_len=array("i", query),
             context_len=array("i", contexts),
-            adapter_slot=array("i", slots),
-            num_samples=array("i", samples),
+            adapter_slot=array("i", [sequence.adapter_slot for sequence in sequences]),
+            num_samples=array("i", [item.samples for item in step.items]),
             token_ids=array("i", tokens),
             pages=pages,
         )

@@ -5,10 +5,10 @@ rules, so that a step's work is bounded by the vocabulary, not by how long the s
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +22,30 @@ SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 likeliest token is left."""
 
 _MASK_64 = (1 << 64) - 1
+UInt64s = npt.NDArray[np.uint64]
 
 
 def plan_sampling(sequences: Rows[Sequence], vocab: int, engine_seed: int) -> Sampling | None:
     """Of one sample a sequence, in order; None where of each the likeliest token is all that is
     wanted. Brings the sequences' rules up to date."""
-    if all(sequence.is_plain for sequence in sequences):
+    asking = [(row, each) for row, each in enumerate(sequences) if not each.is_plain]
+    if not asking:
         return None
-    num_top = {
-        row: sequence.request.sampling.logprobs
-        for row, sequence in enumerate(sequences)
-        if sequence.request.sampling.logprobs is not None
-    }
-    changes = logit_changes(sequences, vocab)
-    draws = _draws(sequences, vocab, engine_seed)
-    if changes is None and draws is None and not num_top:
+    samplers = [each.sampler or _sampler(each, vocab, engine_seed) for _, each in asking]
+    draws, found, num_top = _Drawn(), _Found(vocab), {}
+    for (row, sequence), sampler in zip(asking, samplers, strict=True):
+        if sampler.draw is not None:
+            draws.add(row, sampler.draw, len(sequence.token_ids) - sequence.num_prompt)
+        if sampler.rules is not None:
+            sampler.rules.take_in(sequence.token_ids)
+            found.add(row, sampler.rules, sequence)
+        if sampler.num_top is not None:
+            num_top[row] = sampler.num_top
+    changes = found.changes()
+    drawn = draws.columns(vocab)
+    if changes is None and drawn is None and not num_top:
         return None
-    return Sampling(changes, draws, num_top)
+    return Sampling(changes, drawn, num_top)
 
 
 def is_greedy(params: SamplingParams) -> bool:
@@ -56,55 +63,93 @@ def uniform(
 ) -> npt.NDArray[np.float32]:  # [num_draws]
     """Numbers in [0, 1), each of which depends on its own three arguments only: the splitmix64
     finaliser (Steele, Lea and Flood 2014) chained over them, its upper 24 bits."""
-    state = np.zeros(len(seeds), np.uint64)
-    for column in (seeds, indices, positions):
-        part = np.array([value & _MASK_64 for value in column], np.uint64)
-        state = _mix((state ^ part) + np.uint64(0x9E3779B97F4A7C15))
+    streams = _chained(_chained(np.zeros(len(seeds), np.uint64), seeds), indices)
+    return _unit(_chained(streams, positions))
+
+
+def _chained(state: UInt64s, column: Rows[int]) -> UInt64s:
+    part = np.array([value & _MASK_64 for value in column], np.uint64)
+    return _mix((state ^ part) + np.uint64(0x9E3779B97F4A7C15))
+
+
+def _unit(state: UInt64s) -> npt.NDArray[np.float32]:
     return (state >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
-@functools.lru_cache(maxsize=4096)
 def request_seed(request_id: str, engine_seed: int) -> int:
     """For a request without a seed of its own: one that stays the same for all of its steps."""
     digest = hashlib.blake2b(f"{engine_seed}:{request_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
-def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(value: UInt64s) -> UInt64s:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
-def _draws(sequences: Rows[Sequence], vocab: int, engine_seed: int) -> Draws | None:
-    chosen = [
-        (row, sequence, sequence.request.sampling)
-        for row, sequence in enumerate(sequences)
-        if not is_greedy(sequence.request.sampling)
-    ]
-    if not chosen:
-        return None
-    top_k = [min(params.top_k, vocab) or vocab for _, _, params in chosen]
-    top_p = [params.top_p for _, _, params in chosen]
-    min_p = [params.min_p for _, _, params in chosen]
-    seeds = [
-        request_seed(sequence.request.request_id, engine_seed)
-        if params.seed is None
-        else params.seed
-        for _, sequence, params in chosen
-    ]
-    indices = [sequence.index for _, sequence, _ in chosen]
-    positions = [sequence.num_output for _, sequence, _ in chosen]
-    max_top_k = max((k for k in top_k if k < vocab), default=0)
-    return Draws(
-        rows=np.array([row for row, _, _ in chosen]),
-        temperature=np.array([params.temperature for _, _, params in chosen], np.float32),
-        uniform=uniform(seeds, indices, positions),
-        top_k=np.array(top_k) if max_top_k else None,
-        top_p=np.array(top_p, np.float32) if min(top_p) < 1.0 else None,
-        min_p=np.array(min_p, np.float32) if max(min_p) > 0.0 else None,
-        max_top_k=max_top_k,
-    )
+class Draw(NamedTuple):
+    """How one sequence's tokens are drawn: what of it stays the same in all steps."""
+
+    stream: int  # `uniform`'s state after seed and index
+    temperature: float
+    top_k: int  # the vocabulary where off
+    top_p: float
+    min_p: float
+
+
+@dataclass(eq=False, slots=True)
+class Sampler:
+    """What one sequence asks of its samples."""
+
+    draw: Draw | None  # None: greedy
+    rules: LogitRules | None
+    num_top: int | None
+
+
+def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
+    """The sequence's, made when it is first sampled: rules take room."""
+    request, params = sequence.request, sequence.request.sampling
+    draw = None
+    if not is_greedy(params):
+        seed = params.seed
+        if seed is None:
+            seed = request_seed(request.request_id, engine_seed)
+        stream = _chained(_chained(np.zeros(1, np.uint64), [seed]), [sequence.index])
+        top_k = min(params.top_k, vocab) or vocab
+        draw = Draw(int(stream[0]), params.temperature, top_k, params.top_p, params.min_p)
+    rules = LogitRules(sequence, vocab) if has_rules(params) else None
+    sequence.sampler = Sampler(draw, rules, params.logprobs)
+    return sequence.sampler
+
+
+@dataclass
+class _Drawn:
+    """The samples that are drawn, one after the other."""
+
+    rows: list[int] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+    def add(self, row: int, draw: Draw, position: int) -> None:
+        self.rows.append(row)
+        self.draws.append(draw)
+        self.positions.append(position)
+
+    def columns(self, vocab: int) -> Draws | None:
+        if not self.rows:
+            return None
+        stream, temperature, top_k, top_p, min_p = zip(*self.draws, strict=True)
+        max_top_k = max((k for k in top_k if k < vocab), default=0)
+        return Draws(
+            rows=np.array(self.rows),
+            temperature=np.array(temperature, np.float32),
+            uniform=_unit(_chained(np.array(stream, np.uint64), self.positions)),
+            top_k=np.array(top_k) if max_top_k else None,
+            top_p=np.array(top_p, np.float32) if min(top_p) < 1.0 else None,
+            min_p=np.array(min_p, np.float32) if max(min_p) > 0.0 else None,
+            max_top_k=max_top_k,
+        )
 
 
 def has_rules(params: SamplingParams) -> bool:
@@ -168,20 +213,6 @@ def _completions(words: tuple[tuple[int, ...], ...], sequence: Sequence) -> list
             and tuple(tokens[1 - len(word) :]) == word[:-1]
         )
     ]
-
-
-def logit_changes(sequences: Rows[Sequence], vocab: int) -> LogitChanges | None:
-    """Of one sample a sequence, in order; None where all stay as they are. Brings the sequences'
-    rules up to date."""
-    found = _Found(vocab)
-    for row, sequence in enumerate(sequences):
-        if not has_rules(sequence.request.sampling):
-            continue
-        if sequence.logit_rules is None:
-            sequence.logit_rules = LogitRules(sequence, vocab)
-        sequence.logit_rules.take_in(sequence.token_ids)
-        found.add(row, sequence.logit_rules, sequence)
-    return found.changes()
 
 
 @dataclass

@@ -4,15 +4,6 @@
 
 namespace tenora {
 
-// Each quarter of the result holds the sums of that quarter of a, b, c, d.
-inline __m512 add_quarters(const __m512 (&v)[4]) {
-  const __m512 low = _mm512_unpacklo_ps(v[0], v[1]) + _mm512_unpackhi_ps(v[0], v[1]);
-  const __m512 high = _mm512_unpacklo_ps(v[2], v[3]) + _mm512_unpackhi_ps(v[2], v[3]);
-  const __m512d one = _mm512_unpacklo_pd((__m512d)low, (__m512d)high);
-  const __m512d other = _mm512_unpackhi_pd((__m512d)low, (__m512d)high);
-  return (__m512)one + (__m512)other;
-}
-
 // Quarter i of the result is the sum of the quarters of v[i].
 inline __m512 add_across(const __m512 (&v)[4]) {
   const __m512 low =
@@ -22,28 +13,49 @@ inline __m512 add_across(const __m512 (&v)[4]) {
   return _mm512_shuffle_f32x4(low, high, 0x88) + _mm512_shuffle_f32x4(low, high, 0xdd);
 }
 
-// scores[i * stride + t] = q[i] . lines[t], for STEP lines. Four keys of a step are widened for all
-// rows, and their sums made at once.
+// Rows of 16 numbers or pairs of them become columns.
+inline void transpose(__m512i (&v)[16]) {
+  __m512i w[16];
+  for (int i = 0; i < 16; i += 2) {
+    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    v[i] = _mm512_unpacklo_epi64(w[i], w[i + 2]);
+    v[i + 1] = _mm512_unpackhi_epi64(w[i], w[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi64(w[i + 1], w[i + 3]);
+    v[i + 3] = _mm512_unpackhi_epi64(w[i + 1], w[i + 3]);
+  }
+  for (int i = 0; i < 16; i += 8) {
+    for (int j = 0; j < 4; ++j) {
+      w[i + j] = _mm512_shuffle_i32x4(v[i + j], v[i + j + 4], 0x88);
+      w[i + j + 4] = _mm512_shuffle_i32x4(v[i + j], v[i + j + 4], 0xdd);
+    }
+  }
+  for (int j = 0; j < 8; ++j) {
+    v[j] = _mm512_shuffle_i32x4(w[j], w[j + 8], 0x88);
+    v[j + 8] = _mm512_shuffle_i32x4(w[j], w[j + 8], 0xdd);
+  }
+}
+
+// scores[i * stride + t] = q[i] . lines[t], for STEP lines. They become columns, so that each score
+// is summed element by element, as a tile's is.
 template <int ROWS, typename T>
 inline void score_lines(const float* const* q, const Lines<T>& lines, int64_t head_dim,
                         float* scores, int64_t stride) {
-  __m512 quarters[ROWS][4];
-  for (int quad = 0; quad < 4; ++quad) {
-    __m512 sums[ROWS][4] = {};
-    for (int64_t d = 0; d < head_dim; d += LANES) {
-      Lanes keys[4];
-      for (int t = 0; t < 4; ++t) {
-        keys[t] = load_up_to(lines[4 * quad + t] + d, head_dim - d);
-        if (d % (64 / sizeof(T)) == 0) lines.fetch_at(4 * quad + t, d);
-      }
-      for (int i = 0; i < ROWS; ++i) {
-        const Lanes query = load(q[i] + d);
-        for (int t = 0; t < 4; ++t) sums[i][t] = (__m512)((Lanes)sums[i][t] + query * keys[t]);
-      }
+  static_assert(STEP == LANES);
+  Lanes sums[ROWS] = {};
+  for (int64_t d = 0; d < head_dim; d += LANES) {
+    __m512i keys[STEP];
+    for (int t = 0; t < STEP; ++t) {
+      keys[t] = (__m512i)load_up_to(lines[t] + d, head_dim - d);
+      if (d % (64 / sizeof(T)) == 0) lines.fetch_at(t, d);
     }
-    for (int i = 0; i < ROWS; ++i) quarters[i][quad] = add_quarters(sums[i]);
+    transpose(keys);
+    for (int k = 0; k < LANES; ++k)
+      for (int i = 0; i < ROWS; ++i) sums[i] += (Lanes)keys[k] * q[i][d + k];
   }
-  for (int i = 0; i < ROWS; ++i) store(scores + i * stride, (Lanes)add_across(quarters[i]));
+  for (int i = 0; i < ROWS; ++i) store(scores + i * stride, sums[i]);
 }
 
 template <int ROWS, int VECTORS, typename T>
@@ -153,31 +165,6 @@ inline void soften(const SoftmaxRows<Number>& p, int64_t columns) {
       case 4: soften_four<MASKED, 4>(p, row); break;
       default: soften_four<MASKED, 2>(p, row);
     }
-  }
-}
-
-// Rows of 16 numbers or pairs of them become columns.
-inline void transpose(__m512i (&v)[16]) {
-  __m512i w[16];
-  for (int i = 0; i < 16; i += 2) {
-    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    v[i] = _mm512_unpacklo_epi64(w[i], w[i + 2]);
-    v[i + 1] = _mm512_unpackhi_epi64(w[i], w[i + 2]);
-    v[i + 2] = _mm512_unpacklo_epi64(w[i + 1], w[i + 3]);
-    v[i + 3] = _mm512_unpackhi_epi64(w[i + 1], w[i + 3]);
-  }
-  for (int i = 0; i < 16; i += 8) {
-    for (int j = 0; j < 4; ++j) {
-      w[i + j] = _mm512_shuffle_i32x4(v[i + j], v[i + j + 4], 0x88);
-      w[i + j + 4] = _mm512_shuffle_i32x4(v[i + j], v[i + j + 4], 0xdd);
-    }
-  }
-  for (int j = 0; j < 8; ++j) {
-    v[j] = _mm512_shuffle_i32x4(w[j], w[j + 8], 0x88);
-    v[j + 8] = _mm512_shuffle_i32x4(w[j], w[j + 8], 0xdd);
   }
 }
 

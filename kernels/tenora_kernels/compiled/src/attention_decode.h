@@ -1,5 +1,6 @@
 // One query token over one part of its context, all KV heads of a task at once, so that whole lines
-// are read in the order in which they lie in memory.
+// are read in the order in which they lie in memory. Every sum is made in the order of
+// attention_prefill.h: a token has the same bits whether it was decoded or is of a prompt.
 #pragma once
 
 #include "attention_tiles.h"
@@ -16,37 +17,30 @@ class DecodePart {
         first_head_(first_head),
         last_head_(last_head),
         group_(plan.group()),
+        rows_((last_head - first_head) * group_),
         pitch_(plan.pitch()),
         ahead_(std::clamp<int64_t>(AHEAD_BYTES / (STEP * p_.pages.head_dim * sizeof(T)), 1,
                                    MOST_AHEAD / STEP)) {
-    const int64_t rows = (last_head - first_head) * group_;
+    const int64_t room = round_up(rows_, 4);
     lines_ = scratch.take<const T*>(DECODE_LINES);
-    scores_ = scratch.take<float>(rows * DECODE_PART);
-    weights_ = scratch.take<Number>(rows * DECODE_PART);
-    q_ = scratch.take<Number>(rows * pitch_);
-    for (int64_t row = 0; row < rows; ++row)
+    scores_ = scratch.take<float>(room * KEY_TILE);
+    weights_ = scratch.take<Number>(room * KEY_TILE);
+    visible_ = scratch.take<int64_t>(rows_);
+    factor_ = scratch.take<float>(rows_);
+    q_ = scratch.take<Number>(rows_ * pitch_);
+    for (int64_t row = 0; row < rows_; ++row)
       copy_query(p_.q.at(item.first_row, first_head * group_ + row), p_.pages.head_dim, pitch_,
                  q_ + row * pitch_);
   }
 
   void attend(int64_t part, const State& state) {
-    const int64_t first = part * DECODE_PART;
-    const int64_t tokens = std::min(DECODE_PART, item_.keys - first);
-    const int64_t steps = (tokens + STEP - 1) / STEP;
-    const int64_t padded = steps * STEP;
-    find_lines(first, tokens, padded);
-    by_step(lines_, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
-      const Number* q[ROWS];
-      for (int i = 0; i < ROWS; ++i) q[i] = q_ + (row + i) * pitch_;
-      score_lines<ROWS>(q, lines, p_.pages.head_dim, scores_ + row * DECODE_PART + t, DECODE_PART);
-    });
-    const int64_t rows = (last_head_ - first_head_) * group_;
-    for (int64_t row = 0; row < rows; ++row) soften(row, tokens, padded, state);
-    std::fill_n(state.mixed, rows * pitch_, 0.0f);
-    by_step(lines_ + padded, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
-      mix_lines<ROWS>(weights_ + row * DECODE_PART + t, DECODE_PART, lines, p_.pages.head_dim,
-                      state.mixed + row * pitch_, pitch_);
-    });
+    const int64_t first = part * PART;
+    const int64_t end = std::min(first + PART, item_.keys);
+    std::fill_n(state.highest, rows_, -__builtin_inff());
+    std::fill_n(state.sum, rows_, 0.0f);
+    std::fill_n(state.mixed, rows_ * pitch_, 0.0f);
+    for (int64_t t = first; t < end; t += KEY_TILE)
+      attend_tile(t, std::min(KEY_TILE, end - t), state);
   }
 
  private:
@@ -54,15 +48,41 @@ class DecodePart {
 
   const AttentionArguments<T>& p_;
   const AttentionItem& item_;
-  const int64_t first_head_, last_head_, group_, pitch_;
+  const int64_t first_head_, last_head_, group_, rows_, pitch_;
   const int64_t ahead_;  // heads of a step from what is used to what is fetched
   const T** lines_;  // [DECODE_LINES] in the order of reading: keys, values, what comes next
-  float* scores_;    // [rows, DECODE_PART]
-  Number* weights_;  // [rows, DECODE_PART]
+  float* scores_;    // [rows, KEY_TILE]
+  Number* weights_;  // [rows, KEY_TILE]
+  int64_t* visible_; // [rows]
+  float* factor_;    // [rows]
   Number* q_;        // [rows, pitch]
 
+  void attend_tile(int64_t first, int64_t tokens, const State& state) {
+    const int64_t padded = round_up(tokens, STEP);
+    find_lines(first, tokens, padded);
+    by_step(lines_, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
+      const Number* q[ROWS];
+      for (int i = 0; i < ROWS; ++i) q[i] = q_ + (row + i) * pitch_;
+      score_lines<ROWS>(q, lines, p_.pages.head_dim, scores_ + row * KEY_TILE + t, KEY_TILE);
+    });
+    std::fill_n(visible_, rows_, tokens);
+    const SoftmaxRows<Number> rows{rows_,   visible_,      p_.scale * LOG2_E, scores_,
+                                   weights_, state.highest, state.sum,         factor_};
+    const int64_t columns = round_up(tokens, 2 * LANES);
+    if (tokens == columns) soften<false>(rows, columns);
+    else soften<true>(rows, columns);
+    for (int64_t row = 0; row < rows_; ++row) {
+      float* mixed = state.mixed + row * pitch_;
+      for (int64_t c = 0; c < pitch_; c += LANES) store(mixed + c, load(mixed + c) * factor_[row]);
+    }
+    by_step(lines_ + padded, padded, [&]<int ROWS>(int64_t t, const Lines<T>& lines, int64_t row) {
+      mix_lines<ROWS>(weights_ + row * KEY_TILE + t, KEY_TILE, lines, p_.pages.head_dim,
+                      state.mixed + row * pitch_, pitch_);
+    });
+  }
+
   // Each token's keys, the last one's again up to a whole step, then the values likewise, then the
-  // first keys of the next part.
+  // first keys of the next tile.
   void find_lines(int64_t first, int64_t tokens, int64_t padded) {
     find_keys(first, tokens, lines_);
     for (int64_t t = tokens; t < padded; ++t) lines_[t] = lines_[tokens - 1];
@@ -109,36 +129,6 @@ class DecodePart {
         }
       }
     }
-  }
-
-  // The weights of one row from its scores.
-  void soften(int64_t row, int64_t tokens, int64_t padded, const State& state) {
-    const float scale = p_.scale * LOG2_E;
-    float* scores = scores_ + row * DECODE_PART;
-    for (int64_t t = tokens; t < padded; ++t) scores[t] = -__builtin_inff();
-    Lanes most = Lanes{} - __builtin_inff();
-    for (int64_t t = 0; t < padded; t += LANES) {
-      const Lanes some = load(scores + t);
-      // What lies behind the end stays -inf, whatever the scale's sign.
-      const Lanes scaled = t + LANES <= tokens ? some * scale : scaled_tail(some, scale);
-      store(scores + t, scaled);
-      most = scaled > most ? scaled : most;
-    }
-    const float high = highest(most);
-    const float base = high == -__builtin_inff() ? 0.0f : high;
-    Lanes total = {};
-    for (int64_t t = 0; t < padded; t += LANES) {
-      const Lanes weight = exp2_below_one(load(scores + t) - base);
-      total += weight;
-      store_elements(weights_ + row * DECODE_PART + t, weight);
-    }
-    state.highest[row] = high;
-    state.sum[row] = sum(total);
-  }
-
-  static Lanes scaled_tail(Lanes some, float scale) {
-    const Lanes none = Lanes{} - __builtin_inff();
-    return some == none ? none : some * scale;
   }
 };
 

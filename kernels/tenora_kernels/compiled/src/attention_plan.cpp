@@ -16,12 +16,9 @@ float cost_of(int64_t keys, int64_t heads, int64_t rows) {
   return static_cast<float>(keys) * heads * (8 + rows);
 }
 
-int64_t part_tokens(const AttentionItem& item) {
-  return item.queries == 1 ? DECODE_PART : PREFILL_PART;
-}
-
 int64_t decode_scratch(const AttentionShape& shape, int64_t pitch) {
-  return DECODE_LINES * 2 + 2 * shape.heads * DECODE_PART + shape.heads * pitch +
+  const int64_t rows = round_up(shape.heads, 4);
+  return DECODE_LINES * 2 + 2 * rows * KEY_TILE + 3 * rows + rows * pitch +
          2 * State::floats(shape.heads, pitch);
 }
 
@@ -86,10 +83,8 @@ void AttentionPlan::add_items(const AttentionBatch& batch) {
     for (int64_t q = 0, count; q < queries; q += count) {
       const int64_t left = queries - q;
       count = std::min(most, left);
-      // One that was left alone would be computed as a decode row: with other bits.
-      if (count > 1 && left - count == 1) --count;
       AttentionItem item{table, first + q, count, context - queries + q + count, 0, -1};
-      item.parts = (item.keys + part_tokens(item) - 1) / part_tokens(item);
+      item.parts = (item.keys + PART - 1) / PART;
       items_.push_back(item);
     }
   }
@@ -113,8 +108,7 @@ void AttentionPlan::cut(int32_t index, float target) {
   }
   for (int64_t part = 0; part < item.parts; part += part_step) {
     const int64_t last = std::min(item.parts, part + part_step);
-    const int64_t keys =
-        std::min(item.keys, last * part_tokens(item)) - part * part_tokens(item);
+    const int64_t keys = std::min(item.keys, last * PART) - part * PART;
     for (int64_t h = 0; h < kv_heads; h += heads) {
       const int64_t last_head = std::min(kv_heads, h + heads);
       tasks_.push_back({index, static_cast<int32_t>(part), static_cast<int32_t>(last),

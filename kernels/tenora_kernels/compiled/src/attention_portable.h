@@ -3,21 +3,43 @@
 
 namespace tenora {
 
-// scores[i * stride + t] = q[i] . lines[t], for STEP lines.
+// Lanes of one, then of the other, by their numbers.
+#if defined(__clang__)
+#define TENORA_SHUFFLED(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
+#else
+#define TENORA_SHUFFLED(one, other, ...) __builtin_shuffle(one, other, Bits{__VA_ARGS__})
+#endif
+
+// Rows of 16 numbers become columns: four rounds of a perfect shuffle.
+inline void transpose(Lanes (&v)[LANES]) {
+  for (int round = 0; round < 4; ++round) {
+    Lanes w[LANES];
+    for (int i = 0; i < LANES / 2; ++i) {
+      w[2 * i] = TENORA_SHUFFLED(v[i], v[i + LANES / 2], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                 21, 6, 22, 7, 23);
+      w[2 * i + 1] = TENORA_SHUFFLED(v[i], v[i + LANES / 2], 8, 24, 9, 25, 10, 26, 11, 27,
+                                     12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    for (int i = 0; i < LANES; ++i) v[i] = w[i];
+  }
+}
+
+// scores[i * stride + t] = q[i] . lines[t], for STEP lines. They become columns, so that each score
+// is summed element by element, as a tile's is.
 template <int ROWS, typename T>
 inline void score_lines(const float* const* q, const Lines<T>& lines, int64_t head_dim,
                         float* scores, int64_t stride) {
-  for (int t = 0; t < STEP; ++t) {
-    const T* key = lines[t];
-    lines.fetch(t, head_dim);
-    Lanes sums[ROWS] = {};
-    for (int64_t d = 0; d < head_dim; d += LANES) {
-      const int64_t count = head_dim - d;
-      const Lanes k = load_up_to(key + d, count);
-      for (int i = 0; i < ROWS; ++i) sums[i] += load(q[i] + d) * k;
-    }
-    for (int i = 0; i < ROWS; ++i) scores[i * stride + t] = sum(sums[i]);
+  static_assert(STEP == LANES);
+  for (int t = 0; t < STEP; ++t) lines.fetch(t, head_dim);
+  Lanes sums[ROWS] = {};
+  for (int64_t d = 0; d < head_dim; d += LANES) {
+    Lanes keys[STEP];
+    for (int t = 0; t < STEP; ++t) keys[t] = load_up_to(lines[t] + d, head_dim - d);
+    transpose(keys);
+    for (int k = 0; k < LANES; ++k)
+      for (int i = 0; i < ROWS; ++i) sums[i] += keys[k] * q[i][d + k];
   }
+  for (int i = 0; i < ROWS; ++i) store(scores + i * stride, sums[i]);
 }
 
 // mixed[i] += sum over STEP lines t of weights[i * stride + t] * lines[t].

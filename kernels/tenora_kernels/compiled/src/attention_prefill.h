@@ -29,8 +29,8 @@ class PrefillPart {
   }
 
   void attend(int64_t part, const State& state) {
-    const int64_t first = part * PREFILL_PART;
-    const int64_t end = std::min(first + PREFILL_PART, item_.keys);
+    const int64_t first = part * PART;
+    const int64_t end = std::min(first + PART, item_.keys);
     std::fill_n(state.highest, rows_, -__builtin_inff());
     std::fill_n(state.sum, rows_, 0.0f);
     std::fill_n(state.mixed, rows_ * pitch_, 0.0f);
@@ -91,15 +91,19 @@ class PrefillPart {
     }
   }
 
-  // c[rows, columns] = a[rows, depth] b, or c * factor + a b.
+  // c[rows, columns] = a[rows, depth] b, or c * factor + a b where there is a factor.
   static void multiply(int64_t rows, const Number* a, int64_t a_stride, const Number* b,
                        int64_t b_columns, int64_t depth, int64_t columns, float* c,
                        int64_t c_stride, const float* factor) {
     const auto block = [&]<int ROWS, int VECTORS>(int64_t row, int64_t column) {
-      multiply_block<ROWS, VECTORS>(a + row * a_stride, a_stride,
-                                    b + column * Element<T>::PAIR, b_columns, depth,
-                                    c + row * c_stride + column, c_stride,
-                                    factor ? factor + row : nullptr);
+      const Number* some_rows = a + row * a_stride;
+      const Number* columns = b + column * Element<T>::PAIR;
+      float* to = c + row * c_stride + column;
+      if (factor)
+        mix_block<ROWS, VECTORS>(some_rows, a_stride, columns, b_columns, depth, to, c_stride,
+                                 factor + row);
+      else
+        score_block<ROWS, VECTORS>(some_rows, a_stride, columns, b_columns, depth, to, c_stride);
     };
     const auto column_blocks = [&]<int ROWS>(int64_t row) {
       int64_t column = 0;

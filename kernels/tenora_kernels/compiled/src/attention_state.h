@@ -8,12 +8,11 @@
 
 namespace tenora {
 
-constexpr int64_t DECODE_PART = 256;    // tokens; divides by the lines of one step
+constexpr int64_t PART = 512;           // tokens; divides by KEY_TILE
+constexpr int64_t KEY_TILE = 128;       // divides by the lines of one step
 constexpr int64_t AHEAD_BYTES = 12288;  // what decode fetches before it needs it
 constexpr int64_t MOST_AHEAD = 128;     // lines
-constexpr int64_t DECODE_LINES = 2 * DECODE_PART + MOST_AHEAD;
-constexpr int64_t PREFILL_PART = 1024;  // tokens; divides by KEY_TILE
-constexpr int64_t KEY_TILE = 128;
+constexpr int64_t DECODE_LINES = 2 * KEY_TILE + MOST_AHEAD;
 constexpr int64_t TILE_ROWS = 192;  // query rows times heads that share packed keys
 constexpr int64_t BLOCK_ROWS = 12;  // of a tile, softened while they are in the first cache
 constexpr float LOG2_E = 0x1.715476p+0f;

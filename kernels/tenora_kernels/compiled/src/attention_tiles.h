@@ -34,22 +34,36 @@ struct Lines {
 
 // ---------------------------------------------------------------- tiles of query rows
 
-// c = a b, or c = c * factor + a b: ROWS rows of a, VECTORS * LANES columns. b is packed as
+// Of ROWS rows of a and VECTORS * LANES columns of b, which is packed as
 // [depth / PAIR, b_columns, PAIR].
 template <int ROWS, int VECTORS>
-inline void multiply_block(const float* a, int64_t a_stride, const float* b, int64_t b_columns,
-                           int64_t depth, float* c, int64_t c_stride, const float* factor) {
+inline void add_line(const float* a, int64_t a_stride, const float* b,
+                     Lanes (&sums)[ROWS][VECTORS]) {
+  Lanes columns[VECTORS];
+  for (int j = 0; j < VECTORS; ++j) columns[j] = load(b + j * LANES);
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < VECTORS; ++j) sums[i][j] += columns[j] * a[i * a_stride];
+}
+
+// c = a b, each sum as `score_lines` makes it.
+template <int ROWS, int VECTORS>
+inline void score_block(const float* a, int64_t a_stride, const float* b, int64_t b_columns,
+                        int64_t depth, float* c, int64_t c_stride) {
   Lanes sums[ROWS][VECTORS] = {};
-  if (factor)
-    for (int i = 0; i < ROWS; ++i)
-      for (int j = 0; j < VECTORS; ++j)
-        sums[i][j] = load(c + i * c_stride + j * LANES) * factor[i];
-  for (int64_t k = 0; k < depth; ++k) {
-    Lanes columns[VECTORS];
-    for (int j = 0; j < VECTORS; ++j) columns[j] = load(b + k * b_columns + j * LANES);
-    for (int i = 0; i < ROWS; ++i)
-      for (int j = 0; j < VECTORS; ++j) sums[i][j] += columns[j] * a[i * a_stride + k];
-  }
+  for (int64_t k = 0; k < depth; ++k) add_line(a + k, a_stride, b + k * b_columns, sums);
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < VECTORS; ++j) store(c + i * c_stride + j * LANES, sums[i][j]);
+}
+
+// c = c * factor + a b, each sum as `mix_lines` makes it.
+template <int ROWS, int VECTORS>
+inline void mix_block(const float* a, int64_t a_stride, const float* b, int64_t b_columns,
+                      int64_t depth, float* c, int64_t c_stride, const float* factor) {
+  Lanes sums[ROWS][VECTORS];
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < VECTORS; ++j)
+      sums[i][j] = load(c + i * c_stride + j * LANES) * factor[i];
+  for (int64_t k = 0; k < depth; ++k) add_line(a + k, a_stride, b + k * b_columns, sums);
   for (int i = 0; i < ROWS; ++i)
     for (int j = 0; j < VECTORS; ++j) store(c + i * c_stride + j * LANES, sums[i][j]);
 }

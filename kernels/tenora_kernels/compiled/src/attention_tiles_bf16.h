@@ -29,28 +29,53 @@ inline __m512i repeat_pair(const bf16* pair) {
 
 inline void store_elements(bf16* to, Lanes lanes) { store(to, lanes); }
 
+// Elements d..d + 8 of lines first, first + 4, .., a quarter of the result each.
+inline __m512i quad_of(const Lines<bf16>& lines, int first, int64_t d, int64_t head_dim) {
+  const auto eight = [&](int t) {
+    const bf16* from = lines[first + 4 * t] + d;
+    if (d + 8 <= head_dim) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm_maskz_loadu_epi16((1u << (head_dim - d)) - 1, from);
+  };
+  __m512i quad = _mm512_castsi128_si512(eight(0));
+  quad = _mm512_mask_broadcast_i32x4(quad, 0x00f0, eight(1));
+  quad = _mm512_mask_broadcast_i32x4(quad, 0x0f00, eight(2));
+  return _mm512_mask_broadcast_i32x4(quad, 0xf000, eight(3));
+}
+
+// Each lane's four sums as `multiply_scores` adds them, of 16 lines.
+inline __m512 add_fours(const __m512 (&v)[4]) {
+  const __m512i low = (__m512i)_mm512_unpacklo_ps(v[0], v[1]);
+  const __m512i high = (__m512i)_mm512_unpackhi_ps(v[0], v[1]);
+  const __m512i low2 = (__m512i)_mm512_unpacklo_ps(v[2], v[3]);
+  const __m512i high2 = (__m512i)_mm512_unpackhi_ps(v[2], v[3]);
+  const __m512 zero = (__m512)_mm512_unpacklo_epi64(low, low2);
+  const __m512 one = (__m512)_mm512_unpackhi_epi64(low, low2);
+  const __m512 two = (__m512)_mm512_unpacklo_epi64(high, high2);
+  const __m512 three = (__m512)_mm512_unpackhi_epi64(high, high2);
+  return ((zero + one) + two) + three;
+}
+
+// Four sums a score, of every fourth pair, as `multiply_scores` makes them.
 template <int ROWS>
 inline void score_lines(const bf16* const* q, const Lines<bf16>& lines, int64_t head_dim,
                         float* scores, int64_t stride) {
-  __m512 quarters[ROWS][4];
-  for (int quad = 0; quad < 4; ++quad) {
-    __m512 sums[ROWS][4];
-    for (int i = 0; i < ROWS; ++i)
-      for (int t = 0; t < 4; ++t) sums[i][t] = _mm512_setzero_ps();
-    for (int64_t d = 0; d < head_dim; d += 32) {
-      __m512i keys[4];
-      for (int t = 0; t < 4; ++t) {
-        keys[t] = load_pairs(lines[4 * quad + t] + d, head_dim - d);
-        lines.fetch_at(4 * quad + t, d);
-      }
-      for (int i = 0; i < ROWS; ++i) {
-        const __m512i query = load_pairs(q[i] + d, head_dim - d);
-        for (int t = 0; t < 4; ++t) sums[i][t] = add_pairs(sums[i][t], query, keys[t]);
-      }
+  __m512 sums[ROWS][4];
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < 4; ++j) sums[i][j] = _mm512_setzero_ps();
+  for (int64_t d = 0; d < head_dim; d += 8) {
+    __m512i keys[4];
+    for (int j = 0; j < 4; ++j) {
+      // line j, j + 4, ..: so that the sums of quarters come out in the order of lines
+      keys[j] = quad_of(lines, j, d, head_dim);
     }
-    for (int i = 0; i < ROWS; ++i) quarters[i][quad] = add_quarters(sums[i]);
+    if (d % 32 == 0)
+      for (int t = 0; t < STEP; ++t) lines.fetch_at(t, d);
+    for (int i = 0; i < ROWS; ++i) {
+      const __m512i query = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)(q[i] + d)));
+      for (int j = 0; j < 4; ++j) sums[i][j] = add_pairs(sums[i][j], keys[j], query);
+    }
   }
-  for (int i = 0; i < ROWS; ++i) store(scores + i * stride, (Lanes)add_across(quarters[i]));
+  for (int i = 0; i < ROWS; ++i) _mm512_storeu_ps(scores + i * stride, add_fours(sums[i]));
 }
 
 // Columns 0..15 and 16..31 of two lines, as pairs.
@@ -100,22 +125,42 @@ inline void mix_lines(const bf16* weights, int64_t stride, const Lines<bf16>& li
 }
 
 template <int ROWS, int VECTORS>
-inline void multiply_block(const bf16* a, int64_t a_stride, const bf16* b, int64_t b_columns,
-                           int64_t depth, float* c, int64_t c_stride, const float* factor) {
+inline void add_pair_of_lines(const bf16* a, int64_t a_stride, const bf16* b,
+                              __m512 (&sums)[ROWS][VECTORS]) {
+  __m512i columns[VECTORS];
+  for (int j = 0; j < VECTORS; ++j) columns[j] = _mm512_loadu_si512(b + j * 2 * LANES);
+  for (int i = 0; i < ROWS; ++i) {
+    const __m512i pair = repeat_pair(a + i * a_stride);
+    for (int j = 0; j < VECTORS; ++j) sums[i][j] = add_pairs(sums[i][j], columns[j], pair);
+  }
+}
+
+template <int ROWS, int VECTORS>
+inline void score_block(const bf16* a, int64_t a_stride, const bf16* b, int64_t b_columns,
+                        int64_t depth, float* c, int64_t c_stride) {
+  for (int64_t first = 0; first < 8; first += 2) {
+    __m512 sums[ROWS][VECTORS];
+    for (int i = 0; i < ROWS; ++i)
+      for (int j = 0; j < VECTORS; ++j) sums[i][j] = _mm512_setzero_ps();
+    for (int64_t k = first; k < depth; k += 8)
+      add_pair_of_lines(a + k, a_stride, b + k * b_columns, sums);
+    for (int i = 0; i < ROWS; ++i) {
+      float* to = c + i * c_stride;
+      for (int j = 0; j < VECTORS; ++j, to += LANES)
+        _mm512_storeu_ps(to, first ? _mm512_loadu_ps(to) + sums[i][j] : sums[i][j]);
+    }
+  }
+}
+
+template <int ROWS, int VECTORS>
+inline void mix_block(const bf16* a, int64_t a_stride, const bf16* b, int64_t b_columns,
+                      int64_t depth, float* c, int64_t c_stride, const float* factor) {
   __m512 sums[ROWS][VECTORS];
   for (int i = 0; i < ROWS; ++i)
     for (int j = 0; j < VECTORS; ++j)
-      sums[i][j] = factor ? _mm512_loadu_ps(c + i * c_stride + j * LANES) * factor[i]
-                          : _mm512_setzero_ps();
-  for (int64_t k = 0; k < depth; k += 2) {
-    __m512i columns[VECTORS];
-    for (int j = 0; j < VECTORS; ++j)
-      columns[j] = _mm512_loadu_si512(b + k * b_columns + j * 2 * LANES);
-    for (int i = 0; i < ROWS; ++i) {
-      const __m512i pair = repeat_pair(a + i * a_stride + k);
-      for (int j = 0; j < VECTORS; ++j) sums[i][j] = add_pairs(sums[i][j], columns[j], pair);
-    }
-  }
+      sums[i][j] = _mm512_loadu_ps(c + i * c_stride + j * LANES) * factor[i];
+  for (int64_t k = 0; k < depth; k += 2)
+    add_pair_of_lines(a + k, a_stride, b + k * b_columns, sums);
   for (int i = 0; i < ROWS; ++i)
     for (int j = 0; j < VECTORS; ++j)
       _mm512_storeu_ps(c + i * c_stride + j * LANES, sums[i][j]);
