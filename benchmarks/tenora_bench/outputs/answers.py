@@ -26,7 +26,7 @@ from tenora_engine.loop import EngineLoop
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.threads import call_in_ending_thread
 
-ARENA_BYTES = 160 * 1024**2
+ARENA_BYTES = 120 * 1024**2
 """So little that sequences are preempted and KV goes to the host and comes back."""
 
 IN_FLIGHT = 96
@@ -51,7 +51,7 @@ def make_requests(
                 tenant=Tenant(key=name, namespace=name, ttft_ms=500.0, tpot_ms=50.0),
                 prompt_token_ids=draw.choice(prefixes) + own,
                 sampling=SamplingParams(
-                    temperature=0.0, max_tokens=draw.choice((8, 24, 40, 160)), ignore_eos=True
+                    temperature=0.0, max_tokens=draw.choice((8, 24, 40, 240)), ignore_eos=True
                 ),
                 adapter=draw.choice([None, *adapters]) if adapters else None,
             )
