@@ -30,6 +30,9 @@ IN_SHORT = ("test_sgmv.py", "test_packed_linear.py", "test_compiled_decoder.py")
 """Products and whole steps, of which all ops are a part: for what is far from the one that serves,
 since all of them would take minutes without its vectors."""
 
+OF_THE_PLATFORM = ("platform_fixtures", "limits_harness", "ledger_books")
+"""Plugins of tests/conftest.py that take seconds to import."""
+
 # Not the richest: it is the code of the variant that serves, which all other tests run.
 OTHERS = runnable()[:-1]
 
@@ -51,6 +54,7 @@ def run_tests(variant: Variant) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *(word for plugin in OF_THE_PLATFORM for word in ("-p", f"no:{plugin}")),
             *("-k", "compiled or packed or decoder"),
             *(str(TESTS / name) for name in files),
         ],

@@ -89,6 +89,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         valkey.start()
         stack.callback(valkey.stop)
         made = Servers(postgres.url, valkey.url, secret, itertools.count(1))
+        made.execute("ALTER SYSTEM SET fsync = off")  # nothing here outlives the machine
+        made.execute("SELECT pg_reload_conf()")
         made.execute("CREATE DATABASE {}", _TEMPLATE)
         prepare_database(database_urls(with_database(postgres.url, _TEMPLATE), secret, DEFAULT))
         yield made
