@@ -33,9 +33,11 @@ def odds() -> dict[str, TestTenant]:
     return {}
 
 
-async def known_values(api: Api, odd: TestTenant) -> Mapping[str, list[str]]:
+async def known_values(api: Api, odd: TestTenant, operation: Operation) -> Mapping[str, list[str]]:
     """So that more than the first check is reached."""
-    prices = (await api.admin("GET", "/admin/v1/prices")).json()["data"]
+    prices = []
+    if "/prices" in operation.path:
+        prices = (await api.admin("GET", "/admin/v1/prices")).json()["data"]
     return {
         "tenant_id": [odd.id],
         "tenant": [odd.id],
@@ -97,7 +99,7 @@ async def test_any_request(
     if operation.method in ("DELETE", "PATCH") or str(operation) not in odds:
         odds[str(operation)] = await api.new_tenant(f"odd-{next(_numbers)}")
     odd = odds[str(operation)]
-    request = data.draw(requests(operation, await known_values(api, odd)))
+    request = data.draw(requests(operation, await known_values(api, odd, operation)))
     key = ADMIN_KEY if operation.path.startswith("/admin") else odd.key
     await ask(api, key, operation, {"path": request.pop("url"), **request})
 
