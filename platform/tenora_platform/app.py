@@ -31,6 +31,7 @@ from tenora_platform.history import routes as history_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
 from tenora_platform.inference import routes as inference_routes
+from tenora_platform.inference import token_routes
 from tenora_platform.invoices import export_routes, party_routes
 from tenora_platform.invoices import routes as invoices_routes
 from tenora_platform.invoices import tenant_routes as tenant_invoices_routes
@@ -175,6 +176,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         limits_routes.router,
         audit_routes.router,
         inference_routes.router,
+        token_routes.router,
         import_routes.router,
         registry_routes.router,
         rollout_routes.router,

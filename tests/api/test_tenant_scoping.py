@@ -117,11 +117,21 @@ async def person(api: Api, stranger: TestTenant) -> Person:
     return await signed_in(api, (stranger.id, "owner"))
 
 
+NAMING_A_MODEL = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/tokenize",
+    "/v1/detokenize",
+)
+
+
 def body_for(method: str, path: str, model: str) -> dict[str, Any]:
     """A good request, so that the only thing wrong is whose things it asks for."""
     bodies: dict[tuple[str, str], dict[str, Any]] = {
         ("POST", "/v1/chat/completions"): {"json": {"model": model, "messages": CHAT}},
         ("POST", "/v1/completions"): {"json": {"model": model, "prompt": "x"}},
+        ("POST", "/v1/tokenize"): {"json": {"model": model, "prompt": "x"}},
+        ("POST", "/v1/detokenize"): {"json": {"model": model, "tokens": [1]}},
         ("PUT", "/v1/adapters/{name}/aliases/{alias}"): {
             "json": {"targets": [{"version": 1, "weight": 100}]}
         },
@@ -183,7 +193,7 @@ async def test_what_is_anothers_does_not_exist(
     }
     of_people = path.startswith(("/v1/people", "/v1/invitations"))
     call = person.call if of_people else partial(api.call, stranger.key)
-    refers = "{" in path or path in ("/v1/chat/completions", "/v1/completions")
+    refers = "{" in path or path in NAMING_A_MODEL
     if not refers:
         answer = await call(method, path)
         hidden = (NAME, owner.id, owner.key_id, upload_id, request_id)

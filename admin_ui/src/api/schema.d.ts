@@ -2288,6 +2288,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/detokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Detokenize
+         * @description The text that tokens stand for; bytes which are no character become U+FFFD.
+         */
+        post: operations["inference_detokenize"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/evaluations": {
         parameters: {
             query?: never;
@@ -2878,6 +2898,27 @@ export interface paths {
         get: operations["history_get_own_timeseries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Tokenize
+         * @description The tokens that a prompt or a chat would be for this model, an adapter's own chat template
+         *     included. `count` may be more than `max_model_len`.
+         */
+        post: operations["inference_tokenize"];
         delete?: never;
         options?: never;
         head?: never;
@@ -4961,6 +5002,24 @@ export interface components {
             visits: number;
             /** Wanted */
             wanted: boolean;
+        };
+        /**
+         * Detokenized
+         * @description The text of all tokens, control tokens by their names.
+         */
+        Detokenized: {
+            /** Prompt */
+            prompt: string;
+        };
+        /**
+         * DetokenizeRequest
+         * @description POST /v1/detokenize.
+         */
+        DetokenizeRequest: {
+            /** Model */
+            model: string;
+            /** Tokens */
+            tokens: number[];
         };
         /**
          * Difference
@@ -9375,6 +9434,51 @@ export interface components {
             times: number[];
             /** Total */
             total: number;
+        };
+        /**
+         * TokenizeRequest
+         * @description POST /v1/tokenize: a `prompt`, or the `messages` of a chat, which become tokens exactly as
+         *     for an answer. `add_special_tokens` is true for a prompt and false for a chat unless said.
+         */
+        TokenizeRequest: {
+            /** Add Generation Prompt */
+            add_generation_prompt?: boolean | null;
+            /** Add Special Tokens */
+            add_special_tokens?: boolean | null;
+            /** Chat Template Kwargs */
+            chat_template_kwargs?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Continue Final Message
+             * @default false
+             */
+            continue_final_message: boolean;
+            /** Messages */
+            messages?: components["schemas"]["ChatMessage"][] | null;
+            /** Model */
+            model: string;
+            /** Prompt */
+            prompt?: string | null;
+            /**
+             * Return Token Strs
+             * @default false
+             */
+            return_token_strs: boolean;
+        };
+        /**
+         * Tokens
+         * @description `token_strs` only where `return_token_strs` asked for them.
+         */
+        Tokens: {
+            /** Count */
+            count: number;
+            /** Max Model Len */
+            max_model_len: number;
+            /** Token Strs */
+            token_strs?: string[] | null;
+            /** Tokens */
+            tokens: number[];
         };
         /**
          * ToolCall
@@ -14709,6 +14813,39 @@ export interface operations {
             };
         };
     };
+    inference_detokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DetokenizeRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Detokenized"];
+                };
+            };
+        };
+    };
     evaluations_list_evaluations: {
         parameters: {
             query?: {
@@ -15860,6 +15997,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TimeSeriesAnswer"];
+                };
+            };
+        };
+    };
+    inference_tokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenizeRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tokens"];
                 };
             };
         };

@@ -35,7 +35,16 @@ def chat_prompt(
     BadRequestError, InvalidRequestError (the template refuses the messages)."""
     refuse_unsupported(body)
     text, model = state.engine.text, state.engine.model
-    token_ids = text.encode_chat(
+    token_ids = truncated(chat_tokens(state, body, template), body, model)
+    words = bad_words(body, text)
+    return Prompt(token_ids, chat_generation(body, model, len(token_ids), words))
+
+
+def chat_tokens(
+    state: AppState, body: ChatCompletionRequest, template: Renders | None = None
+) -> list[int]:
+    """All of the conversation, whether or not it fits. Raises as `chat_prompt` does."""
+    return state.engine.text.encode_chat(
         template_messages(body.messages),
         add_generation_prompt=_opens_an_answer(body),
         continue_final_message=body.continue_final_message,
@@ -43,9 +52,6 @@ def chat_prompt(
         template_arguments=body.chat_template_kwargs,
         template=template,
     )
-    token_ids = truncated(token_ids, body, model)
-    words = bad_words(body, text)
-    return Prompt(token_ids, chat_generation(body, model, len(token_ids), words))
 
 
 def _opens_an_answer(body: ChatCompletionRequest) -> bool:

@@ -137,8 +137,8 @@ def _generation(
         )
     stop_ids = tuple(dict.fromkeys(body.stop_token_ids or ()))
     allowed = body.allowed_token_ids
-    _check_token_ids(stop_ids, model, "stop_token_ids")
-    _check_token_ids(tuple(allowed or ()), model, "allowed_token_ids")
+    check_token_ids(stop_ids, model, "stop_token_ids")
+    check_token_ids(tuple(allowed or ()), model, "allowed_token_ids")
     return Generation(
         sampling=SamplingParams(
             temperature=_or(body.temperature, 1.0),
@@ -200,11 +200,11 @@ def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, fl
                 code="invalid_value",
             )
         out[int(key)] = value
-    _check_token_ids(tuple(out), model, "logit_bias")
+    check_token_ids(tuple(out), model, "logit_bias")
     return out
 
 
-def _check_token_ids(ids: tuple[int, ...], model: ModelInfo, param: str) -> None:
+def check_token_ids(ids: tuple[int, ...], model: ModelInfo, param: str) -> None:
     if any(not 0 <= token < model.vocab for token in ids):
         raise BadRequestError(
             f"{param} names a token id outside 0 to {model.vocab - 1}.",
@@ -228,7 +228,7 @@ def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | 
         if not prompt:
             raise BadRequestError("A prompt is empty.", param="prompt", code="invalid_value")
         if not isinstance(prompt, str):
-            _check_token_ids(tuple(prompt), model, "prompt")
+            check_token_ids(tuple(prompt), model, "prompt")
     return prompts
 
 

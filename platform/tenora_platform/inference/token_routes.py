@@ -1,0 +1,156 @@
+"""HTTP routes of tokens alone: /v1/tokenize and /v1/detokenize, in vLLM's shapes. Nothing is
+generated and nothing is charged; a request counts as one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from tenora_engine.text.chat_template import Renders
+from tenora_platform.auth import TenantContext
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.inference.admission import admitted
+from tenora_platform.inference.bounds import TEMPLATE_ARGUMENTS_MAX, at_most, check_messages
+from tenora_platform.inference.chat import chat_tokens
+from tenora_platform.inference.parameters import check_token_ids
+from tenora_platform.inference.schemas import (
+    TOKEN,
+    ChatCompletionRequest,
+    ChatMessage,
+    Given,
+    QuickList,
+)
+from tenora_platform.inference.tokenising import count_characters, refuse_too_long, tokenised
+from tenora_platform.registry.resolver import ResolvedModel
+from tenora_platform.state import AppState, State
+from tenora_platform.tenants.key_terms import require_model
+
+router = APIRouter(tags=["inference"], route_class=EdgeRoute)
+AdmittedTenant = Annotated[TenantContext, Depends(admitted("inference"))]
+
+
+class TokenizeRequest(Given):
+    """POST /v1/tokenize: a `prompt`, or the `messages` of a chat, which become tokens exactly as
+    for an answer. `add_special_tokens` is true for a prompt and false for a chat unless said."""
+
+    model: str = Field(min_length=1, max_length=256)
+    prompt: str | None = None
+    messages: Annotated[
+        QuickList[ChatMessage] | None, Field(min_length=1), BeforeValidator(check_messages)
+    ] = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def one_of_both(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError("one_of", "either prompt or messages must be given")
+        return self
+
+    def as_chat(self) -> ChatCompletionRequest:
+        """The chat whose prompt this is."""
+        return ChatCompletionRequest(
+            model=self.model,
+            messages=self.messages or [],
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+
+
+class Tokens(BaseModel):
+    """`token_strs` only where `return_token_strs` asked for them."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(Given):
+    """POST /v1/detokenize."""
+
+    model: str = Field(min_length=1, max_length=256)
+    tokens: QuickList[TOKEN]
+
+
+class Detokenized(BaseModel):
+    """The text of all tokens, control tokens by their names."""
+
+    prompt: str
+
+
+@router.post("/v1/tokenize")
+async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) -> Tokens:
+    """The tokens that a prompt or a chat would be for this model, an adapter's own chat template
+    included. `count` may be more than `max_model_len`."""
+    resolved = await _resolved(state, tenant, body.model)
+    if body.prompt is not None:
+        length = len(body.prompt)
+        refuse_too_long(state.engine, length, "prompt")
+        work = partial(_prompt_tokens, state, body)
+        token_ids = await tokenised(state.long_texts, tenant.tenant_id, length, work)
+    else:
+        token_ids = await _chat(state, tenant, body, resolved)
+    strings = [state.engine.text.token_text(token_id) for token_id in token_ids]
+    return Tokens(
+        count=len(token_ids),
+        max_model_len=state.engine.model.context_tokens,
+        tokens=token_ids,
+        token_strs=strings if body.return_token_strs else None,
+    )
+
+
+@router.post("/v1/detokenize")
+async def detokenize(body: DetokenizeRequest, state: State, tenant: AdmittedTenant) -> Detokenized:
+    """The text that tokens stand for; bytes which are no character become U+FFFD."""
+    await _resolved(state, tenant, body.model)
+    check_token_ids(tuple(body.tokens), state.engine.model, "tokens")
+    return Detokenized(prompt=state.engine.text.decode(body.tokens, skip_special=False))
+
+
+async def _resolved(state: AppState, tenant: TenantContext, model: str) -> ResolvedModel:
+    """Raises ForbiddenError, NotFoundError."""
+    require_model(tenant, model)
+    return await state.resolver.resolve(
+        tenant.tenant_id, model, state.engine.model.id, sticky=tenant.tenant_id
+    )
+
+
+def _prompt_tokens(state: AppState, body: TokenizeRequest) -> list[int]:
+    special = True if body.add_special_tokens is None else body.add_special_tokens
+    text, control = state.engine.text, state.settings.allow_control_tokens
+    return text.encode(body.prompt or "", special, control)
+
+
+async def _chat(
+    state: AppState, tenant: TenantContext, body: TokenizeRequest, resolved: ResolvedModel
+) -> list[int]:
+    chat = body.as_chat()
+    length = count_characters([chat.messages, chat.chat_template_kwargs])
+    refuse_too_long(state.engine, length, "messages")
+    template = await state.templates.of(tenant.tenant_id, resolved.adapter, state.engine.text)
+    work = partial(_chat_tokens, state, chat, bool(body.add_special_tokens), template)
+    if template is None:
+        return await tokenised(state.long_texts, tenant.tenant_id, length, work)
+    return await state.templates.run(tenant.tenant_id, work)
+
+
+def _chat_tokens(
+    state: AppState, chat: ChatCompletionRequest, special: bool, template: Renders | None
+) -> list[int]:
+    """What the tokenizer puts about every text comes before and behind what the template wrote."""
+    token_ids = chat_tokens(state, chat, template)
+    if not special:
+        return token_ids
+    mark = state.engine.text.encode("x", add_special_tokens=False)
+    around = state.engine.text.encode("x", add_special_tokens=True)
+    before = next((at for at in range(len(around)) if around[at : at + len(mark)] == mark), 0)
+    return [*around[:before], *token_ids, *around[before + len(mark) :]]
