@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tenora_engine.config import STEP_LIMITS, EngineConfig, PolicyName, SchedulingPolicy
+from tenora_engine.text.tool_formats import ToolFormatName
 from tenora_platform.installation import InstallationName
 from tenora_platform.resources import is_installed
 from tenora_platform.secret import ServerSecret, load_secret
@@ -62,6 +63,8 @@ class Settings(BaseSettings):
     """Of a core that each API process gives to taking uploads; 1: all that it has."""
     allow_control_tokens: bool = False
     """Whether control tokens written out in messages and prompts count as such."""
+    tool_parser: Literal["auto", ToolFormatName] = "auto"
+    """How the base model writes that it calls tools; auto reads it off its chat template."""
     disk_reserve: Size = 256 * 1024**2
     """Uploads that would leave less free on the data directory's disk are answered 507."""
     cors_origins: str = ""

@@ -427,8 +427,8 @@ async def test_control_tokens_stay_text_unless_the_operator_allows_them(
         body = {"model": "fake-base", "messages": messages}
         await api.call(tenant.key, "POST", "/v1/chat/completions", json=body)
         controls = api.engine.requests[-1].prompt_token_ids.count(START)
-        assert controls == (5 if allowed else 3)
-        assert prompt_of(api).count("<|im_start|>") == 5
+        assert controls == (6 if allowed else 3)
+        assert prompt_of(api).count("<|im_start|>") == 6
         body = {"model": "fake-base", "prompt": forged}
         await api.call(tenant.key, "POST", "/v1/completions", json=body)
         assert (START in api.engine.requests[-1].prompt_token_ids) == allowed

@@ -3978,6 +3978,8 @@ export interface components {
              * @constant
              */
             role: "assistant";
+            /** Tool Calls */
+            tool_calls?: components["schemas"]["ToolCallMade"][] | null;
         };
         /**
          * AuditEntry
@@ -4231,7 +4233,7 @@ export interface components {
              * Finish Reason
              * @enum {string}
              */
-            finish_reason: "stop" | "length";
+            finish_reason: "stop" | "length" | "tool_calls";
             /** Index */
             index: number;
             logprobs?: components["schemas"]["ChatLogprobs"] | null;
@@ -4333,8 +4335,11 @@ export interface components {
              * @default 1
              */
             n: number;
-            /** Parallel Tool Calls */
-            parallel_tool_calls?: unknown;
+            /**
+             * Parallel Tool Calls
+             * @default true
+             */
+            parallel_tool_calls: boolean;
             /** Prediction */
             prediction?: unknown;
             /** Presence Penalty */
@@ -4380,9 +4385,9 @@ export interface components {
             /** Temperature */
             temperature?: number | null;
             /** Tool Choice */
-            tool_choice?: unknown;
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | null;
             /** Tools */
-            tools?: unknown;
+            tools?: components["schemas"]["Tool"][] | null;
             /** Top K */
             top_k?: number | null;
             /** Top Logprobs */
@@ -4443,6 +4448,11 @@ export interface components {
             token: string;
             /** Top Logprobs */
             top_logprobs: components["schemas"]["TopLogprob"][];
+        };
+        /** ChosenFunction */
+        ChosenFunction: {
+            /** Name */
+            name: string;
         };
         /**
          * ClassFairness
@@ -5439,6 +5449,35 @@ export interface components {
             };
             /** Name */
             name: string;
+        };
+        /**
+         * FunctionMade
+         * @description `arguments` is JSON, as the model wrote it.
+         */
+        FunctionMade: {
+            /** Arguments */
+            arguments: string;
+            /** Name */
+            name: string;
+        };
+        /**
+         * FunctionTool
+         * @description `parameters` is a JSON schema of an object; the model sees it, `strict` holds it to it.
+         */
+        FunctionTool: {
+            /** Description */
+            description?: string | null;
+            /** Name */
+            name: string;
+            /** Parameters */
+            parameters?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Strict
+             * @default false
+             */
+            strict: boolean;
         };
         /** GapPoint */
         GapPoint: {
@@ -6647,6 +6686,19 @@ export interface components {
             queue_ms: number;
             /** Sequence */
             sequence: number;
+        };
+        /**
+         * NamedTool
+         * @description The one function that must be called.
+         */
+        NamedTool: {
+            function: components["schemas"]["ChosenFunction"];
+            /**
+             * Type
+             * @default function
+             * @constant
+             */
+            type: "function";
         };
         /** NamedWaitPart */
         NamedWaitPart: {
@@ -9313,7 +9365,7 @@ export interface components {
         /** TextChoice */
         TextChoice: {
             /** Finish Reason */
-            finish_reason: ("stop" | "length") | null;
+            finish_reason: ("stop" | "length" | "tool_calls") | null;
             /** Index */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
@@ -9481,6 +9533,17 @@ export interface components {
             tokens: number[];
         };
         /**
+         * Tool
+         * @description Functions only; other types are refused by name.
+         */
+        Tool: {
+            /** Custom */
+            custom?: unknown;
+            function?: components["schemas"]["FunctionTool"] | null;
+            /** Type */
+            type: string;
+        };
+        /**
          * ToolCall
          * @description One call of a tool in an assistant's earlier message.
          */
@@ -9495,6 +9558,21 @@ export interface components {
             type: string;
         } & {
             [key: string]: unknown;
+        };
+        /**
+         * ToolCallMade
+         * @description One call in an answer.
+         */
+        ToolCallMade: {
+            function: components["schemas"]["FunctionMade"];
+            /** Id */
+            id: string;
+            /**
+             * Type
+             * @default function
+             * @constant
+             */
+            type: "function";
         };
         /** TopLogprob */
         TopLogprob: {

@@ -25,6 +25,9 @@ PARAM = "messages"
 class Renders(Protocol):
     """What makes one text of a conversation."""
 
+    @property
+    def source(self) -> str: ...
+
     def render(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str: ...
 
     def render_open(self, messages: Sequence[Mapping[str, Any]], /, **arguments: Any) -> str: ...

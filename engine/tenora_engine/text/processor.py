@@ -3,7 +3,7 @@ torch, so that text costs the engine nothing and the API little memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special
 from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_engine.text.token_bytes import TokenBytes
+from tenora_engine.text.tool_formats import takes_tools
+from tenora_engine.text.tool_prompt import in_words
 
 _SHORT_CHARACTERS = 2048  # up to here another thread can wait: well under a millisecond
 
@@ -125,8 +127,11 @@ class TextProcessor:
         template: Renders | None = None,
     ) -> str:
         """The text that `encode_chat` encodes. With `continue_final_message` it ends where the
-        last message does, for the model to go on with."""
+        last message does, for the model to go on with. A template that takes no tools has them in
+        words."""
         renders = ChatTemplate.require(template or self._template)
+        if not takes_tools(renders.source):
+            messages, tools = in_words(messages, tools, renders.source), None
         arguments = {
             **(template_arguments or {}),
             "add_generation_prompt": add_generation_prompt,
@@ -169,11 +174,11 @@ class TextProcessor:
         include_stop: bool = False,
         skip_special: bool = True,
         min_tokens: int = 0,
+        shown: Collection[str] = (),
     ) -> IncrementalDetokenizer:
-        """A fresh detokenizer for one sequence."""
-        return IncrementalDetokenizer(
-            partial(self._bytes.of, skip_special=skip_special), stop, include_stop, min_tokens
-        )
+        """A fresh detokenizer for one sequence. Special tokens that are `shown` are not skipped."""
+        token_bytes = partial(self._bytes.of, skip_special=skip_special, shown=frozenset(shown))
+        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens)
 
 
 def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -22,11 +23,12 @@ class TokenBytes:
         self._byte_of = {character: byte for byte, character in byte_level_alphabet().items()}
         self._known: dict[int, bytes] = {}
 
-    def of(self, token_id: int, skip_special: bool) -> bytes:
-        """Nothing for an id outside the vocabulary, or a special one when those are skipped."""
+    def of(self, token_id: int, skip_special: bool, shown: Collection[str] = ()) -> bytes:
+        """Nothing for an id outside the vocabulary, or a special one when those are skipped, which
+        those `shown` are not."""
         if skip_special:
             added = self._added.get(token_id)
-            if added is not None and added.special:
+            if added is not None and added.special and added.content not in shown:
                 return b""
         known = self._known.get(token_id)
         if known is None:

@@ -19,6 +19,7 @@ LOGIT_BIAS_MAX = 1024
 METADATA_MAX = 16
 TEMPLATE_ARGUMENTS_MAX = 64
 PROMPTS_MAX = 128
+TOOLS_MAX = 128
 
 
 def at_most(most: int) -> BeforeValidator:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+import dataclasses
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.chat_template import Renders
+from tenora_engine.text.tool_formats import ToolFormat, format_of
 from tenora_platform.errors import ApiError, BadRequestError, from_engine
+from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import chat_logprobs
@@ -22,9 +27,12 @@ from tenora_platform.inference.schemas import (
     ChatChoice,
     ChatCompletion,
     ChatCompletionRequest,
+    FinishReasonText,
 )
 from tenora_platform.inference.session import InferenceSession, Prompt
 from tenora_platform.inference.stream import DONE, sse
+from tenora_platform.inference.tool_schemas import ToolCallMade
+from tenora_platform.inference.tools import for_template, offered, tool_use
 from tenora_platform.state import AppState
 
 
@@ -35,9 +43,20 @@ def chat_prompt(
     BadRequestError, InvalidRequestError (the template refuses the messages)."""
     refuse_unsupported(body)
     text, model = state.engine.text, state.engine.model
+    tools = tool_use(body, _form(state, template))
     token_ids = truncated(chat_tokens(state, body, template), body, model)
     words = bad_words(body, text)
-    return Prompt(token_ids, chat_generation(body, model, len(token_ids), words))
+    generation = chat_generation(body, model, len(token_ids), words)
+    return Prompt(token_ids, dataclasses.replace(generation, tools=tools))
+
+
+def _form(state: AppState, template: Renders | None) -> ToolFormat:
+    """In which the model calls tools. An adapter's own template is read, whatever was chosen."""
+    if template is not None:
+        return format_of(template.source)
+    chosen = state.settings.tool_parser
+    source = state.engine.text.chat_template_source or ""
+    return format_of(source, None if chosen == "auto" else chosen)
 
 
 def chat_tokens(
@@ -46,6 +65,7 @@ def chat_tokens(
     """All of the conversation, whether or not it fits. Raises as `chat_prompt` does."""
     return state.engine.text.encode_chat(
         template_messages(body.messages),
+        tools=for_template(offered(body)),
         add_generation_prompt=_opens_an_answer(body),
         continue_final_message=body.continue_final_message,
         control_tokens=state.settings.allow_control_tokens,
@@ -70,13 +90,19 @@ def _opens_an_answer(body: ChatCompletionRequest) -> bool:
 class _Collected:
     """One choice of an answer that is not streamed."""
 
+    reader: ChoiceReader
     texts: list[str] = field(default_factory=list)
+    calls: list[ToolCallMade] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
-        self.texts.append(piece.text)
+        for said in self.reader.read(piece):
+            if isinstance(said, str):
+                self.texts.append(said)
+            else:
+                self.calls.append(said)
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.last = piece
@@ -84,7 +110,8 @@ class _Collected:
 
 async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> ChatCompletion:
     """The answer when nothing is streamed."""
-    choices = [_Collected() for _ in range(body.n)]
+    readers = readers_of(session)
+    choices = [_Collected(reader) for reader in readers]
     async with contextlib.aclosing(session.pieces()) as pieces:
         async for piece in pieces:
             choices[piece.choice].add(piece)
@@ -108,9 +135,12 @@ def _choice(
     text = session.state.engine.text
     return ChatChoice(
         index=index,
-        message=AssistantMessage(content="".join(collected.texts)),
+        message=AssistantMessage(
+            content="".join(collected.texts) if collected.texts or not collected.calls else None,
+            tool_calls=collected.calls or None,
+        ),
         logprobs=chat_logprobs(text, collected.logprobs) if body.logprobs else None,
-        finish_reason=collected.last.finish_reason,
+        finish_reason=collected.reader.finish_reason(collected.last.finish_reason),
         token_ids=collected.token_ids if body.return_token_ids else None,
     )
 
@@ -122,20 +152,22 @@ async def chat_stream(
     it; one before the first is raised."""
     include_usage = body.stream_options is not None and body.stream_options.include_usage
     chunks = Chunks(session, "chat.completion.chunk", body)
+    readers = readers_of(session)
     begun: set[int] = set()
     held = b""  # the last chunks of choices go out with what follows them
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
                 if piece.choice not in begun:
-                    role = {"role": "assistant", "content": ""}
+                    role = {"role": "assistant", "content": readers[piece.choice].no_content}
                     more: dict[str, Any] = {}
                     if body.return_token_ids and not begun:
                         more["prompt_token_ids"] = session.prompts[0].token_ids
                     begun.add(piece.choice)
                     held += chunks.rare([_delta(piece.choice, role, None, None)], **more)
-                held += chunks.of(_piece(session, body, piece))
-                if piece.finish_reason is None:
+                for choice in _choices(session, body, piece, readers[piece.choice]):
+                    held += chunks.of(choice)
+                if piece.finish_reason is None and held:
                     yield held
                     held = b""
         if include_usage:
@@ -149,7 +181,31 @@ async def chat_stream(
     yield held + DONE
 
 
-def _piece(session: InferenceSession, body: ChatCompletionRequest, piece: Piece) -> bytes:
+def _choices(
+    session: InferenceSession, body: ChatCompletionRequest, piece: Piece, reader: ChoiceReader
+) -> Iterator[bytes]:
+    """The choice of each chunk that a piece becomes: with tools there may be none, or several."""
+    if reader.reads_nothing:
+        yield _piece(session, body, piece)
+        return
+    deltas = reader.deltas(piece)
+    for delta in deltas:
+        yield encode(_delta(piece.choice, delta, None, None))
+    if piece.finish_reason is None and not body.logprobs and not body.return_token_ids:
+        return
+    last = msgspec.structs.replace(piece, text="")
+    reason = None
+    if piece.finish_reason is not None:
+        reason = reader.finish_reason(piece.finish_reason)
+    yield _piece(session, body, last, reason)
+
+
+def _piece(
+    session: InferenceSession,
+    body: ChatCompletionRequest,
+    piece: Piece,
+    reason: FinishReasonText | None = None,
+) -> bytes:
     """The choice of its chunk. Nearly all of them are a text and nothing more."""
     if piece.finish_reason is None and not body.logprobs and not body.return_token_ids:
         return b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}' % (
@@ -160,11 +216,11 @@ def _piece(session: InferenceSession, body: ChatCompletionRequest, piece: Piece)
     logprobs = None
     if body.logprobs and piece.logprobs:
         logprobs = chat_logprobs(session.state.engine.text, piece.logprobs).model_dump()
-    choice = _delta(piece.choice, delta, logprobs, piece.finish_reason)
+    choice = _delta(piece.choice, delta, logprobs, reason or piece.finish_reason)
     return encode({**choice, "token_ids": piece.token_ids} if body.return_token_ids else choice)
 
 
 def _delta(
-    index: int, delta: dict[str, str], logprobs: dict[str, Any] | None, reason: str | None
+    index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None, reason: str | None
 ) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

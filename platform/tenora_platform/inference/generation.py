@@ -109,6 +109,7 @@ class Run:
                     generation.include_stop,
                     generation.skip_special,
                     generation.sampling.min_tokens,
+                    shown=generation.tools.form.marks if generation.tools else (),
                 ),
                 generation.include_stop,
             )

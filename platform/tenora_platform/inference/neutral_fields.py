@@ -12,9 +12,6 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _OFF: tuple[Any, ...] = (None, False, 0)
 
 OF_OPENAI: dict[str, tuple[Any, ...]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "parallel_tool_calls": (None, True, False),  # says nothing without tools
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),

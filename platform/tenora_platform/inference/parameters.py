@@ -18,6 +18,7 @@ from tenora_platform.inference.schemas import (
     CompletionRequest,
     SamplingFields,
 )
+from tenora_platform.inference.tools import ToolUse
 
 STOP_LENGTH_MAX = 256
 CHOICES_MAX = 128
@@ -35,6 +36,7 @@ class Generation:
     stop: tuple[str, ...]
     include_stop: bool  # whether what stopped it, a string or a token, is part of the text
     skip_special: bool
+    tools: ToolUse | None = None  # that the answer may call
 
 
 def chat_generation(

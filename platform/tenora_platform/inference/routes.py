@@ -142,7 +142,7 @@ async def create_chat_completion(
     """OpenAI's chat completions, with the additions of `SamplingFields`."""
     open_ended = body.max_tokens is None and body.max_completion_tokens is None
     require_model(tenant, body.model)
-    length = count_characters([body.messages, body.chat_template_kwargs])
+    length = count_characters([body.messages, body.tools, body.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     resolved = await _resolved(state, tenant, body)
     prompt_for = partial(_chat_prompt, state, tenant, body, length)

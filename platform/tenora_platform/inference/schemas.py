@@ -3,52 +3,35 @@ the wire. Knows no engine; what a field means is decided in `inference.parameter
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tenora_engine.request import REPETITION_PENALTY_MAX, REPETITION_PENALTY_MIN
 from tenora_platform.inference.bounds import (
     ALLOWED_TOKENS_MAX,
     BAD_WORDS_MAX,
-    FIELDS_MAX,
     LOGIT_BIAS_MAX,
     METADATA_MAX,
     STOP_STRINGS_MAX,
     STOP_TOKENS_MAX,
     TEMPLATE_ARGUMENTS_MAX,
+    TOOLS_MAX,
     at_most,
     check_messages,
     check_prompts,
-    too_many,
 )
+from tenora_platform.inference.given import Given, QuickList
+from tenora_platform.inference.tool_schemas import Tool, ToolCallDelta, ToolCallMade, ToolChoice
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 ServiceTier = Literal["auto", "default", "priority", "flex"]
-FinishReasonText = Literal["stop", "length"]
+FinishReasonText = Literal["stop", "length", "tool_calls"]
 COUNT_MAX = 2**31 - 1
 
 TOKEN = Annotated[int, Field(ge=0, lt=2**31)]
 MetadataName = Annotated[str, Field(max_length=64)]
 MetadataText = Annotated[str, Field(max_length=512)]
-ItemT = TypeVar("ItemT")
-QuickList = Annotated[list[ItemT], Field(fail_fast=True)]
-"""Given up at the first item that is wrong: a client is told of one anyway."""
-
-
-class Given(BaseModel):
-    """A part of a request's body. Null is absent: clients write out what they do not set."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def without_nulls(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            if len(data) > FIELDS_MAX:
-                raise too_many(len(data), FIELDS_MAX)
-            return {name: value for name, value in data.items() if value is not None}
-        return data
 
 
 class TextPart(Given):
@@ -162,10 +145,12 @@ class ChatCompletionRequest(SamplingFields):
     continue_final_message: bool = False
     chat_template_kwargs: Annotated[dict[str, Any] | None, at_most(TEMPLATE_ARGUMENTS_MAX)] = None
 
+    # What they mean is decided in `inference.tools`.
+    tools: Annotated[QuickList[Tool] | None, at_most(TOOLS_MAX)] = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+
     # Known to OpenAI's API, not to this one: any value but the neutral one is refused by name.
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
@@ -232,6 +217,9 @@ class AssistantMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
+    tool_calls: list[ToolCallMade] | None = Field(
+        default=None, exclude_if=lambda calls: calls is None
+    )
 
 
 TokenIds = Annotated[list[int] | None, Field(default=None, exclude_if=lambda ids: ids is None)]
@@ -263,6 +251,7 @@ class ChatDelta(BaseModel):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):

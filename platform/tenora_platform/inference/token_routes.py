@@ -16,13 +16,12 @@ from tenora_platform.edge import EdgeRoute
 from tenora_platform.inference.admission import admitted
 from tenora_platform.inference.bounds import TEMPLATE_ARGUMENTS_MAX, at_most, check_messages
 from tenora_platform.inference.chat import chat_tokens
+from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.parameters import check_token_ids
 from tenora_platform.inference.schemas import (
     TOKEN,
     ChatCompletionRequest,
     ChatMessage,
-    Given,
-    QuickList,
 )
 from tenora_platform.inference.tokenising import count_characters, refuse_too_long, tokenised
 from tenora_platform.registry.resolver import ResolvedModel
