@@ -74,6 +74,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: str | None = None  # the shared tier; None = skip it
     object_store: str | None = None  # path or URL of the store that holds adapters by digest
     outbox_dir: str | None = None  # usage records not yet acknowledged; None = memory only
+    max_grammar_bytes: int = 64 * 1024  # the largest text of a request's grammar
+    grammar_timeout_ms: int = 1000  # of processor time, in which a grammar has to be compiled
     prefix_caching: bool = True
     scheduling_policy: SchedulingPolicy = "sla"  # fcfs = order of arrival, to compare with
     eviction_policy: PolicyName = "joint"  # see memory.policies

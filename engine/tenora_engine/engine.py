@@ -19,6 +19,8 @@ from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError, MemoryOperationError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
 from tenora_engine.executor.interface import Executor
+from tenora_engine.grammar.compiler import GrammarCompiler
+from tenora_engine.grammar.guide import Guide
 from tenora_engine.memory.inspection import PageView
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pace import Pace
@@ -86,6 +88,7 @@ class Engine:
         pace: Pace | None = None,  # of what works beside the steps
     ) -> None:
         self.config = config
+        self.grammars = GrammarCompiler(config)
         self._pace = pace or Pace()
         self.on_wake: Callable[[], None] | None = None
         self._executor = executor
@@ -101,16 +104,19 @@ class Engine:
         loader.on_complete = self._load_ended
         executor.on_copy_ended = self._load_ended
 
-    def submit(self, request: GenerationRequest) -> None:
+    def submit(self, request: GenerationRequest, guides: Sequence[Guide] | None = None) -> None:
         """Queue all n sequences of a request. Each ends in one FinishEvent of a later `step`, or
-        all of them in a RefusedEvent.
+        all of them in a RefusedEvent. Where it has a grammar, `guides` are what `grammars` made of
+        it; without them they are made here, and waited for.
 
         Raises InvalidRequestError (empty prompt, unknown token id, rank above max_rank, an id
         already in flight ...), ContextLengthError (prompt and max_tokens fit neither the model's
         context nor the arena) or QueueFullError.
         """
         self._executor.preempt(False)
-        self._scheduler.submit(request)
+        if request.sampling.grammar is not None and guides is None:
+            guides = self.grammars.guides(request).result()
+        self._scheduler.submit(request, guides or ())
 
     def announce(self, request: GenerationRequest) -> None:
         """The request is about to be submitted, as soon as the step that runs has been preempted or
@@ -246,7 +252,7 @@ class Engine:
             waiting_by_tenant=self._requests.waiting_by_tenant(),
             pool=self._memory.pool_stats(scheduler.running),
             adapters=scheduler.loads.residencies(),
-            counters=scheduler.counters(),
+            counters={**scheduler.counters(), **self.grammars.counters()},
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
             telemetry=scheduler.telemetry_stats(),
@@ -279,6 +285,7 @@ class Engine:
     def close(self) -> None:
         """Stop the adapter loader and the copies. Sequences in flight are dropped without events,
         unless `abandon` has given them."""
+        self.grammars.close()
         self._loader.close()
         self._executor.close()
 
@@ -313,7 +320,9 @@ def build_engine(config: EngineConfig) -> Engine:
     if config.record is not None:
         executor = RecordingExecutor(executor, Path(config.record), resolved)
     loader, memory = AdapterLoader(resolved, pace=pace), MemoryManager(resolved)
-    return Engine(resolved, executor, loader, memory, pace=pace)
+    engine = Engine(resolved, executor, loader, memory, pace=pace)
+    engine.grammars.prepare()
+    return engine
 
 
 def is_of_the_device(error: BaseException | None) -> bool:

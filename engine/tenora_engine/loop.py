@@ -3,6 +3,7 @@ events. It knows no transport; the in-process client and the engine process both
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -11,13 +12,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenora_engine.client import AbortReason
-from tenora_engine.errors import EngineUnavailableError, QueueFullError
+from tenora_engine.errors import EngineError, EngineUnavailableError, QueueFullError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, Residency
 from tenora_engine.pages import Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 
 if TYPE_CHECKING:  # torch comes with it
     from tenora_engine.engine import Engine, PagesSnapshot
+    from tenora_engine.grammar.guide import Guide
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class EngineLoop:
         self._on_events = on_events
         self._on_stopped = on_stopped
         self._inbox: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
+        self._compiling: dict[str, Future[None]] = {}  # submitted when their grammars are there
         self._wakeup = threading.Condition()
         self._woken = False
         self._stopping = False
@@ -101,9 +104,45 @@ class EngineLoop:
 
     def submit(self, request: GenerationRequest) -> Future[None]:
         """See `Engine.submit`, whose errors the Future holds."""
+        if request.sampling.grammar is not None:
+            return self._submit_guided(request)
         future = self.call(lambda engine: engine.submit(request))
         self._engine.announce(request)
         return future
+
+    def _submit_guided(self, request: GenerationRequest) -> Future[None]:
+        """Once its grammar has been compiled; what comes to abort it meanwhile waits for that."""
+        submitted: Future[None] = Future()
+        submitted.set_running_or_notify_cancel()
+        with self._wakeup:
+            if self._stopping or self._stopped:
+                raise EngineUnavailableError("the engine has been stopped; start it again")
+            self._compiling[request.request_id] = submitted
+
+        def compiled(done: Future[list[Guide]]) -> None:
+            if error := done.exception():
+                end(error)
+                return
+            guides = done.result()
+            try:
+                self.call(lambda engine: engine.submit(request, guides)).add_done_callback(
+                    lambda done: end(done.exception())
+                )
+            except EngineError as error:
+                end(error)
+            else:
+                self._engine.announce(request)
+
+        def end(error: BaseException | None) -> None:
+            with self._wakeup:
+                self._compiling.pop(request.request_id, None)
+            if error is None:
+                submitted.set_result(None)
+            else:
+                submitted.set_exception(error)
+
+        self._engine.grammars.guides(request).add_done_callback(compiled)
+        return submitted
 
     def abort(
         self,
@@ -112,7 +151,21 @@ class EngineLoop:
         reason: AbortReason = "client_gone",
         output_tokens: int | None = None,
     ) -> Future[None]:
-        return self.call(lambda engine: engine.abort(request_id, index, reason, output_tokens))
+        with self._wakeup:
+            submitted = self._compiling.get(request_id)
+        if submitted is None:
+            return self.call(lambda engine: engine.abort(request_id, index, reason, output_tokens))
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
+
+        def abort(done: Future[None]) -> None:
+            with contextlib.suppress(EngineError):  # it has ended, and all that was in flight
+                if done.exception() is None:
+                    self.abort(request_id, index, reason, output_tokens)
+            ended.set_result(None)
+
+        submitted.add_done_callback(abort)
+        return ended
 
     def forget_adapter(
         self, namespace: str, digest: str, *, device_only: bool = False

@@ -18,6 +18,19 @@ REPETITION_PENALTY_MAX = 10.0
 """Beyond them a logit that is scaled says nothing any more, and may leave float32."""
 
 
+GrammarKind = Literal["json_schema", "regex", "choice", "grammar"]
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What a text may be. `text` is a JSON schema, a regular expression that all of it matches, a
+    JSON list of the texts it may be, or a context-free grammar (Lark's or GBNF); as llguidance
+    understands them. JSON is written without spaces between its tokens."""
+
+    kind: GrammarKind
+    text: str
+    param: str = "grammar"  # what the caller knows it by, for errors
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the tokens of one request are chosen. `scheduling.admission` says which values are
     valid; the engine asks it of every request.
@@ -29,6 +42,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     No token that would end the sequence comes among the first `min_tokens`, none but
     `allowed_token_ids` at all, and none that completes one of `bad_words` (token ids, within the
     output). Where these leave nothing, `min_tokens` and `bad_words` give way.
+
+    Of what a `grammar` does not allow nothing comes, whatever else is asked for; the sequence ends
+    by "stop" when it is complete, and may end where it can be. `ignore_eos` does not change that.
     """
 
     temperature: float = 1.0
@@ -48,6 +64,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class AdapterRef(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from tenora_engine.telemetry import ServiceMeter, WaitPart
 from tenora_kernels.segments import BASE_SLOT
 
 if TYPE_CHECKING:
+    from tenora_engine.grammar.guide import Guide
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
     from tenora_engine.scheduling.sampling import Sampler
@@ -111,6 +112,7 @@ class Sequence:
     is_plain: bool = False  # of each sample the likeliest token is all that is wanted
     num_uneventful: int = 0  # tokens that it may decode before one means more than itself
     sampler: Sampler | None = None  # made when it is first sampled, unless it is plain
+    guide: Guide | None = None  # in its grammar, advanced by its output
     prefix: CachedPrefix = field(default_factory=CachedPrefix)
     usage: Usage = field(default_factory=Usage)
     service: Service = field(default_factory=Service)

@@ -18,6 +18,7 @@ else:  # Python 3.11 has no such thing
     Int32s = array
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.int32]
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,6 +114,10 @@ class LogitChanges(msgspec.Struct, frozen=True, array_like=True):
     allowed_rows: Int64s | None  # samples which only these may follow:
     allowed_places: Int64s | None
     barred: Int64s | None  # places of tokens that may not come now
+    mask_rows: Int64s | None = None  # samples that follow grammars, [num_guided]
+    masks: Bits | None = None
+    """[num_guided * ceil(vocab / 32)]: of each of these which tokens may come at all, a bit each,
+    the first token the lowest bit of the first word."""
 
 
 class Draws(msgspec.Struct, frozen=True, array_like=True):

@@ -196,6 +196,10 @@ class Settings(BaseSettings):
     """Sequences in the queue; more are refused."""
     max_tenant_waiting: int = Field(default=256, ge=1)
     """Of one tenant."""
+    max_grammar: Size = 64 * 1024
+    """The largest text of a grammar or JSON schema that answers are to follow."""
+    grammar_timeout_ms: int = Field(default=1000, ge=1)
+    """Processor time in which it has to be compiled."""
     max_adapters: int = Field(default=256, ge=1)
     """Adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
@@ -315,6 +319,8 @@ class Settings(BaseSettings):
             max_prefill_chunk=self.max_prefill_chunk or usual.max_prefill_chunk,
             max_waiting=self.max_waiting,
             max_tenant_waiting=self.max_tenant_waiting,
+            max_grammar_bytes=self.max_grammar,
+            grammar_timeout_ms=self.grammar_timeout_ms,
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             host_adapter_bytes=self.host_adapter_memory,

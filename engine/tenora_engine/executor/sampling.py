@@ -41,6 +41,10 @@ BARRED = -1e30
 that a row draws from what is allowed though all of it is barred."""
 
 
+MASKED = -3.3e38
+"""The logit of a token that a grammar does not allow: below all others, so that a row of whose
+allowed tokens none is left draws from what its grammar allows."""
+
 OPEN = -1
 """In place of a token that is yet to be drawn."""
 
@@ -75,6 +79,8 @@ class Changes:
     allowed_rows: Tensor | None  # int64, and so the others
     allowed_places: Tensor | None
     barred: Tensor | None
+    mask_rows: Tensor | None
+    masks: Tensor | None  # [num_guided, ceil(vocab / 32)] int32
 
     @classmethod
     def of(cls, planned: step.LogitChanges, put: Put) -> Changes:
@@ -91,7 +97,13 @@ class Changes:
             places(planned.allowed_rows),
             places(planned.allowed_places),
             places(planned.barred),
+            places(planned.mask_rows),
+            None if planned.masks is None else put(planned.masks).view(_rows_of(planned), -1),
         )
+
+
+def _rows_of(planned: step.LogitChanges) -> int:
+    return 0 if planned.mask_rows is None else len(planned.mask_rows)
 
 
 @dataclass(frozen=True)
@@ -232,7 +244,30 @@ def changed(
     if changes.barred is not None:
         places = changes.barred
         flat.index_copy_(0, places, flat.index_select(0, places).clamp_(max=BARRED))
+    if changes.mask_rows is not None and changes.masks is not None:
+        mask = mask_on_host if adjusted.device.type == "cpu" else mask_on_device
+        mask(adjusted, changes.mask_rows, changes.masks)
     return adjusted
+
+
+def mask_on_host(
+    logits: Tensor,  # [num_samples, vocab] float32, changed in place
+    rows: Tensor,  # [num_guided] int64
+    masks: Tensor,  # [num_guided, ceil(vocab / 32)] int32
+) -> None:
+    """What bits of 0 stand for becomes MASKED."""
+    values, words = logits.numpy(), masks.numpy().view(np.uint8)
+    for row, bits in zip(rows.tolist(), words, strict=True):
+        allowed = np.unpackbits(bits, count=logits.shape[1], bitorder="little")
+        np.putmask(values[row], allowed == 0, MASKED)
+
+
+def mask_on_device(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+    """The same, by torch alone."""
+    places = torch.arange(32, dtype=torch.int32, device=masks.device)
+    bits = masks.unsqueeze(2).bitwise_right_shift(places).bitwise_and_(1)
+    barred = bits.view(masks.shape[0], -1)[:, : logits.shape[1]] == 0
+    logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(barred, MASKED))
 
 
 def draw(

@@ -6,8 +6,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from functools import lru_cache
 from itertools import chain, count
+from typing import TYPE_CHECKING
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import (
@@ -35,6 +37,9 @@ from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.sampling import is_plain
 from tenora_engine.sequence import Sequence, SequenceState, Service, Usage
 from tenora_engine.telemetry import ServiceMeter
+
+if TYPE_CHECKING:
+    from tenora_engine.grammar.guide import Guide
 
 TOP_LOGPROBS_MAX = 20
 LARGEST = 2**63 - 1
@@ -164,9 +169,10 @@ def check_share(config: ResolvedConfig, request: GenerationRequest, memory: Memo
 
 def stop_ids(config: ResolvedConfig, request: GenerationRequest) -> frozenset[int]:
     """The tokens that end a sequence: the model's end of sequence unless `ignore_eos`, and the
-    request's own, always."""
+    request's own, always. A grammar says itself where the end may come."""
     sampling = request.sampling
-    eos = () if sampling.ignore_eos else config.model.eos_token_ids
+    ignores = sampling.ignore_eos and sampling.grammar is None
+    eos = () if ignores else config.model.eos_token_ids
     return _one_frozenset((*eos, *sampling.stop_token_ids))
 
 
@@ -183,8 +189,10 @@ def make_sequences(
     residency: Residency | None,
     meter: ServiceMeter,
     now_s: float,
+    guides: Items[Guide] = (),
 ) -> list[Sequence]:
-    """The request's n sequences; `first_number` is where the engine's count of arrivals is."""
+    """The request's n sequences; `first_number` is where the engine's count of arrivals is,
+    `guides` has one for each where there is a grammar."""
     ends = stop_ids(config, request)
     tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
     length = len(request.prompt_token_ids) + request.sampling.max_tokens
@@ -204,6 +212,7 @@ def make_sequences(
             stop_ids=ends,
             max_length=length,
             is_plain=is_plain(request.sampling),
+            guide=guides[index] if guides else None,
         )
         for index in range(request.sampling.n)
     ]

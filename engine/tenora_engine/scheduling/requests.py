@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING
 
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
@@ -33,6 +35,9 @@ from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Flight, Sequence, SequenceState
 from tenora_engine.step import EndedCopy
 from tenora_engine.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from tenora_engine.grammar.guide import Guide
 
 
 class Requests:
@@ -91,7 +96,7 @@ class Requests:
         """See `Deadlines.next_s`."""
         return self._deadlines.next_s
 
-    def submit(self, request: GenerationRequest) -> None:
+    def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
         """See `Engine.submit`."""
         self.changes += 1
         check_request(self._config, request)
@@ -114,7 +119,7 @@ class Requests:
         residency = self._loads.residency_for(request)
         now_s = self._clock()
         sequences = make_sequences(
-            self._config, request, self._num_sequences, residency, meter, now_s
+            self._config, request, self._num_sequences, residency, meter, now_s, guides
         )
         self._enter(sequences, residency, now_s)
         self._num_sequences += len(sequences)

@@ -305,8 +305,9 @@ class Running(Collection[Sequence]):
         sequence.num_uneventful = 0
 
     def _uneventful(self, sequence: Sequence) -> int:
-        """Tokens until one fills a block, or is the first or the last of the output."""
-        if sequence.usage.first_token_s is None:
+        """Tokens until one fills a block, or is the first or the last of the output; a grammar
+        looks at each."""
+        if sequence.usage.first_token_s is None or sequence.guide is not None:
             return 0
         length = len(sequence.token_ids)
         return min(-length % self._block_tokens, sequence.max_length - 1 - length)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tenora_engine.grammar.guide import Guide, next_masks
 from tenora_engine.request import SamplingParams
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import Draws, Entries, Float32s, Int64s, LogitChanges, Sampling
@@ -39,6 +40,8 @@ def plan_sampling(sequences: Rows[Sequence], vocab: int, engine_seed: int) -> Sa
         if sampler.rules is not None:
             sampler.rules.take_in(sequence.token_ids)
             found.add(row, sampler.rules, sequence)
+            if sequence.guide is not None:
+                found.guided.append((row, sequence.guide))
         if sampler.num_top is not None:
             num_top[row] = sampler.num_top
     changes = found.changes()
@@ -160,6 +163,7 @@ def has_rules(params: SamplingParams) -> bool:
         or params.frequency_penalty != 0.0
         or bool(params.logit_bias or params.bad_words or params.min_tokens)
         or params.allowed_token_ids is not None
+        or params.grammar is not None
     )
 
 
@@ -226,6 +230,7 @@ class _Found:
     allowed_rows: list[int] = field(default_factory=list)
     allowed: list[Int64s] = field(default_factory=list)
     barred: list[Int64s] = field(default_factory=list)
+    guided: list[tuple[int, Guide]] = field(default_factory=list)
 
     def add(self, row: int, rules: LogitRules, sequence: Sequence) -> None:
         first, params = row * self.vocab, rules.params
@@ -247,8 +252,9 @@ class _Found:
 
     def changes(self) -> LogitChanges | None:
         parts = (self.repetition, self.bias, self.penalties, self.allowed_rows, self.barred)
-        if not any(parts):
+        if not any(parts) and not self.guided:
             return None
+        guides = [guide for _, guide in self.guided]
         return LogitChanges(
             repetition=_entries(self.repetition),
             bias=_entries(self.bias),
@@ -256,6 +262,8 @@ class _Found:
             allowed_rows=np.array(self.allowed_rows) if self.allowed_rows else None,
             allowed_places=np.concatenate(self.allowed) if self.allowed else None,
             barred=np.concatenate(self.barred) if self.barred else None,
+            mask_rows=np.array([row for row, _ in self.guided]) if guides else None,
+            masks=next_masks(guides).reshape(-1) if guides else None,
         )
 
 

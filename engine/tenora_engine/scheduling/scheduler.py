@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
@@ -29,6 +31,9 @@ from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
 from tenora_engine.telemetry import Telemetry, TelemetryStats
+
+if TYPE_CHECKING:
+    from tenora_engine.grammar.guide import Guide
 
 IDLE_S_MAX = 3600.0
 """A deadline may be further away than threads can wait for."""
@@ -121,9 +126,9 @@ class Scheduler:
         """May be called from any thread."""
         self._load_ended = True
 
-    def submit(self, request: GenerationRequest) -> None:
+    def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
         """See `Engine.submit`."""
-        self.requests.submit(request)
+        self.requests.submit(request, guides)
         if self._keeps_promises:
             self._chunks.promises.observe(request.tenant, self._clock())
         self._stalled = False
@@ -298,14 +303,16 @@ class Scheduler:
             sequence.usage.first_token_s = now_s
             meter_first_token(sequence, now_s)
             self.requests.prompt_computed(sequence)
-        tokens, stop, added = sequence.token_ids, None, 0
+        tokens, guide, stop, added = sequence.token_ids, sequence.guide, None, 0
+        may_go_on = True
         for token_id in token_ids:
             tokens.append(token_id)
             added += 1
             if token_id in sequence.stop_ids:
                 stop = token_id
                 break
-            if len(tokens) >= sequence.max_length:
+            may_go_on = guide is None or guide.advance(token_id)
+            if not may_go_on or len(tokens) >= sequence.max_length:
                 break
         shown = added if stop is None else added - 1
         if shown < len(token_ids):
@@ -320,6 +327,9 @@ class Scheduler:
             )
         if stop is not None:
             self.requests.finish(sequence, "stop", stop_token_id=stop)
+        elif guide is not None and not may_go_on:
+            error = guide.error
+            self.requests.finish(sequence, "error" if error else "stop", error=error)
         elif len(tokens) >= sequence.max_length:
             self.requests.finish(sequence, "length")
         return added

@@ -1,0 +1,172 @@
+"""Grammars are compiled in a process apart before they are in the engine's: a compilation cannot be
+ended from outside, and some would take minutes, or all memory. Here what users wrote becomes the
+library's own form, or the reason why it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import IO, Any
+
+from tenora_engine.errors import InvalidRequestError
+from tenora_engine.grammar.limits import CHECK_MEMORY_BYTES, parser_limits
+from tenora_engine.request import Grammar
+
+ERROR_CHARACTERS_MAX = 500
+NICENESS = 10
+"""Of what compiles: it gets a tenth of what a step gets of a core that both want."""
+
+_START_S = 30.0  # for the process to be there
+_WALL_FACTOR = 10  # of real time for processor time, on a busy machine
+_LENGTH_BYTES = 4
+
+
+class Checker:
+    """A process that compiles one grammar after the other, for one thread. It is started when it is
+    first needed, and again after it had to be killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def check(self, grammar: Grammar, timeout_s: float) -> str:
+        """The grammar as the library has it. Raises InvalidRequestError when it is none, is not
+        supported, or takes more processor time than that or too much memory."""
+        process = self._started()
+        assert process.stdin is not None
+        question = {"kind": grammar.kind, "text": grammar.text, "cpu_s": timeout_s}
+        try:
+            _write(process.stdin, question)
+            answer = self._answer(process, _WALL_FACTOR * timeout_s)
+        except OSError:
+            answer = None
+        if answer is None:
+            was_slow = process.poll() in (None, -signal.SIGPROF)
+            self.close()
+            cost = f"longer than {timeout_s:g} s" if was_slow else "too much memory"
+            raise InvalidRequestError(f"the grammar takes {cost} to compile", grammar.param)
+        if "error" in answer:
+            raise InvalidRequestError(answer["error"], grammar.param)
+        return str(answer["grammar"])
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # of what it was still to be told
+                        pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tenora_engine.grammar.checker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1"},
+            start_new_session=True,  # who ends the engine with Ctrl-C means the engine
+        )
+        if self._answer(self._process, _START_S) is None:
+            self.close()
+            raise InvalidRequestError("grammars cannot be checked: no process for it could start")
+        return self._process
+
+    def _answer(self, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any] | None:
+        """None: it has ended, or has not answered in time."""
+        assert process.stdout is not None
+        number, until_s = process.stdout.fileno(), time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        found = b""
+        while True:
+            if not poll.poll(max(until_s - time.monotonic(), 0.0) * 1000):
+                return None
+            part = os.read(number, 1 << 20)
+            if not part:
+                process.wait(_START_S)
+                return None
+            found += part
+            length = int.from_bytes(found[:_LENGTH_BYTES], "little")
+            if len(found) >= _LENGTH_BYTES and len(found) == _LENGTH_BYTES + length:
+                return dict(json.loads(found[_LENGTH_BYTES:]))
+
+
+def _write(pipe: IO[bytes], message: dict[str, Any]) -> None:
+    content = json.dumps(message).encode()
+    pipe.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
+    pipe.flush()
+
+
+def compile_text(kind: str, text: str) -> str:
+    """In the library's own form, compiled once, for bytes as tokens. Raises ValueError with the
+    reason why it cannot be."""
+    from llguidance import LLMatcher, LLTokenizer, grammar_from
+
+    if kind == "json_schema":
+        made = LLMatcher.grammar_from_json_schema(
+            text, defaults={"whitespace_flexible": False}, overrides={"lenient": False}
+        )
+    else:
+        if kind == "choice":
+            _check_choices(json.loads(text))
+        made = grammar_from(kind, text)  # type: ignore[arg-type]  # the kinds are a part of its
+    matcher = LLMatcher(LLTokenizer("byte"), made, log_level=0, limits=parser_limits())
+    if matcher.is_error():
+        raise ValueError(matcher.get_error().strip())
+    return made
+
+
+def _check_choices(choices: Any) -> None:
+    if not isinstance(choices, list) or not choices or not all(choices):
+        raise ValueError("they must be a list of texts, none of them empty")
+    if not all(isinstance(choice, str) for choice in choices):
+        raise ValueError("each must be a text")
+
+
+_WORDS = {
+    "json_schema": "the JSON schema is not supported",
+    "regex": "the regular expression is not supported",
+    "choice": "the choices are not supported",
+    "grammar": "the grammar is not supported",
+}
+
+
+def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
+    kind = question["kind"]
+    try:
+        return {"grammar": compile_text(kind, question["text"])}
+    except Exception as error:  # the library's, of whatever class
+        reason = str(error)[:ERROR_CHARACTERS_MAX]
+        return {"error": f"{_WORDS[kind]}: {reason}"}
+
+
+def main() -> None:
+    """Answer questions of standard input until it ends."""
+    import llguidance  # noqa: F401  # before memory is bounded
+
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_AS, (CHECK_MEMORY_BYTES, CHECK_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    _write(stdout, {})
+    while head := stdin.read(_LENGTH_BYTES):
+        question = json.loads(stdin.read(int.from_bytes(head, "little")))
+        # The signal ends the process, whatever code it is in.
+        signal.setitimer(signal.ITIMER_PROF, question["cpu_s"])
+        answer = _answer_to(question)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _write(stdout, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""GrammarCompiler: grammars of requests become guides, in threads of their own, so that no step
+waits for it. What one tenant has asked for it finds again; what another has, it does not learn."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import threading
+from collections import Counter, OrderedDict, deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.errors import EngineUnavailableError, InvalidRequestError, QueueFullError
+from tenora_engine.grammar.checker import NICENESS, Checker
+from tenora_engine.grammar.guide import TOO_SLOW, Guide, Vocabulary
+from tenora_engine.request import GenerationRequest, Grammar
+
+THREADS = 2
+"""A tenant has one of them at a time: whoever sends what takes long delays nobody else."""
+
+CACHED_MAX = 512
+TENANT_CACHED_MAX = 32
+WAITING_MAX = 16
+"""Grammars of one tenant that wait to be compiled."""
+
+Key = tuple[str, str, str]  # namespace, kind, text
+
+
+@dataclass(eq=False)
+class _Job:
+    key: Key
+    grammar: Grammar
+    asked: list[tuple[int, Future[list[Guide]]]] = field(default_factory=list)
+
+
+class GrammarCompiler:
+    """Of one engine. All methods may be called from any thread."""
+
+    def __init__(self, config: ResolvedConfig) -> None:
+        self._config = config
+        self._max_bytes = config.engine.max_grammar_bytes
+        self._timeout_s = config.engine.grammar_timeout_ms / 1000
+        self._lock = threading.Lock()
+        self._compiled: OrderedDict[Key, Guide | str] = OrderedDict()  # or why not
+        self._cached: Counter[str] = Counter()  # by namespace
+        self._jobs: dict[Key, _Job] = {}
+        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by namespace
+        self._busy: set[str] = set()  # namespaces of which one is being compiled
+        self._pool: ThreadPoolExecutor | None = None
+        self._checkers: list[Checker] = []
+        self._own = threading.local()
+        self._vocabulary: Vocabulary | None = None
+        self._vocabulary_lock = threading.Lock()
+        self._closed = False
+        self.num_compiled = 0
+        self.num_refused = 0
+
+    def guides(self, request: GenerationRequest) -> Future[list[Guide]]:
+        """A guide for each of the request's sequences. The Future may hold InvalidRequestError (it
+        is not supported, too large, or takes too long), QueueFullError or
+        EngineUnavailableError."""
+        grammar, count = request.sampling.grammar, request.sampling.n
+        assert grammar is not None
+        future: Future[list[Guide]] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            found = self._find(grammar, request.tenant.namespace, count, future)
+        except (InvalidRequestError, QueueFullError, EngineUnavailableError) as error:
+            future.set_exception(error)
+            return future
+        if found is not None:
+            _give(found, grammar, count, future)
+        return future
+
+    def prepare(self) -> None:
+        """Read the tokenizer, for which all threads would wait later. Where there are no grammars,
+        requests that ask for one are told why."""
+        with contextlib.suppress(InvalidRequestError, ImportError):
+            self._the_vocabulary()
+
+    def counters(self) -> dict[str, float]:
+        return {"grammars_compiled": self.num_compiled, "grammars_refused": self.num_refused}
+
+    def close(self) -> None:
+        """What is being compiled ends with EngineUnavailableError."""
+        with self._lock:
+            self._closed = True
+            left = [asked for job in self._jobs.values() for asked in job.asked]
+            self._jobs.clear()
+            self._waiting.clear()
+            pool, checkers = self._pool, list(self._checkers)
+        for _, future in left:
+            future.set_exception(EngineUnavailableError("the engine was stopped"))
+        for checker in checkers:
+            checker.close()
+        if pool is not None:
+            pool.shutdown(wait=False)
+
+    def _find(
+        self, grammar: Grammar, namespace: str, count: int, future: Future[list[Guide]]
+    ) -> Guide | str | None:
+        """What is known of it; None when the future is to be told later."""
+        self._check(grammar)
+        key = namespace, grammar.kind, grammar.text
+        with self._lock:
+            if self._closed:
+                raise EngineUnavailableError("the engine was stopped")
+            known = self._compiled.get(key)
+            if isinstance(known, Guide) and known.allowance.is_spent:
+                known = TOO_SLOW
+            if known is not None:
+                self._compiled.move_to_end(key)
+                return known
+            job = self._jobs.get(key)
+            if job is None:
+                line = self._waiting.get(namespace, ())
+                if len(line) >= WAITING_MAX:
+                    raise QueueFullError(f"{len(line)} grammars of this tenant wait already")
+                job = self._jobs[key] = _Job(key, grammar)
+                self._waiting.setdefault(namespace, deque()).append(job)
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(
+                        THREADS, "tenora-grammar", initializer=_give_way
+                    )
+                self._pool.submit(self._work)
+            job.asked.append((count, future))
+        return None
+
+    def _check(self, grammar: Grammar) -> None:
+        if len(grammar.text.encode()) > self._max_bytes:
+            raise InvalidRequestError(
+                f"a grammar may have {self._max_bytes} bytes at most", grammar.param
+            )
+        if importlib.util.find_spec("llguidance") is None:
+            raise InvalidRequestError(
+                "this engine follows no grammars: install llguidance beside it", grammar.param
+            )
+
+    def _work(self) -> None:
+        """Compile what waits, tenants in turn, until nothing is left that may be begun."""
+        while (job := self._next()) is not None:
+            made = self._compile(job.grammar)
+            with self._lock:
+                self._busy.discard(job.key[0])
+                if self._jobs.pop(job.key, None) is None:
+                    return  # closed
+                self._keep(job.key, made)
+            for count, future in job.asked:
+                _give(made, job.grammar, count, future)
+
+    def _next(self) -> _Job | None:
+        with self._lock:
+            for namespace, line in self._waiting.items():
+                if namespace not in self._busy:
+                    job = line.popleft()
+                    del self._waiting[namespace]
+                    if line:
+                        self._waiting[namespace] = line  # behind the others
+                    self._busy.add(namespace)
+                    return job
+        return None
+
+    def _compile(self, grammar: Grammar) -> Guide | str:
+        """Or why there is none."""
+        try:
+            text = self._checker().check(grammar, self._timeout_s)
+            vocabulary = self._the_vocabulary()
+            guide = Guide(vocabulary, vocabulary.matcher(text))
+        except InvalidRequestError as error:
+            self.num_refused += 1
+            return str(error)
+        except Exception as error:
+            self.num_refused += 1
+            return f"the grammar could not be compiled: {error}"
+        self.num_compiled += 1
+        return guide
+
+    def _checker(self) -> Checker:
+        checker: Checker | None = getattr(self._own, "checker", None)
+        if checker is None:
+            checker = self._own.checker = Checker()
+            with self._lock:
+                self._checkers.append(checker)
+        return checker
+
+    def _the_vocabulary(self) -> Vocabulary:
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                model, engine = self._config.model, self._config.engine
+                self._vocabulary = Vocabulary(
+                    Path(engine.model), model.vocab, model.eos_token_ids, engine.threads
+                )
+            return self._vocabulary
+
+    def _keep(self, key: Key, made: Guide | str) -> None:
+        """Of one tenant, and of all, the least lately used goes first."""
+        namespace = key[0]
+        self._compiled[key] = made
+        self._cached[namespace] += 1
+        if self._cached[namespace] > TENANT_CACHED_MAX:
+            self._drop(next(each for each in self._compiled if each[0] == namespace))
+        elif len(self._compiled) > CACHED_MAX:
+            self._drop(next(iter(self._compiled)))
+
+    def _drop(self, key: Key) -> None:
+        del self._compiled[key]
+        self._cached[key[0]] -= 1
+        if not self._cached[key[0]]:
+            del self._cached[key[0]]
+
+
+def _give(
+    made: Guide | str,
+    grammar: Grammar,
+    count: int,
+    future: Future[list[Guide]],
+) -> None:
+    if isinstance(made, Guide):
+        future.set_result([made.copy() for _ in range(count)])
+    else:
+        future.set_exception(InvalidRequestError(made, grammar.param))
+
+
+def _give_way() -> None:
+    """The calling thread alone gets the less of a core that others want: so it is on Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,0 +1,154 @@
+"""Guides: how far sequences are in their grammars, and which tokens may come next. It knows neither
+requests nor steps; the library is llguidance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tenora_engine.errors import InvalidRequestError
+from tenora_engine.grammar.limits import parser_limits
+
+Bits = npt.NDArray[np.int32]
+
+SLOW_S = 0.002
+"""A mask takes 30 us on average; what takes longer than this comes off its grammar's allowance."""
+
+ALLOWANCE_S = 0.1
+ALLOWANCE_SHARE = 0.01
+"""What a grammar's slow masks may take at once, and of all time: everybody waits for them."""
+
+TOO_SLOW = "the grammar takes too long to follow"
+
+_WATCHED_STEPS = 8
+"""After a slow step, masks are made and timed one by one for so many."""
+
+
+class Vocabulary:
+    """The model's tokens as the library has them, made once."""
+
+    def __init__(
+        self, folder: Path, vocab: int, eos_token_ids: Sequence[int], threads: int | None
+    ) -> None:
+        """`vocab`: logits of a row; beyond the tokenizer's own no grammar allows any. Raises
+        InvalidRequestError when the folder's tokenizer cannot be had."""
+        from llguidance import LLExecutor, LLTokenizer
+
+        file = folder / "tokenizer.json"
+        try:
+            text = file.read_text(encoding="utf-8")
+            eos = list(eos_token_ids) or None
+            self.tokenizer = LLTokenizer(text, n_vocab=vocab, eos_token=eos)
+        except Exception as error:  # the library's, of whatever class
+            raise InvalidRequestError(
+                f"this model has no grammars: {file.name} of its folder cannot be read ({error})"
+            ) from error
+        self.words = -(-vocab // 32)
+        self._executor = LLExecutor(threads)
+        self._watched = 0
+
+    def matcher(self, grammar: str) -> Any:  # llguidance.LLMatcher
+        """At its beginning, with its first mask made. Raises ValueError with the reason why there
+        is none."""
+        from llguidance import LLMatcher
+
+        made = LLMatcher(self.tokenizer, grammar, log_level=0, limits=parser_limits())
+        if not made.is_error():
+            made.compute_bitmask()  # copies share what this has found out
+        if made.is_error():
+            raise ValueError(made.get_error())
+        return made
+
+    def fill(self, guides: Sequence[Guide]) -> Bits:  # [num_guides, words]
+        """Which tokens may come next, a bit each, the first token the lowest bit. A guide that is
+        in error allows the end of the sequence only."""
+        bits = np.empty((len(guides), self.words), np.int32)
+        address, size = bits.ctypes.data, self.words * 4
+        if self._watched:
+            self._watched -= 1
+            for place, guide in enumerate(guides):
+                started = time.perf_counter()
+                guide.matcher.unsafe_compute_mask_ptr(address + place * size, size)
+                guide.allowance.spend(time.perf_counter() - started)
+            return bits
+        started = time.perf_counter()
+        rows = [(guide.matcher, place) for place, guide in enumerate(guides)]
+        self._executor.unsafe_compute_mask_ptr(rows, address, size, len(guides))
+        if time.perf_counter() - started > SLOW_S:
+            self._watched = _WATCHED_STEPS
+        return bits
+
+
+class Allowance:
+    """Of one compiled grammar, for all who follow it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left_s = ALLOWANCE_S
+        self._at_s = clock()
+
+    @property
+    def is_spent(self) -> bool:
+        self._refill()
+        return self._left_s < 0
+
+    def spend(self, seconds: float) -> None:
+        """A mask has taken so long."""
+        if seconds > SLOW_S:
+            self._refill()
+            self._left_s -= seconds
+
+    def _refill(self) -> None:
+        now_s = self._clock()
+        self._left_s = min(self._left_s + (now_s - self._at_s) * ALLOWANCE_SHARE, ALLOWANCE_S)
+        self._at_s = now_s
+
+
+class Guide:
+    """Of one sequence. It is advanced by every token that the sequence keeps."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, matcher: Any, allowance: Allowance | None = None
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.matcher = matcher
+        self.allowance = allowance or Allowance()
+        self.error: str | None = None  # why it cannot go on
+
+    def copy(self) -> Guide:
+        """At the same place, to be advanced by itself."""
+        return Guide(self.vocabulary, self.matcher.deep_copy(), self.allowance)
+
+    def advance(self, token_id: int) -> bool:
+        """Whether more may come after this token: not after one that completes the grammar, and not
+        where there is an `error`, as after a token that it does not allow."""
+        if self.allowance.is_spent:
+            self.error = TOO_SLOW
+        elif not self.matcher.consume_token(token_id):
+            reason = self.matcher.get_error()
+            self.error = f"the grammar cannot be followed any further: {reason}"
+        return self.error is None and not self.matcher.is_stopped()
+
+    def validate(self, token_ids: list[int]) -> int:
+        """How many of these tokens, from the first, it would allow one after the other."""
+        return int(self.matcher.validate_tokens(token_ids))
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens that it was advanced by."""
+        if num_tokens and not self.matcher.rollback(num_tokens):
+            raise ValueError(f"the grammar cannot go back by {num_tokens} tokens")
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that must come next, as the tokenizer would write them; none where there is a
+        choice."""
+        return list(self.matcher.compute_ff_tokens())
+
+
+def next_masks(guides: Sequence[Guide]) -> Bits:  # [num_guides, words]
+    """See `Vocabulary.fill`; the guides are of one vocabulary, at least one."""
+    return guides[0].vocabulary.fill(guides)

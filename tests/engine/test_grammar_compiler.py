@@ -1,0 +1,231 @@
+"""Compiling grammars beside the steps: once for each tenant, with limits that hold, and what comes
+to a request meanwhile."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import Engine, build_engine
+from tenora_engine.errors import EngineUnavailableError, InvalidRequestError, QueueFullError
+from tenora_engine.events import Event, FinishEvent, TokenEvent
+from tenora_engine.grammar import compiler as compiler_module
+from tenora_engine.grammar.checker import Checker
+from tenora_engine.grammar.compiler import TENANT_CACHED_MAX, GrammarCompiler
+from tenora_engine.grammar.guide import Guide
+from tenora_engine.loop import EngineLoop
+from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
+from tiny_folder import write_tiny_folder
+
+PATIENCE_S = 60.0  # only a hang takes as long
+HOSTILE = [
+    Grammar("json_schema", '{"type": "integer", "multipleOf": 10000019}'),
+    Grammar(
+        "grammar",
+        "start: A\nA: " + " & ".join(f"/.*{'ab' * count}.*/" for count in range(1, 40)),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("guided") / "model"
+    write_tiny_folder(folder)
+    return folder
+
+
+@pytest.fixture
+def engine(folder: Path) -> Iterator[Engine]:
+    engine = build_engine(
+        EngineConfig(
+            model=str(folder),
+            served_name="tiny",
+            load_format="dummy",
+            dtype="float32",
+            arena_bytes=8 * 1024**2,
+            memory_bytes=1024**3,
+            max_adapters=1,
+            grammar_timeout_ms=300,
+        )
+    )
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def compiler(engine: Engine) -> GrammarCompiler:
+    return engine.grammars
+
+
+def request(
+    name: str, grammar: Grammar | None, namespace: str = "a", n: int = 1, max_tokens: int = 20
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=name,
+        tenant=Tenant(key=namespace, namespace=namespace),
+        prompt_token_ids=[5, 6, 7],
+        sampling=SamplingParams(grammar=grammar, n=n, max_tokens=max_tokens, seed=1),
+    )
+
+
+def regex(number: int) -> Grammar:
+    return Grammar("regex", f"a{{{number + 1}}}")
+
+
+def test_one_tenant_s_grammar_is_compiled_once(compiler: GrammarCompiler) -> None:
+    wanted = [compiler.guides(request("one", regex(1), n=3)) for _ in range(4)]
+    found = [future.result(PATIENCE_S) for future in wanted]
+    found.append(compiler.guides(request("later", regex(1), n=3)).result(PATIENCE_S))
+    assert compiler.num_compiled == 1
+    guides = [guide for each in found for guide in each]
+    assert len({id(guide.matcher) for guide in guides}) == 15
+    compiler.guides(request("other", regex(1), "b")).result(PATIENCE_S)
+    assert compiler.num_compiled == 2  # the other tenant does not learn that it was there
+
+
+def test_a_guide_is_not_advanced_by_another_s_tokens(compiler: GrammarCompiler) -> None:
+    one, other = compiler.guides(request("two", Grammar("regex", "ab"), n=2)).result(PATIENCE_S)
+    [a] = one.vocabulary.tokenizer.tokenize_str("a")
+    [b] = one.vocabulary.tokenizer.tokenize_str("b")
+    assert one.advance(a)
+    assert other.validate([b]) == 0
+    assert one.validate([b]) == 1
+
+
+def test_a_tenant_s_cache_is_bounded(compiler: GrammarCompiler) -> None:
+    for number in range(TENANT_CACHED_MAX + 3):
+        compiler.guides(request("many", regex(number))).result(PATIENCE_S)
+    compiler.guides(request("last", regex(TENANT_CACHED_MAX + 2))).result(PATIENCE_S)
+    assert compiler.num_compiled == TENANT_CACHED_MAX + 3
+    compiler.guides(request("first", regex(0))).result(PATIENCE_S)
+    assert compiler.num_compiled == TENANT_CACHED_MAX + 4
+
+
+@pytest.mark.parametrize("grammar", HOSTILE, ids=["multipleOf", "intersections"])
+def test_what_takes_too_long_is_refused_and_remembered(
+    compiler: GrammarCompiler, grammar: Grammar
+) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match="longer than 0"):
+            compiler.guides(request("slow", grammar)).result(PATIENCE_S)
+    assert compiler.num_refused == 1
+    compiler.guides(request("quick", regex(1))).result(PATIENCE_S)  # by a new process
+
+
+def test_who_sends_what_is_slow_delays_nobody_else(compiler: GrammarCompiler) -> None:
+    """And only so much of it may wait."""
+    slow = [
+        compiler.guides(request("slow", Grammar("json_schema", HOSTILE[0].text + " " * number)))
+        for number in range(compiler_module.WAITING_MAX + 2)
+    ]
+    with pytest.raises(QueueFullError):
+        slow[-1].result(PATIENCE_S)
+    compiler.guides(request("other", regex(1), "b")).result(PATIENCE_S)
+    assert not slow[3].done()
+    compiler.close()
+    with pytest.raises(EngineUnavailableError):
+        slow[3].result(PATIENCE_S)
+
+
+def test_without_the_library_requests_are_told_so(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidRequestError, match="llguidance"):
+        compiler.guides(request("none", regex(1))).result(PATIENCE_S)
+
+
+def test_a_checker_that_was_killed_is_replaced() -> None:
+    checker = Checker()
+    try:
+        made = checker.check(regex(1), 1.0)
+        assert checker._process is not None
+        checker._process.kill()
+        checker._process.wait()
+        assert checker.check(regex(1), 1.0) == made
+    finally:
+        checker.close()
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def take(self, events: list[Event]) -> None:
+        with self._changed:
+            self.events += events
+            self._changed.notify_all()
+
+    def tokens(self) -> int:
+        return sum(isinstance(event, TokenEvent) for event in self.events)
+
+    def end_of(self, name: str) -> FinishEvent:
+        def found() -> list[FinishEvent]:
+            ends = [event for event in self.events if isinstance(event, FinishEvent)]
+            return [event for event in ends if event.request_id == name]
+
+        with self._changed:
+            assert self._changed.wait_for(found, PATIENCE_S)
+            return found()[0]
+
+
+@pytest.fixture
+def running(engine: Engine) -> Iterator[tuple[EngineLoop, Sink]]:
+    sink = Sink()
+    loop = EngineLoop(engine, sink.take)
+    loop.start()
+    yield loop, sink
+    loop.stop()
+
+
+def test_others_decode_while_a_grammar_is_refused(running: tuple[EngineLoop, Sink]) -> None:
+    loop, sink = running
+    loop.submit(request("long", None, "b", max_tokens=900)).result(PATIENCE_S)
+    before = sink.tokens()
+    with pytest.raises(InvalidRequestError, match="longer than"):
+        loop.submit(request("slow", HOSTILE[1])).result(PATIENCE_S)
+    assert sink.tokens() > before
+    assert sink.end_of("long").reason in ("length", "stop")
+
+
+def test_a_request_is_submitted_when_its_grammar_is_there(
+    running: tuple[EngineLoop, Sink],
+) -> None:
+    loop, sink = running
+    loop.submit(request("guided", regex(2))).result(PATIENCE_S)
+    assert sink.end_of("guided").reason == "stop"
+
+
+def test_what_is_aborted_meanwhile_ends_and_is_metered(
+    running: tuple[EngineLoop, Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, sink = running
+    held: Future[list[Guide]] = Future()
+    compile_now = loop.engine.grammars.guides
+    monkeypatch.setattr(loop.engine.grammars, "guides", lambda request: held)
+    submitted = loop.submit(request("gone", regex(900), max_tokens=900))
+    aborted = loop.abort("gone")
+    assert not aborted.done()
+    held.set_result(compile_now(request("gone", regex(900))).result(PATIENCE_S))
+    submitted.result(PATIENCE_S)
+    aborted.result(PATIENCE_S)
+    assert sink.end_of("gone").reason == "abort"
+
+
+def test_what_is_compiling_when_the_engine_ends_is_refused(engine: Engine) -> None:
+    sink = Sink()
+    loop = EngineLoop(engine, sink.take)
+    loop.start()
+    submitted = loop.submit(request("slow", HOSTILE[1]))
+    loop.stop()
+    with pytest.raises((EngineUnavailableError, InvalidRequestError)):
+        submitted.result(PATIENCE_S)
+    with pytest.raises(EngineUnavailableError):
+        loop.submit(request("late", regex(1)))
