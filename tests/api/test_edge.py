@@ -225,6 +225,7 @@ async def test_a_body_beyond_its_routes_size_is_refused_unread(
 SIZES = {
     "/v1/chat/completions": 8 * 1024**2,
     "/v1/completions": 8 * 1024**2,
+    "/v1/responses": 8 * 1024**2,
     "/v1/tokenize": 8 * 1024**2,
     "/v1/detokenize": 8 * 1024**2,
     "/v1/adapters": 3_400_000,  # what the plan stores, and the form

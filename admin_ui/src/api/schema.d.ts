@@ -2856,6 +2856,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Response
+         * @description OpenAI's responses, for text and functions. Nothing is stored: the conversation comes with
+         *     each request.
+         */
+        post: operations["inference_create_response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/settings": {
         parameters: {
             query?: never;
@@ -5527,6 +5548,55 @@ export interface components {
              */
             status: "ok";
         };
+        /** IncompleteDetails */
+        IncompleteDetails: {
+            /**
+             * Reason
+             * @default max_output_tokens
+             * @constant
+             */
+            reason: "max_output_tokens";
+        };
+        /**
+         * InputItem
+         * @description One item of the conversation: a message, a function_call or a function_call_output. Items of
+         *     an earlier answer may be given back as they are.
+         */
+        InputItem: {
+            /** Arguments */
+            arguments?: string | null;
+            /** Call Id */
+            call_id?: string | null;
+            /** Content */
+            content?: string | components["schemas"]["Part"][] | null;
+            /** Id */
+            id?: string | null;
+            /** Name */
+            name?: string | null;
+            /** Output */
+            output?: string | components["schemas"]["Part"][] | null;
+            /** Phase */
+            phase?: unknown;
+            /** Role */
+            role?: ("system" | "developer" | "user" | "assistant" | "tool" | "function") | null;
+            /** Status */
+            status?: string | null;
+            /**
+             * Type
+             * @default message
+             */
+            type: string;
+        };
+        /** InputTokensDetails */
+        InputTokensDetails: {
+            /**
+             * Cache Write Tokens
+             * @default 0
+             */
+            cache_write_tokens: number;
+            /** Cached Tokens */
+            cached_tokens: number;
+        };
         /** Invitation */
         Invitation: {
             /**
@@ -6662,6 +6732,19 @@ export interface components {
             /** Name */
             name: string;
         };
+        /**
+         * NamedFunction
+         * @description The one function that must be called.
+         */
+        NamedFunction: {
+            /** Name */
+            name: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "function";
+        };
         /** NamedRequestWaits */
         NamedRequestWaits: {
             /** Id */
@@ -6942,6 +7025,87 @@ export interface components {
             role: "owner" | "operator" | "billing" | "read_only" | "metrics";
         };
         /**
+         * OutputCall
+         * @description One call; the answer to it is a function_call_output with the same `call_id`.
+         */
+        OutputCall: {
+            /** Arguments */
+            arguments: string;
+            /** Call Id */
+            call_id: string;
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "in_progress" | "completed" | "incomplete" | "failed";
+            /**
+             * Type
+             * @default function_call
+             * @constant
+             */
+            type: "function_call";
+        };
+        /**
+         * OutputMessage
+         * @description What the model says, before, between or behind calls.
+         */
+        OutputMessage: {
+            /** Content */
+            content: components["schemas"]["OutputText"][];
+            /** Id */
+            id: string;
+            /**
+             * Role
+             * @default assistant
+             * @constant
+             */
+            role: "assistant";
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "in_progress" | "completed" | "incomplete" | "failed";
+            /**
+             * Type
+             * @default message
+             * @constant
+             */
+            type: "message";
+        };
+        /** OutputText */
+        OutputText: {
+            /**
+             * Annotations
+             * @default []
+             */
+            annotations: unknown[];
+            /**
+             * Logprobs
+             * @default []
+             */
+            logprobs: unknown[];
+            /** Text */
+            text: string;
+            /**
+             * Type
+             * @default output_text
+             * @constant
+             */
+            type: "output_text";
+        };
+        /** OutputTokensDetails */
+        OutputTokensDetails: {
+            /**
+             * Reasoning Tokens
+             * @default 0
+             */
+            reasoning_tokens: number;
+        };
+        /**
          * PageCounts
          * @description They add up to the arena's pages.
          */
@@ -7013,6 +7177,34 @@ export interface components {
             limit: number | null;
             /** Used */
             used: number;
+        };
+        /**
+         * Part
+         * @description One piece of an item's content. Only text is supported; others are refused by name.
+         */
+        Part: {
+            /** Annotations */
+            annotations?: unknown;
+            /** Detail */
+            detail?: unknown;
+            /** File Data */
+            file_data?: unknown;
+            /** File Id */
+            file_id?: unknown;
+            /** File Url */
+            file_url?: unknown;
+            /** Filename */
+            filename?: unknown;
+            /** Image Url */
+            image_url?: unknown;
+            /** Logprobs */
+            logprobs?: unknown;
+            /** Refusal */
+            refusal?: string | null;
+            /** Text */
+            text?: string | null;
+            /** Type */
+            type: string;
         };
         /**
          * Party
@@ -8176,6 +8368,211 @@ export interface components {
             references: number;
             /** State */
             state: string;
+        };
+        /** ResponseFailure */
+        ResponseFailure: {
+            /** Code */
+            code: string;
+            /** Message */
+            message: string;
+        };
+        /**
+         * ResponseObject
+         * @description An answer, also as its events show it while it is made.
+         */
+        ResponseObject: {
+            /**
+             * Background
+             * @default false
+             * @constant
+             */
+            background: false;
+            /** Completed At */
+            completed_at?: number | null;
+            /** Created At */
+            created_at: number;
+            error?: components["schemas"]["ResponseFailure"] | null;
+            /** Id */
+            id: string;
+            incomplete_details?: components["schemas"]["IncompleteDetails"] | null;
+            /** Instructions */
+            instructions: string | null;
+            /** Max Output Tokens */
+            max_output_tokens: number | null;
+            /** Metadata */
+            metadata: {
+                [key: string]: string;
+            };
+            /** Model */
+            model: string;
+            /**
+             * Object
+             * @default response
+             * @constant
+             */
+            object: "response";
+            /** Output */
+            output: (components["schemas"]["OutputMessage"] | components["schemas"]["OutputCall"])[];
+            /** Parallel Tool Calls */
+            parallel_tool_calls: boolean;
+            /** Previous Response Id */
+            previous_response_id?: null;
+            /** Service Tier */
+            service_tier: string;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "in_progress" | "completed" | "incomplete" | "failed";
+            /**
+             * Store
+             * @default false
+             * @constant
+             */
+            store: false;
+            /** Temperature */
+            temperature: number;
+            /** Text */
+            text: {
+                [key: string]: unknown;
+            };
+            /** Tool Choice */
+            tool_choice: string | {
+                [key: string]: unknown;
+            };
+            /** Tools */
+            tools: {
+                [key: string]: unknown;
+            }[];
+            /** Top P */
+            top_p: number;
+            /**
+             * Truncation
+             * @default disabled
+             * @constant
+             */
+            truncation: "disabled";
+            usage?: components["schemas"]["ResponseUsage"] | null;
+            /** User */
+            user?: string | null;
+        };
+        /**
+         * ResponseRequest
+         * @description POST /v1/responses. What comes after the blank line is known to OpenAI's API, not to this
+         *     one: any value but the neutral one is refused by name.
+         */
+        ResponseRequest: {
+            /** Background */
+            background?: unknown;
+            /** Context Management */
+            context_management?: unknown;
+            /** Conversation */
+            conversation?: unknown;
+            /** Include */
+            include?: unknown;
+            /** Input */
+            input: string | components["schemas"]["InputItem"][];
+            /** Instructions */
+            instructions?: string | null;
+            /** Max Output Tokens */
+            max_output_tokens?: number | null;
+            /** Max Tool Calls */
+            max_tool_calls?: unknown;
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
+            /** Model */
+            model: string;
+            /** Moderation */
+            moderation?: unknown;
+            /**
+             * Parallel Tool Calls
+             * @default true
+             */
+            parallel_tool_calls: boolean;
+            /** Previous Response Id */
+            previous_response_id?: unknown;
+            /** Prompt */
+            prompt?: unknown;
+            /** Prompt Cache Key */
+            prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: unknown;
+            /** Reasoning */
+            reasoning?: unknown;
+            /** Safety Identifier */
+            safety_identifier?: string | null;
+            /** Service Tier */
+            service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /** Store */
+            store?: unknown;
+            /**
+             * Stream
+             * @default false
+             */
+            stream: boolean;
+            stream_options?: components["schemas"]["ResponseStreamOptions"] | null;
+            /** Temperature */
+            temperature?: number | null;
+            text?: components["schemas"]["TextConfig"] | null;
+            /** Tool Choice */
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedFunction"] | null;
+            /** Tools */
+            tools?: components["schemas"]["ResponseTool"][] | null;
+            /** Top Logprobs */
+            top_logprobs?: unknown;
+            /** Top P */
+            top_p?: number | null;
+            /** Truncation */
+            truncation?: unknown;
+            /** User */
+            user?: string | null;
+        };
+        /** ResponseStreamOptions */
+        ResponseStreamOptions: {
+            /**
+             * Include Obfuscation
+             * @default false
+             */
+            include_obfuscation: boolean;
+        };
+        /**
+         * ResponseTool
+         * @description A function, its fields beside its type; other types are refused by name.
+         */
+        ResponseTool: {
+            /** Description */
+            description?: string | null;
+            /** Name */
+            name?: string | null;
+            /** Parameters */
+            parameters?: {
+                [key: string]: unknown;
+            } | null;
+            /** Strict */
+            strict?: boolean | null;
+            /** Type */
+            type: string;
+        };
+        /**
+         * ResponseUsage
+         * @description As the engine metered it.
+         */
+        ResponseUsage: {
+            /** Input Tokens */
+            input_tokens: number;
+            input_tokens_details: components["schemas"]["InputTokensDetails"];
+            /** Output Tokens */
+            output_tokens: number;
+            /**
+             * @default {
+             *       "reasoning_tokens": 0
+             *     }
+             */
+            output_tokens_details: components["schemas"]["OutputTokensDetails"];
+            /** Total Tokens */
+            total_tokens: number;
         };
         /**
          * Result
@@ -9375,6 +9772,39 @@ export interface components {
             text: string;
             /** Token Ids */
             token_ids?: number[] | null;
+        };
+        /** TextConfig */
+        TextConfig: {
+            /**
+             * @default {
+             *       "type": "text"
+             *     }
+             */
+            format: components["schemas"]["TextFormat"];
+            /** Verbosity */
+            verbosity?: unknown;
+        };
+        /**
+         * TextFormat
+         * @description What the text may be. `schema` belongs to the type json_schema.
+         */
+        TextFormat: {
+            /** Description */
+            description?: string | null;
+            /** Name */
+            name?: string | null;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | null;
+            /** Strict */
+            strict?: boolean | null;
+            /**
+             * Type
+             * @default text
+             * @enum {string}
+             */
+            type: "text" | "json_object" | "json_schema";
         };
         /**
          * TextLogprobs
@@ -15967,6 +16397,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RequestWaits"];
+                };
+            };
+        };
+    };
+    inference_create_response: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponseRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": string;
                 };
             };
         };

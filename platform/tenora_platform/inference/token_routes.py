@@ -6,18 +6,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tenora_engine.text.chat_template import Renders
 from tenora_platform.auth import TenantContext
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.inference.admission import admitted
 from tenora_platform.inference.bounds import TEMPLATE_ARGUMENTS_MAX, at_most, check_messages
 from tenora_platform.inference.chat import chat_tokens
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.parameters import check_token_ids
+from tenora_platform.inference.requests import AdmittedTenant
 from tenora_platform.inference.schemas import (
     TOKEN,
     ChatCompletionRequest,
@@ -29,7 +29,6 @@ from tenora_platform.state import AppState, State
 from tenora_platform.tenants.key_terms import require_model
 
 router = APIRouter(tags=["inference"], route_class=EdgeRoute)
-AdmittedTenant = Annotated[TenantContext, Depends(admitted("inference"))]
 
 
 class TokenizeRequest(Given):

@@ -1,0 +1,202 @@
+"""The answer of /v1/responses as it is made: items of output, and the events that tell of them.
+What is sent whole and what a stream's last event holds is the same object."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from tenora_engine.errors import EngineError
+from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.ids import new_id
+from tenora_platform.inference.choice_reader import readers_of
+from tenora_platform.inference.responses.schemas import (
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputCall,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+    ResponseFailure,
+    ResponseObject,
+    ResponseRequest,
+    ResponseUsage,
+    Status,
+)
+from tenora_platform.inference.session import InferenceSession
+from tenora_platform.inference.tool_schemas import ToolCallMade
+
+Event = dict[str, Any]
+
+
+class _Output:
+    """The items, complete ones and the message that is being said."""
+
+    def __init__(self) -> None:
+        self.items: list[OutputItem] = []
+        self.reason: str | None = None  # why the model ended
+        self._open: OutputMessage | None = None
+        self._texts: list[str] = []
+
+    def add(self, said: str | ToolCallMade) -> Iterator[Event]:
+        if isinstance(said, ToolCallMade):
+            yield from self._call(said)
+        elif said:
+            if self._open is None:
+                yield from self._begin()
+            self._texts.append(said)
+            yield self._event("response.output_text.delta", delta=said, logprobs=[])
+
+    def end(self, reason: str | None) -> Iterator[Event]:
+        """An answer that says nothing is an empty message."""
+        self.reason = reason
+        if not self.items:
+            yield from self._begin()
+        yield from self._close("incomplete" if reason == "length" else "completed")
+
+    def _call(self, call: ToolCallMade) -> Iterator[Event]:
+        yield from self._close("completed")
+        item = OutputCall(
+            id=new_id("fc"),
+            status="in_progress",
+            call_id=call.id,
+            name=call.function.name,
+            arguments="",
+        )
+        self.items.append(item)
+        yield self._item("response.output_item.added", item)
+        arguments = call.function.arguments
+        of_item = {"item_id": item.id, "output_index": len(self.items) - 1}
+        kind = "response.function_call_arguments"
+        yield {"type": f"{kind}.delta", **of_item, "delta": arguments}
+        yield {"type": f"{kind}.done", **of_item, "name": item.name, "arguments": arguments}
+        item.status, item.arguments = "completed", arguments
+        yield self._item("response.output_item.done", item)
+
+    def _begin(self) -> Iterator[Event]:
+        self._open = OutputMessage(id=new_id("msg"), status="in_progress", content=[])
+        self.items.append(self._open)
+        yield self._item("response.output_item.added", self._open)
+        part = OutputText(text="").model_dump()
+        yield self._event("response.content_part.added", part=part)
+
+    def _close(self, status: Status) -> Iterator[Event]:
+        if self._open is None:
+            return
+        part = OutputText(text="".join(self._texts))
+        yield self._event("response.output_text.done", text=part.text, logprobs=[])
+        yield self._event("response.content_part.done", part=part.model_dump())
+        self._open.status, self._open.content = status, [part]
+        yield self._item("response.output_item.done", self._open)
+        self._open, self._texts = None, []
+
+    def _event(self, kind: str, **more: Any) -> Event:
+        """Of the message's one part."""
+        assert self._open is not None
+        at = {"item_id": self._open.id, "output_index": len(self.items) - 1, "content_index": 0}
+        return {"type": kind, **at, **more}
+
+    def _item(self, kind: str, item: BaseModel) -> Event:
+        return {"type": kind, "output_index": len(self.items) - 1, "item": item.model_dump()}
+
+
+async def response_whole(session: InferenceSession, body: ResponseRequest) -> ResponseObject:
+    """The answer when nothing is streamed."""
+    output = _Output()
+    async with contextlib.aclosing(_events(session, output)) as events:
+        async for _ in events:
+            continue
+    return _ended(session, body, output)
+
+
+async def response_stream(
+    session: InferenceSession, body: ResponseRequest
+) -> AsyncGenerator[bytes]:
+    """Server-sent events. A failure after the first is `response.failed`; one before it is
+    raised."""
+    output = _Output()
+    number = 0
+
+    def sent(event: Event) -> bytes:
+        nonlocal number
+        number += 1
+        data = msgspec.json.encode({**event, "sequence_number": number - 1})
+        return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), data)
+
+    try:
+        async with contextlib.aclosing(_events(session, output)) as events:
+            async for some in events:
+                if not number:
+                    begun = _response(session, body, _Output(), "in_progress").model_dump()
+                    yield sent({"type": "response.created", "response": begun})
+                    yield sent({"type": "response.in_progress", "response": begun})
+                if some:
+                    yield b"".join(map(sent, some))
+        ended = _ended(session, body, output)
+    except (ApiError, EngineError) as error:
+        if not number:
+            raise
+        failure = error if isinstance(error, ApiError) else from_engine(error)
+        ended = _response(session, body, output, "failed")
+        ended.error = ResponseFailure(code=failure.code or "server_error", message=failure.message)
+    yield sent({"type": f"response.{ended.status}", "response": ended.model_dump()})
+
+
+async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[list[Event]]:
+    """What each piece of the answer adds; nothing while it is held back."""
+    (reader,) = readers_of(session)
+    async with contextlib.aclosing(session.pieces()) as pieces:
+        async for piece in pieces:
+            events = [event for said in reader.read(piece) for event in output.add(said)]
+            if piece.finish_reason is not None:
+                events += output.end(piece.finish_reason)
+            yield events
+
+
+def _ended(session: InferenceSession, body: ResponseRequest, output: _Output) -> ResponseObject:
+    if output.reason is None:
+        raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+    is_cut = output.reason == "length"
+    response = _response(session, body, output, "incomplete" if is_cut else "completed")
+    response.incomplete_details = IncompleteDetails() if is_cut else None
+    response.completed_at = None if is_cut else int(time.time())
+    usage = session.usage()
+    response.usage = ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=usage.prompt_tokens_details.cached_tokens
+        ),
+        output_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+    )
+    return response
+
+
+def _response(
+    session: InferenceSession, body: ResponseRequest, output: _Output, status: Status
+) -> ResponseObject:
+    choice = body.tool_choice or "auto"
+    text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text else {}
+    return ResponseObject(
+        id=session.id,
+        created_at=session.created,
+        status=status,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        model=body.model,
+        output=output.items,
+        parallel_tool_calls=body.parallel_tool_calls,
+        service_tier=session.tier,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        text={"format": {"type": "text"}} | text,
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
+        tools=[tool.model_dump() for tool in body.tools or ()],
+        top_p=1.0 if body.top_p is None else body.top_p,
+        user=body.user,
+    )

@@ -1,0 +1,179 @@
+"""A body of /v1/responses as the chat that it is: items become messages, and everything else has
+its field there. Knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tenora_engine.errors import InvalidRequestError
+from tenora_platform.errors import ApiError, BadRequestError
+from tenora_platform.inference.neutral_fields import unsupported
+from tenora_platform.inference.responses.schemas import (
+    InputItem,
+    NamedFunction,
+    Part,
+    ResponseRequest,
+    ResponseTool,
+    TextFormat,
+)
+from tenora_platform.inference.schemas import (
+    ChatCompletionRequest,
+    ChatMessage,
+    FunctionCall,
+    TextPart,
+    ToolCall,
+)
+from tenora_platform.inference.tool_schemas import ChosenFunction, NamedTool, Tool
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "store": (None, False),
+    "previous_response_id": (None,),
+    "background": (None, False),
+    "context_management": (None, []),
+    "conversation": (None,),
+    "include": (None, [], ["reasoning.encrypted_content"]),  # there is no reasoning
+    "max_tool_calls": (None,),
+    "moderation": (None,),
+    "prompt": (None,),
+    "prompt_cache_retention": (None, "in_memory"),
+    "reasoning": (None, {}, {"effort": "none"}),
+    "top_logprobs": (None, 0),
+    "truncation": (None, "disabled"),
+}
+"""The values which ask for nothing."""
+
+_TEXTS = ("input_text", "output_text", "text", "summary_text")
+_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+"""Of the chat's fields, where an error names one."""
+
+
+def as_chat(body: ResponseRequest) -> ChatCompletionRequest:
+    """Raises BadRequestError for what is not supported, by the names of this body."""
+    for name, neutral in _NEUTRAL.items():
+        if getattr(body, name) not in neutral:
+            raise unsupported(name)
+    if body.text is not None and body.text.verbosity not in (None, "medium"):
+        raise unsupported("text.verbosity")
+    return ChatCompletionRequest(
+        model=body.model,
+        messages=list(_messages(body)),
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        tools=[_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or ())]
+        or None,
+        tool_choice=_choice(body),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_format(body.text.format) if body.text is not None else None,
+        stream=body.stream,
+        user=body.user,
+        service_tier=body.service_tier,
+        metadata=body.metadata,
+        prompt_cache_key=body.prompt_cache_key,
+        safety_identifier=body.safety_identifier,
+    )
+
+
+@contextmanager
+def in_its_words() -> Iterator[None]:
+    """Errors of the chat name the fields of this body."""
+    try:
+        yield
+    except (ApiError, InvalidRequestError) as error:
+        name, bracket, rest = (error.param or "").partition("[")
+        if name in _NAMES:
+            error.param = _NAMES[name] + bracket + rest
+        elif name == "tools":
+            error.param = (error.param or "").replace(".function", "", 1)
+        raise
+
+
+def _messages(body: ResponseRequest) -> Iterator[ChatMessage]:
+    if body.instructions:
+        yield ChatMessage(role="system", content=body.instructions)
+    calling: ChatMessage | None = None  # the assistant's message that may go on
+    for place, item in enumerate(body.input):
+        message = _message(item, f"input[{place}]")
+        if message.role == "assistant" and message.tool_calls and calling is not None:
+            before = list(calling.tool_calls or ())
+            calling = calling.model_copy(update={"tool_calls": before + message.tool_calls})
+            continue
+        if calling is not None:
+            yield calling
+        calling = message if message.role == "assistant" else None
+        if calling is None:
+            yield message
+    if calling is not None:
+        yield calling
+
+
+def _message(item: InputItem, where: str) -> ChatMessage:
+    if item.type == "message":
+        _require(item, where, "role", "content")
+        return ChatMessage(
+            role=item.role or "user", content=_content(item.content, f"{where}.content")
+        )
+    if item.type == "function_call":
+        _require(item, where, "call_id", "name", "arguments")
+        function = FunctionCall(name=item.name or "", arguments=item.arguments or "")
+        call = ToolCall(id=item.call_id, function=function)
+        return ChatMessage(role="assistant", tool_calls=[call])
+    if item.type == "function_call_output":
+        _require(item, where, "call_id", "output")
+        content = _content(item.output, f"{where}.output")
+        return ChatMessage(role="tool", tool_call_id=item.call_id, content=content)
+    raise unsupported(f"{where}.type", f"items of type {item.type[:40]!r} are not supported")
+
+
+def _require(item: InputItem, where: str, *names: str) -> None:
+    for name in names:
+        if getattr(item, name) is None:
+            raise BadRequestError(
+                f"{where}.{name} is missing.",
+                param=f"{where}.{name}",
+                code="missing_required_parameter",
+            )
+
+
+def _content(given: str | Sequence[Part] | None, where: str) -> str | list[TextPart]:
+    if given is None or isinstance(given, str):
+        return given or ""
+    return [_part(part, f"{where}[{place}]") for place, part in enumerate(given)]
+
+
+def _part(part: Part, where: str) -> TextPart:
+    if part.type in _TEXTS and part.text is not None:
+        return TextPart(type="text", text=part.text)
+    if part.type == "refusal" and part.refusal is not None:
+        return TextPart(type="refusal", refusal=part.refusal)
+    raise unsupported(f"{where}.type", f"content of type {part.type[:40]!r} is not supported")
+
+
+def _tool(tool: ResponseTool, where: str) -> Tool:
+    if tool.type != "function":
+        raise unsupported(f"{where}.type", f"tools of type {tool.type[:40]!r} are not supported")
+    if tool.name is None:
+        raise BadRequestError(
+            f"{where}.name is missing.", param=f"{where}.name", code="missing_required_parameter"
+        )
+    return Tool(type="function", function=tool.function())
+
+
+def _choice(body: ResponseRequest) -> Any:
+    choice = body.tool_choice
+    if isinstance(choice, NamedFunction):
+        return NamedTool(function=ChosenFunction(name=choice.name))
+    return choice
+
+
+def _format(given: TextFormat) -> dict[str, Any]:
+    if given.type != "json_schema":
+        return {"type": given.type}
+    schema = given.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,0 +1,233 @@
+"""The bodies of /v1/responses on the wire, in OpenAI's shapes: text, functions, nothing stored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from tenora_platform.inference.bounds import METADATA_MAX, TOOLS_MAX, at_most, check_messages
+from tenora_platform.inference.given import Given, QuickList
+from tenora_platform.inference.schemas import (
+    COUNT_MAX,
+    MetadataName,
+    MetadataText,
+    Role,
+    ServiceTier,
+)
+from tenora_platform.inference.tool_schemas import FunctionTool
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class Part(Given):
+    """One piece of an item's content. Only text is supported; others are refused by name."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Any = None  # of an earlier answer; nothing reads them, nor the next
+    logprobs: Any = None
+    detail: Any = None
+    image_url: Any = None
+    file_id: Any = None
+    file_data: Any = None
+    file_url: Any = None
+    filename: Any = None
+
+
+class InputItem(Given):
+    """One item of the conversation: a message, a function_call or a function_call_output. Items of
+    an earlier answer may be given back as they are."""
+
+    type: str = "message"
+    role: Role | None = None
+    content: str | QuickList[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | QuickList[Part] | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: Any = None
+
+
+def _items(value: Any) -> Any:
+    """A text is a message of the user's."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return check_messages(value)
+
+
+class ResponseTool(Given):
+    """A function, its fields beside its type; other types are refused by name."""
+
+    type: str
+    name: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def function(self) -> FunctionTool:
+        return FunctionTool(
+            name=self.name or "",
+            description=self.description,
+            parameters=self.parameters,
+            strict=bool(self.strict),
+        )
+
+
+class NamedFunction(Given):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(Given):
+    """What the text may be. `schema` belongs to the type json_schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class TextConfig(Given):
+    format: TextFormat = TextFormat()
+    verbosity: Any = None
+
+
+class ResponseStreamOptions(Given):
+    include_obfuscation: bool = False  # accepted; events are never padded
+
+
+class ResponseRequest(Given):
+    """POST /v1/responses. What comes after the blank line is known to OpenAI's API, not to this
+    one: any value but the neutral one is refused by name."""
+
+    model: str = Field(min_length=1, max_length=256)
+    input: Annotated[
+        QuickList[InputItem],
+        Field(min_length=1),
+        BeforeValidator(_items, json_schema_input_type=str | list[InputItem]),
+    ]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    tools: Annotated[QuickList[ResponseTool] | None, at_most(TOOLS_MAX)] = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    parallel_tool_calls: bool = True
+    text: TextConfig | None = None
+    stream: bool = False
+    stream_options: ResponseStreamOptions | None = None
+    user: str | None = Field(default=None, max_length=512)
+    service_tier: ServiceTier | None = None
+    metadata: Annotated[dict[MetadataName, MetadataText] | None, at_most(METADATA_MAX)] = None
+    prompt_cache_key: str | None = Field(default=None, max_length=512)
+    safety_identifier: str | None = Field(default=None, max_length=512)
+
+    store: Any = None
+    previous_response_id: Any = None
+    background: Any = None
+    context_management: Any = None
+    conversation: Any = None
+    include: Any = None
+    max_tool_calls: Any = None
+    moderation: Any = None
+    prompt: Any = None
+    prompt_cache_retention: Any = None
+    reasoning: Any = None
+    top_logprobs: Any = None
+    truncation: Any = None
+
+
+class OutputText(BaseModel):
+    type: Literal["output_text"] = "output_text"
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[Any] = []
+
+
+class OutputMessage(BaseModel):
+    """What the model says, before, between or behind calls."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    status: Status
+    content: list[OutputText]
+
+
+class OutputCall(BaseModel):
+    """One call; the answer to it is a function_call_output with the same `call_id`."""
+
+    id: str
+    type: Literal["function_call"] = "function_call"
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+
+
+OutputItem = OutputMessage | OutputCall
+
+
+class InputTokensDetails(BaseModel):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(BaseModel):
+    """As the engine metered it."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    total_tokens: int
+
+
+class IncompleteDetails(BaseModel):
+    reason: Literal["max_output_tokens"] = "max_output_tokens"
+
+
+class ResponseFailure(BaseModel):
+    code: str
+    message: str
+
+
+class ResponseObject(BaseModel):
+    """An answer, also as its events show it while it is made."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Status
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    background: Literal[False] = False
+    store: Literal[False] = False
+    service_tier: str
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None = None
