@@ -48,7 +48,14 @@ def fresh_engine(api: Api) -> None:
     ("body", "param", "code"),
     [
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "invalid_value"),
+        (
+            {"structured_outputs": {"structural_tag": "x"}},
+            "structured_outputs.structural_tag",
+            "invalid_value",
+        ),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "invalid_value"),
         ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"stop": list("abcde")}, "stop", "invalid_value"),

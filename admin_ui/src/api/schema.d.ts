@@ -4314,6 +4314,16 @@ export interface components {
             function_call?: unknown;
             /** Functions */
             functions?: unknown;
+            /** Guided Choice */
+            guided_choice?: string[] | null;
+            /** Guided Grammar */
+            guided_grammar?: string | null;
+            /** Guided Json */
+            guided_json?: {
+                [key: string]: unknown;
+            } | boolean | string | null;
+            /** Guided Regex */
+            guided_regex?: string | null;
             /**
              * Ignore Eos
              * @default false
@@ -4371,10 +4381,7 @@ export interface components {
             reasoning_effort?: unknown;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
-            /** Response Format */
-            response_format?: {
-                [key: string]: unknown;
-            } | null;
+            response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
@@ -4403,6 +4410,7 @@ export interface components {
              */
             stream: boolean;
             stream_options?: components["schemas"]["StreamOptions"] | null;
+            structured_outputs?: components["schemas"]["StructuredOutputs"] | null;
             /** Temperature */
             temperature?: number | null;
             /** Tool Choice */
@@ -4581,6 +4589,16 @@ export interface components {
             echo: boolean;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
+            /** Guided Choice */
+            guided_choice?: string[] | null;
+            /** Guided Grammar */
+            guided_grammar?: string | null;
+            /** Guided Json */
+            guided_json?: {
+                [key: string]: unknown;
+            } | boolean | string | null;
+            /** Guided Regex */
+            guided_regex?: string | null;
             /**
              * Ignore Eos
              * @default false
@@ -4625,6 +4643,7 @@ export interface components {
             prompt_cache_key?: string | null;
             /** Repetition Penalty */
             repetition_penalty?: number | null;
+            response_format?: components["schemas"]["ResponseFormat"] | null;
             /**
              * Return Token Ids
              * @default false
@@ -4651,6 +4670,7 @@ export interface components {
              */
             stream: boolean;
             stream_options?: components["schemas"]["StreamOptions"] | null;
+            structured_outputs?: components["schemas"]["StructuredOutputs"] | null;
             /** Suffix */
             suffix?: string | null;
             /** Temperature */
@@ -6759,6 +6779,22 @@ export interface components {
             sequences: components["schemas"]["NamedSequenceWaits"][];
         };
         /**
+         * NamedSchema
+         * @description `strict` or not, the answer follows the schema.
+         */
+        NamedSchema: {
+            /** Description */
+            description?: string | null;
+            /** Name */
+            name: string;
+            /** Schema */
+            schema?: {
+                [key: string]: unknown;
+            } | boolean | null;
+            /** Strict */
+            strict?: boolean | null;
+        };
+        /**
          * NamedSequenceWaits
          * @description As SequenceWaits, with whose doing each part was.
          */
@@ -8377,6 +8413,18 @@ export interface components {
             message: string;
         };
         /**
+         * ResponseFormat
+         * @description OpenAI's.
+         */
+        ResponseFormat: {
+            json_schema?: components["schemas"]["NamedSchema"] | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "text" | "json_object" | "json_schema";
+        };
+        /**
          * ResponseObject
          * @description An answer, also as its events show it while it is made.
          */
@@ -9259,6 +9307,26 @@ export interface components {
              * @default false
              */
             include_usage: boolean;
+        };
+        /**
+         * StructuredOutputs
+         * @description vLLM's; one of the first five.
+         */
+        StructuredOutputs: {
+            /** Choice */
+            choice?: string[] | null;
+            /** Disable Any Whitespace */
+            disable_any_whitespace?: boolean | null;
+            /** Grammar */
+            grammar?: string | null;
+            /** Json */
+            json?: {
+                [key: string]: unknown;
+            } | boolean | string | null;
+            /** Json Object */
+            json_object?: boolean | null;
+            /** Regex */
+            regex?: string | null;
         };
         /** Tenant */
         Tenant: {

@@ -21,7 +21,6 @@ OF_OPENAI: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": (None, "none"),
     "verbosity": (None, "medium"),
     "store": (None, False),
-    "response_format": (None, {"type": "text"}),
 }
 OF_OTHERS: dict[str, tuple[Any, ...]] = {
     # vLLM
@@ -34,11 +33,8 @@ OF_OTHERS: dict[str, tuple[Any, ...]] = {
     "documents": _EMPTY,
     "early_stopping": (False,),
     "echo": (False,),
-    "guided_choice": _EMPTY,
     "guided_decoding_backend": _EMPTY,
-    "guided_grammar": _EMPTY,
-    "guided_json": _EMPTY,
-    "guided_regex": _EMPTY,
+    "guided_whitespace_pattern": _EMPTY,
     "include_reasoning": (True,),
     "kv_transfer_params": _EMPTY,
     "length_penalty": (1,),
@@ -46,10 +42,8 @@ OF_OTHERS: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": _EMPTY,
     "priority": (0,),
     "prompt_logprobs": _OFF,
-    "response_format": (None, {"type": "text"}),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": _EMPTY,
     "use_beam_search": (False,),
     "vllm_xargs": _EMPTY,
     # SGLang

@@ -13,6 +13,7 @@ from tenora_engine.text.processor import TextProcessor
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.bounds import PROMPTS_MAX
 from tenora_platform.inference.neutral_fields import unsupported
+from tenora_platform.inference.response_formats import grammar_of
 from tenora_platform.inference.schemas import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -160,6 +161,7 @@ def _generation(
             ignore_eos=body.ignore_eos,
             n=body.n,
             logprobs=logprobs,
+            grammar=grammar_of(body),
         ),
         stop=_stop_strings(body.stop),
         include_stop=body.include_stop_str_in_output,

@@ -22,6 +22,7 @@ from tenora_platform.inference.bounds import (
     check_prompts,
 )
 from tenora_platform.inference.given import Given, QuickList
+from tenora_platform.inference.response_formats import FormatFields
 from tenora_platform.inference.tool_schemas import Tool, ToolCallDelta, ToolCallMade, ToolChoice
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -87,7 +88,7 @@ class StreamOptions(Given):
     include_obfuscation: bool = False  # accepted; chunks are never padded
 
 
-class SamplingFields(Given):
+class SamplingFields(FormatFields):
     """What both APIs share. Fields after the blank line are Tenora's additions, named and meant as
     in vLLM. Other names are accepted where they ask for nothing (`inference.neutral_fields`)."""
 
@@ -138,7 +139,6 @@ class ChatCompletionRequest(SamplingFields):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    response_format: dict[str, Any] | None = None
 
     # Absent, it is the opposite of `continue_final_message`.
     add_generation_prompt: bool | None = None

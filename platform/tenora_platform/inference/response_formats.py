@@ -1,0 +1,127 @@
+"""What an answer is to follow, as bodies say it: OpenAI's `response_format`, vLLM's
+`structured_outputs` and its older `guided_*`. Whether it can be followed, the engine says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tenora_engine.request import Grammar, GrammarKind
+from tenora_platform.errors import BadRequestError
+from tenora_platform.inference.bounds import CHOICES_GIVEN_MAX, at_most
+from tenora_platform.inference.given import Given
+
+ANY_OBJECT = {"type": "object"}
+
+JsonSchema = dict[str, Any] | bool
+Texts = Annotated[list[str], at_most(CHOICES_GIVEN_MAX)]
+
+
+class NamedSchema(Given):
+    """`strict` or not, the answer follows the schema."""
+
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    json_schema: JsonSchema | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Given):
+    """OpenAI's."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StructuredOutputs(Given):
+    """vLLM's; one of the first five."""
+
+    json_schema: JsonSchema | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Texts | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None  # accepted: there never is any
+
+
+class FormatFields(Given):
+    """Of a request for an answer; at most one of them may ask for something."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JsonSchema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: str | None = None
+
+
+def grammar_of(body: FormatFields) -> Grammar | None:
+    """Raises BadRequestError where several are asked for, or one lacks what it is about."""
+    found = list(_grammars(body))
+    if len(found) > 1:
+        names = " and ".join(dict.fromkeys(grammar.param for grammar in found))
+        raise _invalid(found[1].param, f"An answer can follow one format; {names} ask for several.")
+    return found[0] if found else None
+
+
+def _grammars(body: FormatFields) -> Iterator[Grammar]:
+    if body.response_format is not None:
+        yield from _of_openai(body.response_format)
+    outputs = body.structured_outputs
+    if outputs is not None:
+        asked = (outputs.json_schema, outputs.regex, outputs.choice, outputs.grammar)
+        yield from _of_vllm("structured_outputs", *asked)
+        if outputs.json_object:
+            yield _schema(ANY_OBJECT, "structured_outputs")
+    yield from _of_vllm("guided_json", body.guided_json)
+    yield from _of_vllm("guided_regex", regex=body.guided_regex)
+    yield from _of_vllm("guided_choice", choice=body.guided_choice)
+    yield from _of_vllm("guided_grammar", grammar=body.guided_grammar)
+
+
+def _of_openai(wanted: ResponseFormat) -> Iterator[Grammar]:
+    named = wanted.json_schema
+    if wanted.type == "json_schema":
+        if named is None or named.json_schema is None:
+            raise _invalid(
+                "response_format", "response_format of type json_schema needs json_schema.schema."
+            )
+        yield _schema(named.json_schema, "response_format")
+    elif named is not None:
+        raise _invalid(
+            "response_format", f"response_format of type {wanted.type} takes no json_schema."
+        )
+    elif wanted.type == "json_object":
+        yield _schema(ANY_OBJECT, "response_format")
+
+
+def _of_vllm(
+    param: str,
+    schema: JsonSchema | str | None = None,
+    regex: str | None = None,
+    choice: list[str] | None = None,
+    grammar: str | None = None,
+) -> Iterator[Grammar]:
+    """Empty ones ask for nothing, as in vLLM."""
+    if schema is not None and schema not in ("", {}):
+        yield _schema(schema, param)
+    if choice:
+        yield Grammar("choice", json.dumps(choice, ensure_ascii=False), param)
+    texts: tuple[tuple[GrammarKind, str | None], ...] = (("regex", regex), ("grammar", grammar))
+    for kind, text in texts:
+        if text:
+            yield Grammar(kind, text, param)
+
+
+def _schema(schema: JsonSchema | str, param: str) -> Grammar:
+    """In the order of its own keys, in which an answer has its properties."""
+    if not isinstance(schema, str):
+        schema = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    return Grammar("json_schema", schema, param)
+
+
+def _invalid(param: str, message: str) -> BadRequestError:
+    return BadRequestError(message, param=param, code="invalid_value")
