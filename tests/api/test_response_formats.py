@@ -160,3 +160,19 @@ async def test_the_official_client_parses(api: Api, client: openai.AsyncOpenAI) 
     ) as stream:
         last = await stream.get_final_completion()
     assert last.choices[0].message.parsed == Person(**PERSON)  # type: ignore[arg-type]
+
+
+async def test_responses_have_formats_too(api: Api, client: openai.AsyncOpenAI) -> None:
+    api.engine.answer = lambda request, index: json.dumps(PERSON)
+    answer = await client.responses.parse(model="fake-base", input="Hi", text_format=Person)
+    assert answer.output_parsed == Person(**PERSON)  # type: ignore[arg-type]
+    asked = api.engine.requests[-1].sampling.grammar
+    assert asked is not None
+    assert json.loads(asked.text)["required"] == ["name", "age", "mood"]
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.responses.create(
+            model="fake-base",
+            input="Hi",
+            extra_body={"text": {"format": {"type": "json_schema", "name": "s"}}},
+        )
+    assert refused.value.param == "text.format"

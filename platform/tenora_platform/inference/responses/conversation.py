@@ -10,6 +10,7 @@ from typing import Any
 from tenora_engine.errors import InvalidRequestError
 from tenora_platform.errors import ApiError, BadRequestError
 from tenora_platform.inference.neutral_fields import unsupported
+from tenora_platform.inference.response_formats import NamedSchema, ResponseFormat
 from tenora_platform.inference.responses.schemas import (
     InputItem,
     NamedFunction,
@@ -172,8 +173,8 @@ def _choice(body: ResponseRequest) -> Any:
     return choice
 
 
-def _format(given: TextFormat) -> dict[str, Any]:
+def _format(given: TextFormat) -> ResponseFormat:
     if given.type != "json_schema":
-        return {"type": given.type}
-    schema = given.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
-    return {"type": "json_schema", "json_schema": schema}
+        return ResponseFormat(type=given.type)
+    schema = NamedSchema(name="text", schema=given.json_schema)
+    return ResponseFormat(type="json_schema", json_schema=schema)
