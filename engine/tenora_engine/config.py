@@ -66,6 +66,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_tenant_waiting: int = 256  # of one tenant
     max_adapters: int = 256  # adapter slots on the device
     max_rank: int = 128
+    max_draft_tokens: int = 16  # of a sequence, verified in one step; 0 = none
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
     host_kv_bytes: int = 0  # copies of evicted KV in host memory; none under strict isolation
     shared_adapter_bytes: int = 64 * 1024**2  # the largest packed adapter put into Redis

@@ -63,6 +63,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int = 0  # times that it gave up its place and was computed again
     cold_load: bool = False  # its adapter was brought into host memory for it
     waits: list[WaitPart] = []  # what it waited for, `queue_ms` and after preemption
+    accepted_draft_tokens: int = 0  # of the output: what a draft had foretold
+    rejected_draft_tokens: int = 0  # that were verified and not generated; never billed
 
 
 class OccupancyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,6 +91,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     late: LateAction = "best_effort"
     min_memory_share: float = 0.0  # of the page arena: guaranteed; in strict mode all it has
     max_memory_share: float = 1.0  # beyond it the tenant only borrows
+    keeps_answers: bool = False  # its answers may draft its own later ones (scheduling.drafts)
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,5 +103,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     sampling: SamplingParams
     adapter: AdapterRef | None = None
+    prediction_token_ids: list[int] = []  # what the caller thinks the answer will be much like
     arrival_s: float = 0.0  # unix time
     context: dict[str, str] = {}  # the caller's own words, given back in the usage record

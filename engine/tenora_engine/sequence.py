@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenora_engine.grammar.guide import Guide
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
+    from tenora_engine.scheduling.drafts import Drafting
     from tenora_engine.scheduling.sampling import Sampler
     from tenora_engine.scheduling.wait_accounts import Float64s
     from tenora_engine.scheduling.waits import Wait
@@ -113,6 +114,7 @@ class Sequence:
     num_uneventful: int = 0  # tokens that it may decode before one means more than itself
     sampler: Sampler | None = None  # made when it is first sampled, unless it is plain
     guide: Guide | None = None  # in its grammar, advanced by its output
+    drafting: Drafting | None = None  # made when drafts are first looked for
     prefix: CachedPrefix = field(default_factory=CachedPrefix)
     usage: Usage = field(default_factory=Usage)
     service: Service = field(default_factory=Service)

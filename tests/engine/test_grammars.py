@@ -244,6 +244,29 @@ def test_guided_rows_change_nobody_elses_tokens_nor_does_preemption(folder: Path
     }
 
 
+@pytest.mark.skipif(compiled_implementation() is None, reason="torch promises no bits")
+def test_drafts_change_nothing(folder: Path) -> None:
+    """Tokens that a grammar forces are drafts, and others are cut to what it allows."""
+    grammars = [schema(content) for content in SCHEMAS.values()]
+    without, drafted = (_answered(folder, grammars, drafts=most) for most in (0, 16))
+    assert [(each.reason, each.token_ids) for each in drafted] == [
+        (each.reason, each.token_ids) for each in without
+    ]
+
+
+def _answered(folder: Path, grammars: list[Grammar], drafts: int) -> list[Answer]:
+    engine = engine_of(folder, max_draft_tokens=drafts)
+    requests = [
+        request(f"{number:03}{'ab' * 6}", each, n=2, temperature=number % 3 * 0.6)
+        for number, each in enumerate(grammars)
+    ]
+    found = answers(engine, *requests)
+    accepted = engine.stats().counters["drafts_accepted"]
+    engine.close()
+    assert bool(accepted > 30) == bool(drafts)
+    return [found[key] for key in sorted(found)]
+
+
 def test_recordings_hold_the_masks(folder: Path, tmp_path: Path) -> None:
     engine = engine_of(folder, record=str(tmp_path / "steps"), threads=1)
     answers(engine, *crowd())

@@ -158,7 +158,6 @@ class FakeExecutor:
         self.take_ended_copies = memory.take_ended_copies
         self.close = memory.close
         self.eos_every = eos_every
-        self.guesses = 0  # tokens beyond the next, at every third length: speculative decoding
         self.fail_next: Exception | None = None
         self.plans: list[ExecutedPlan] = []
         self.scheduled: Callable[[StepPlan], ScheduledStep]  # of the engine's scheduler
@@ -201,7 +200,7 @@ class FakeExecutor:
             sequence = item.sequence
             assert item.num_tokens >= 1
             assert item.samples == (item.num_tokens == sequence.num_uncomputed)
-            end = sequence.num_computed + item.num_tokens
+            end = sequence.num_computed + item.num_tokens + len(item.drafts)
             assert len(sequence.block_table) * engine.block_tokens >= end
             assert len(set(sequence.block_table)) == len(sequence.block_table)
         there = decode_plan(encode(plan))
@@ -216,23 +215,25 @@ class FakeExecutor:
             return None
         self.plans.append(executed)
         for item in executed.step:
-            self._write(item.sequence, item.num_tokens)
+            self._write(item)
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        tokens = [self._sample(item.sequence) if item.samples else [] for item in executed.step]
+        tokens = [self._sample(item) if item.samples else [] for item in executed.step]
         return StepResult(token_ids=tokens, logprobs=[None] * len(tokens))
 
-    def _write(self, sequence: Sequence, num_tokens: int) -> None:
+    def _write(self, item: ScheduledSequence) -> None:
+        sequence, owner = item.sequence, _owner(item.sequence)
         size, start = self.config.engine.block_tokens, sequence.num_computed
-        owner = _owner(sequence)
-        for position in range(start, start + num_tokens):
+        own = sequence.token_ids[start : start + item.num_tokens]
+        for position, token in enumerate([*own, *item.drafts], start):
             page, place = sequence.block_table[position // size], position % size
-            self.pool[page, 2 * place] = sequence.token_ids[position]
+            self.pool[page, 2 * place] = token
             self.pool[page, 2 * place + 1] = owner
-        self.computed_tokens += num_tokens
+        self.computed_tokens += item.num_tokens
 
-    def _sample(self, sequence: Sequence) -> list[int]:
+    def _sample(self, item: ScheduledSequence) -> list[int]:
+        sequence = item.sequence
         size, length = self.config.engine.block_tokens, len(sequence.token_ids)
         kv = self.pool[sequence.block_table.tolist()].reshape(len(sequence.block_table), -1)
         rows = kv[:, : 2 * size].reshape(-1, 2)[:length]
@@ -240,9 +241,11 @@ class FakeExecutor:
         owner = _owner(sequence)
         assert all(int(value) == owner for value in rows[:, 1]), "KV of another tenant or adapter"
         context = sequence.token_ids.copy()
-        for _ in range(1 if length % 3 else 1 + self.guesses):
+        for draft in (*item.drafts, None):
             adapter_tag = self._adapter_tag(sequence)
             context.append(next_token(context, adapter_tag, sequence.index, self.eos_every))
+            if context[-1] != draft:
+                break
         return context[length:]
 
     def _adapter_tag(self, sequence: Sequence) -> int:

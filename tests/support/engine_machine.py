@@ -88,7 +88,6 @@ class EngineMachine(RuleBasedStateMachine):
         block_tokens=st.sampled_from((2, 4)),
         sharing=st.sampled_from(("none", "shares", "strict")),
         at_once_bytes=st.sampled_from((0, 200, AT_ONCE_BYTES)),
-        guesses=st.sampled_from((0, 0, 1, 2)),
         can_preempt=st.booleans(),
         step_s=st.sampled_from((0.5, 0.02)),
     )
@@ -104,7 +103,6 @@ class EngineMachine(RuleBasedStateMachine):
         block_tokens: int,
         sharing: str,
         at_once_bytes: int,
-        guesses: int,
         can_preempt: bool,
         step_s: float,
     ) -> None:
@@ -134,7 +132,6 @@ class EngineMachine(RuleBasedStateMachine):
         )
         assert isinstance(self.rig.executor, FakeExecutor)
         _time_steps(self.rig, 0.001)
-        self.rig.executor.guesses = guesses
         self.rig.loader.bad.add(BROKEN.digest)
 
     @rule(
@@ -147,6 +144,7 @@ class EngineMachine(RuleBasedStateMachine):
         n=st.sampled_from((1, 1, 1, 2, 3)),
         stop=st.sampled_from(((), (), (3,), (10, 20, 30))),
         ignore_eos=st.booleans(),
+        wrong_every=st.sampled_from((0, 0, 1, 4, 99)),
     )
     def submit(
         self,
@@ -159,25 +157,30 @@ class EngineMachine(RuleBasedStateMachine):
         n: int,
         stop: tuple[int, ...],
         ignore_eos: bool,
+        wrong_every: int,
     ) -> None:
+        """Predicted are the answers, but for a token in so many; or nothing."""
         for tail in own:
-            self._submit(
-                make_request(
-                    f"r{len(self.requests)}",
-                    prefix[:shared] + tail,
-                    tenant=msgspec.structs.replace(
-                        tenant,
-                        min_memory_share=self.share,
-                        max_memory_share=self.share * 2 or 1.0,
-                    ),
-                    adapter=adapter,
-                    max_tokens=max_tokens,
-                    n=n,
-                    stop_token_ids=stop,
-                    ignore_eos=ignore_eos,
-                    arrival_s=self.rig.now_s,
-                )
+            request = make_request(
+                f"r{len(self.requests)}",
+                prefix[:shared] + tail,
+                tenant=msgspec.structs.replace(
+                    tenant,
+                    min_memory_share=self.share,
+                    max_memory_share=self.share * 2 or 1.0,
+                ),
+                adapter=adapter,
+                max_tokens=max_tokens,
+                n=n,
+                stop_token_ids=stop,
+                ignore_eos=ignore_eos,
+                arrival_s=self.rig.now_s,
             )
+            if wrong_every:
+                right, _ = expected_output(request, 0, 40, self.rig.executor.eos_every)
+                guess = [t + (k % wrong_every == 2) for k, t in enumerate(right)]
+                request = msgspec.structs.replace(request, prediction_token_ids=guess)
+            self._submit(request)
 
     def _submit(self, request: GenerationRequest) -> None:
         engine, config = self.rig.engine, self.rig.config

@@ -124,6 +124,13 @@ class Guide:
         """At the same place, to be advanced by itself."""
         return Guide(self.vocabulary, self.matcher.deep_copy(), self.allowance)
 
+    def ahead(self, token_ids: Sequence[int]) -> Guide:
+        """What it would be after these tokens, which it allows."""
+        other = self.copy()
+        for token_id in token_ids:
+            other.matcher.consume_token(token_id)
+        return other
+
     def advance(self, token_id: int) -> bool:
         """Whether more may come after this token: not after one that completes the grammar, and not
         where there is an `error`, as after a token that it does not allow."""

@@ -321,6 +321,16 @@ class MemoryManager:
         sequence.block_table.extend(pages)
         return True
 
+    def room_for_drafts(self, sequence: Sequence, wanted: int, takes_page: bool) -> int:
+        """Tokens, at most those wanted, behind the sequence's own for which it has pages. If it
+        `takes_page`, the one after those of its tokens is taken, which it is about to need."""
+        length, size = len(sequence.token_ids), self._block_tokens
+        end = len(sequence.block_table) * size
+        is_short = end - length < min(wanted, size)
+        if is_short and takes_page and self.try_grow(sequence, end + 1):
+            end += size
+        return min(wanted, end - length)
+
     def cache_blocks(self, sequence: Sequence) -> None:
         """Hand the blocks that have been computed in full to the prefix tree."""
         size, root = self._block_tokens, sequence.prefix.root

@@ -107,6 +107,15 @@ class ChunkSizer:
                 slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
         return self._tokens(slack_s, most, MIN_PREFILL_PART)
 
+    def slack_s(self, decoding: Iterable[Sequence], now_s: float) -> float:
+        """How much longer than it takes to decode the next step may be for nobody to be late; what
+        is late already counts as having the time between two of its tokens."""
+        slack_s = math.inf
+        for sequence in decoding:
+            if sequence.service.tpot_s < slack_s:
+                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
+        return max(slack_s / MARGIN - self._decode_s, 0.0)
+
     def arrival_tokens(self, now_s: float, most: int) -> int:
         """For the next step, where it is to keep nobody waiting who comes meanwhile."""
         return self._tokens(self.promises.least_s(now_s) / ARRIVAL_PART, most, MIN_ARRIVAL_PART)

@@ -144,6 +144,8 @@ def usage_record(
         preemptions=sequence.usage.preemptions,
         cold_load=sequence.usage.cold_load,
         waits=sequence.waits.parts or [],
+        accepted_draft_tokens=0 if sequence.drafting is None else sequence.drafting.accepted,
+        rejected_draft_tokens=0 if sequence.drafting is None else sequence.drafting.rejected,
     )
 
 

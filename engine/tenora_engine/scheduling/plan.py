@@ -17,11 +17,12 @@ from tenora_engine.step import MemoryOperation, Rows, StepPlan
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """One sequence in a step: its next `num_tokens` uncomputed tokens run, and its next token is
-    sampled when that is all of them."""
+    sampled when that is all of them; so is the one after each of its `drafts`, which run too."""
 
     sequence: Sequence
     num_tokens: int
     samples: bool
+    drafts: tuple[int, ...] = ()
 
 
 class ScheduledStep:
@@ -41,8 +42,12 @@ class ScheduledStep:
         return sum(item.num_tokens for item in self.items)
 
     @cached_property
+    def num_drafts(self) -> int:
+        return sum(len(item.drafts) for item in self.items)
+
+    @cached_property
     def is_decode(self) -> bool:
-        """Whether every sequence runs one token and samples the next."""
+        """Whether every sequence runs one token, and its drafts, and samples what comes next."""
         return self.num_tokens == len(self.items) and all(item.samples for item in self.items)
 
 
@@ -63,9 +68,11 @@ class PlanWriter:
     ) -> StepPlan:
         """The step's sequences have the pages that its tokens need. O(their tokens and pages)."""
         self._number += 1
-        rows = self._decode_rows(step) if step.is_decode else self._rows(step)
+        is_plain = step.is_decode and not step.num_drafts
+        rows = self._decode_rows(step) if is_plain else self._rows(step)
         sampling = [item.sequence for item in step.items if item.samples]
-        asked = plan_sampling(sampling, self._vocab, self._seed)
+        drafts = [item.drafts for item in step.items if item.samples] if step.num_drafts else None
+        asked = plan_sampling(sampling, self._vocab, self._seed, drafts)
         return StepPlan(self._number, rows, asked, is_preemptible, list(memory))
 
     def _decode_rows(self, step: ScheduledStep) -> Rows:
@@ -91,17 +98,18 @@ class PlanWriter:
     def _rows(self, step: ScheduledStep) -> Rows:
         size = self._block_tokens
         sequences = [item.sequence for item in step.items]
-        query = [item.num_tokens for item in step.items]
+        query = [item.num_tokens + len(item.drafts) for item in step.items]
         contexts: list[int] = []
         tokens: list[int] = []
         pages = array("i")
-        for sequence, count in zip(sequences, query, strict=True):
+        for item, sequence, count in zip(step.items, sequences, query, strict=True):
             start = sequence.num_computed
             contexts.append(context := start + count)
             if count == 1:
                 tokens.append(sequence.token_ids[start])
             else:
-                tokens += sequence.token_ids[start:context]
+                tokens += sequence.token_ids[start : start + item.num_tokens]
+                tokens += item.drafts
             table, num_blocks = sequence.block_table, -(-context // size)
             pages += table if len(table) == num_blocks else table[:num_blocks]
         return Rows(
@@ -109,7 +117,7 @@ class PlanWriter:
             query_len=array("i", query),
             context_len=array("i", contexts),
             adapter_slot=array("i", [sequence.adapter_slot for sequence in sequences]),
-            num_samples=array("i", [item.samples for item in step.items]),
+            num_samples=array("i", [item.samples + len(item.drafts) for item in step.items]),
             token_ids=array("i", tokens),
             pages=pages,
         )

@@ -27,6 +27,7 @@ from tenora_engine.scheduling.admission import (
     make_sequences,
 )
 from tenora_engine.scheduling.class_queue import service_class
+from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.loads import AdapterLoads, Pins
 from tenora_engine.scheduling.meters import Charges, Counters, finish_event, meter_end, meter_start
 from tenora_engine.scheduling.queue import WaitingQueue
@@ -54,6 +55,7 @@ class Requests:
         loads: AdapterLoads,
         pins: Pins,
         charges: Charges,
+        drafts: Drafts,
         waits: Waits,
         telemetry: Telemetry,
         clock: Callable[[], float],
@@ -66,6 +68,7 @@ class Requests:
         self._loads = loads
         self._pins = pins
         self._charges = charges
+        self._drafts = drafts
         self._waits = waits
         self._telemetry = telemetry
         self._clock = clock
@@ -158,6 +161,7 @@ class Requests:
         """See `Engine.forget_adapter`."""
         self._memory.purge(namespace, digest)
         if not device_only:
+            self._drafts.answers.forget(namespace, digest)
             self._pins.forget(digest)
         self._loads.forget(digest, device_only=device_only)
 
@@ -189,6 +193,11 @@ class Requests:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
         whenever it has filled a block, and when it stops."""
         self._charge(sequence, self._charges.settle(sequence))
+
+    def pay_for_drafts(self, sequence: Sequence, num_rejected: int) -> None:
+        """Rows of a step that came to nothing are of its tenant's share; they are not billed."""
+        if num_rejected:
+            self._charge(sequence, sequence.service.token_cost * num_rejected)
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
@@ -255,6 +264,7 @@ class Requests:
             )
         )
         self._leave(flight, sequence)
+        self._drafts.ended(sequence)
         if not flight.sequences:
             self.counters.requests_finished += 1
             self.counters.requests_aborted += reason == "abort"

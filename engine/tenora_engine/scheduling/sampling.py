@@ -26,24 +26,31 @@ _MASK_64 = (1 << 64) - 1
 UInt64s = npt.NDArray[np.uint64]
 
 
-def plan_sampling(sequences: Rows[Sequence], vocab: int, engine_seed: int) -> Sampling | None:
-    """Of one sample a sequence, in order; None where of each the likeliest token is all that is
-    wanted. Brings the sequences' rules up to date."""
-    asking = [(row, each) for row, each in enumerate(sequences) if not each.is_plain]
-    if not asking:
+def plan_sampling(
+    sequences: Rows[Sequence],
+    vocab: int,
+    engine_seed: int,
+    drafts: Rows[tuple[int, ...]] | None = None,
+) -> Sampling | None:
+    """Of one sample a sequence, in order, and one after each of its drafts; None where of each the
+    likeliest token is all that is wanted. Brings the sequences' rules up to date."""
+    if all(sequence.is_plain for sequence in sequences):
         return None
-    samplers = [each.sampler or _sampler(each, vocab, engine_seed) for _, each in asking]
     draws, found, num_top = _Drawn(), _Found(vocab), {}
-    for (row, sequence), sampler in zip(asking, samplers, strict=True):
+    first = 0
+    for sequence, draft in zip(sequences, drafts or ((),) * len(sequences), strict=True):
+        row, first = first, first + 1 + len(draft)
+        if sequence.is_plain:
+            continue
+        sampler = sequence.sampler or _sampler(sequence, vocab, engine_seed)
         if sampler.draw is not None:
-            draws.add(row, sampler.draw, len(sequence.token_ids) - sequence.num_prompt)
+            draws.add(row, sampler.draw, sequence.num_output, 1 + len(draft))
         if sampler.rules is not None:
             sampler.rules.take_in(sequence.token_ids)
-            found.add(row, sampler.rules, sequence)
-            if sequence.guide is not None:
-                found.guided.append((row, sequence.guide))
+            for ahead in range(1 + len(draft)):
+                found.add(row + ahead, sampler.rules, sequence, draft[:ahead])
         if sampler.num_top is not None:
-            num_top[row] = sampler.num_top
+            num_top.update(dict.fromkeys(range(row, first), sampler.num_top))
     changes = found.changes()
     drawn = draws.columns(vocab)
     if changes is None and drawn is None and not num_top:
@@ -134,10 +141,16 @@ class _Drawn:
     draws: list[Draw] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
-    def add(self, row: int, draw: Draw, position: int) -> None:
-        self.rows.append(row)
-        self.draws.append(draw)
-        self.positions.append(position)
+    def add(self, row: int, draw: Draw, position: int, count: int) -> None:
+        """So many from a row and a position on."""
+        if count == 1:
+            self.rows.append(row)
+            self.draws.append(draw)
+            self.positions.append(position)
+        else:
+            self.rows += range(row, row + count)
+            self.draws += [draw] * count
+            self.positions += range(position, position + count)
 
     def columns(self, vocab: int) -> Draws | None:
         if not self.rows:
@@ -193,19 +206,25 @@ class LogitRules:
             if counts is not None:
                 counts.take_in(token_ids)
 
-    def barred(self, sequence: Sequence) -> Int64s:  # [num_barred], some perhaps twice
-        """The tokens that may not come next: those that would end the sequence too early or
-        complete a bad word (matched within the output)."""
-        words = _completions(self.params.bad_words, sequence)
-        if sequence.num_output >= self.params.min_tokens:
+    def barred(
+        self, sequence: Sequence, ahead: tuple[int, ...] = ()
+    ) -> Int64s:  # [num_barred], some perhaps twice
+        """The tokens that may not come next, `ahead` being taken for its last ones: those that
+        would end the sequence too early or complete a bad word (matched within the output)."""
+        words = _completions(self.params.bad_words, sequence, ahead)
+        if sequence.num_output + len(ahead) >= self.params.min_tokens:
             return np.array(words, np.int64)
         return np.concatenate([self._ends, np.array(words, np.int64)])
 
 
-def _completions(words: tuple[tuple[int, ...], ...], sequence: Sequence) -> list[int]:
+def _completions(
+    words: tuple[tuple[int, ...], ...], sequence: Sequence, ahead: tuple[int, ...]
+) -> list[int]:
     if not words:
         return []
-    tokens, num_output = sequence.token_ids, sequence.num_output
+    tokens, num_output = sequence.token_ids, sequence.num_output + len(ahead)
+    if ahead:
+        tokens = [*tokens, *ahead]
     last = tokens[-1] if num_output else None
     return [
         word[-1]
@@ -232,23 +251,27 @@ class _Found:
     barred: list[Int64s] = field(default_factory=list)
     guided: list[tuple[int, Guide]] = field(default_factory=list)
 
-    def add(self, row: int, rules: LogitRules, sequence: Sequence) -> None:
+    def add(self, row: int, rules: LogitRules, sequence: Sequence, ahead: tuple[int, ...]) -> None:
+        """What is asked of the sample that follows the sequence's tokens and those `ahead`."""
         first, params = row * self.vocab, rules.params
         if rules.seen is not None:
-            tokens = rules.seen.tokens
+            tokens, _ = rules.seen.with_more(ahead)
             penalty = np.full(tokens.shape, params.repetition_penalty, np.float32)
             self.repetition.append((first + tokens, penalty))
         if rules.bias.size:
             self.bias.append((first + rules.bias_tokens, rules.bias))
-        if rules.made is not None and rules.made.tokens.size:
-            sums = params.presence_penalty + params.frequency_penalty * rules.made.counts
-            self.penalties.append((first + rules.made.tokens, sums.astype(np.float32)))
+        if rules.made is not None and (rules.made.tokens.size or ahead):
+            tokens, counts = rules.made.with_more(ahead)
+            sums = params.presence_penalty + params.frequency_penalty * counts
+            self.penalties.append((first + tokens, sums.astype(np.float32)))
         if rules.allowed is not None:
             self.allowed_rows.append(row)
             self.allowed.append(first + rules.allowed)
-        barred = rules.barred(sequence)
+        barred = rules.barred(sequence, ahead)
         if barred.size:
             self.barred.append(first + barred)
+        if sequence.guide is not None:
+            self.guided.append((row, sequence.guide.ahead(ahead) if ahead else sequence.guide))
 
     def changes(self) -> LogitChanges | None:
         parts = (self.repetition, self.bias, self.penalties, self.allowed_rows, self.barred)
@@ -291,6 +314,17 @@ class TokenCounts:
     @property
     def counts(self) -> Int64s:  # [num_distinct], of `tokens`
         return self._counts[: self._size]
+
+    def with_more(self, ahead: tuple[int, ...]) -> tuple[Int64s, Int64s]:
+        """Tokens and counts, were those the next ones."""
+        if not ahead:
+            return self.tokens, self.counts
+        more, times = np.unique(np.array(ahead), return_counts=True)
+        places = self._place[more]
+        is_known = places >= 0
+        counts = np.concatenate([self.counts, times[~is_known]])
+        counts[places[is_known]] += times[is_known]
+        return np.concatenate([self.tokens, more[~is_known]]), counts
 
     def take_in(self, token_ids: list[int]) -> None:
         """Count what has been added to the list since the last call. Tokens lie in the

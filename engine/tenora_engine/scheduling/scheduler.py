@@ -17,6 +17,7 @@ from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import Gate
 from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, StepDraft
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
+from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
@@ -70,8 +71,20 @@ class Scheduler:
         self.queue = queue = make_queue(config, standings)
         self.running = running = Running(engine.block_tokens, standings)
         self.gate = gate = Gate(config, memory, queue, charges)
+        self.drafts = drafts = Drafts(config, memory)
         self.requests = Requests(
-            config, memory, queue, running, gate, loads, pins, charges, waits, telemetry, clock
+            config,
+            memory,
+            queue,
+            running,
+            gate,
+            loads,
+            pins,
+            charges,
+            drafts,
+            waits,
+            telemetry,
+            clock,
         )
         self._places = places = Places(config, queue, running, standings)
         self._intake = Intake(
@@ -108,6 +121,8 @@ class Scheduler:
     def counters(self) -> dict[str, float]:
         return {
             **vars(self.requests.counters),
+            "drafts_accepted": self.drafts.accepted_tokens,
+            "drafts_rejected": self.drafts.rejected_tokens,
             "express_steps": 0 if self._express is None else self._express.num_planned,
             **self.telemetry.totals(),
             **self.loads.counters(),
@@ -175,6 +190,9 @@ class Scheduler:
         self.waits.plan(chunks, self.running, self._places.are_full)
         self.waits.gaps.look(self.queue, now_s)
         rows = self.running.rows(chunks)
+        if self.running.num_decoding:
+            slack_s = self._chunks.slack_s(self.running.most_urgent(now_s), now_s)
+            rows = self.drafts.add(rows, slack_s, others_wait=bool(len(self.queue)))
         self._stalled = not (rows or self.requests.events)
         is_preemptible = self._express is not None and self._express.may_pass(chunks, now_s)
         return ScheduledStep(rows), is_preemptible
@@ -201,7 +219,8 @@ class Scheduler:
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
-            if sequence.num_uneventful and len(new) == 1 and new[0] not in sequence.stop_ids:
+            is_uneventful = sequence.num_uneventful and len(new) == 1 and not item.drafts
+            if is_uneventful and new[0] not in sequence.stop_ids:
                 sequence.num_uneventful -= 1
                 sequence.num_computed += 1
                 sequence.token_ids.append(new[0])
@@ -216,6 +235,7 @@ class Scheduler:
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
         if step.is_decode:
             self._chunks.observe_decode(step_s)
+            self.drafts.times.observe(len(step) + step.num_drafts, step_s)
         else:
             self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
 
@@ -281,12 +301,17 @@ class Scheduler:
     ) -> int:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
+        kept, may_go_on = _kept(sequence, new)
+        if item.drafts:
+            num_rejected = self.drafts.observe(item, len(new) - 1)
+            self.requests.pay_for_drafts(sequence, num_rejected)
         sequence.num_computed += item.num_tokens
         if item.num_tokens > 1 or sequence.usage.first_token_s is None:  # its output when it stops
             self._memory.cache_blocks(sequence)
-        if item.num_tokens > 1 or sequence.num_computed % self._block_tokens == 0:
+        if item.num_tokens > 1 or item.drafts or sequence.num_computed % self._block_tokens == 0:
             self.requests.settle(sequence)
-        added = self._append(sequence, new, logprobs, now_s) if new else 0
+        sequence.num_computed += max(len(kept) - 1, 0)  # drafts that were right
+        added = self._append(sequence, kept, logprobs, now_s, may_go_on) if kept else 0
         if sequence.state is SequenceState.RUNNING:
             self.running.advanced(sequence)
         return added
@@ -297,27 +322,19 @@ class Scheduler:
         token_ids: list[int],
         logprobs: list[TokenLogprob] | None,
         now_s: float,
+        may_go_on: bool,
     ) -> int:
-        """New tokens of a sequence, up to the one that ends it; returns how many."""
+        """New tokens of a sequence, the last of which may end it; returns how many."""
         if sequence.usage.first_token_s is None:
             sequence.usage.first_token_s = now_s
             meter_first_token(sequence, now_s)
             self.requests.prompt_computed(sequence)
-        tokens, guide, stop, added = sequence.token_ids, sequence.guide, None, 0
-        may_go_on = True
-        for token_id in token_ids:
-            tokens.append(token_id)
-            added += 1
-            if token_id in sequence.stop_ids:
-                stop = token_id
-                break
-            may_go_on = guide is None or guide.advance(token_id)
-            if not may_go_on or len(tokens) >= sequence.max_length:
-                break
+        tokens, added, guide = sequence.token_ids, len(token_ids), sequence.guide
+        tokens += token_ids
+        stop = token_ids[-1] if token_ids[-1] in sequence.stop_ids else None
         shown = added if stop is None else added - 1
-        if shown < len(token_ids):
-            token_ids = token_ids[:shown]
-            logprobs = None if logprobs is None else logprobs[:shown]
+        token_ids = token_ids[:shown]
+        logprobs = None if logprobs is None else logprobs[:shown]
         if shown:
             request, is_first = sequence.request, sequence.num_output == added
             tier = sequence.service.tier
@@ -333,6 +350,19 @@ class Scheduler:
         elif len(tokens) >= sequence.max_length:
             self.requests.finish(sequence, "length")
         return added
+
+
+def _kept(sequence: Sequence, token_ids: list[int]) -> tuple[list[int], bool]:
+    """New tokens of a sequence, up to the one that ends it; its grammar is advanced by them. And
+    whether the grammar lets more come."""
+    guide = sequence.guide
+    token_ids = token_ids[: sequence.max_length - len(sequence.token_ids)]
+    for place, token_id in enumerate(token_ids):
+        if token_id in sequence.stop_ids:
+            return token_ids[: place + 1], True
+        if guide is not None and not guide.advance(token_id):
+            return token_ids[: place + 1], False
+    return token_ids, True
 
 
 def _loss(sequence: Sequence) -> tuple[float, int, float, int]:

@@ -1,0 +1,272 @@
+"""Drafts: tokens that a sequence will perhaps generate, looked up in text that it resembles, which
+a step verifies all at once. A row of a draft computes what a decode step would, to the bit, and its
+sample is drawn by the same number, so answers are the same with and without drafts; the step keeps
+what comes up to the first sample that differs from its draft (speculative decoding: Leviathan et
+al., 2023; prompt lookup: Saxena, 2023). What is drafted is a matter of time only, and so is decided
+by time: how much a row adds to a step against how much a token that comes sooner saves."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from tenora_engine.config import ResolvedConfig
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.memory.prefix import BASE
+from tenora_engine.request import GenerationRequest
+from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.sequence import Sequence
+
+MATCHES = (16, 8, 4, 3)
+"""Tokens at the end of a sequence that are looked for, the longest first."""
+
+SEARCHED_TOKENS = 16384
+"""Of a text: the last ones are searched."""
+
+FIRST_RATE = 0.7
+"""Of the drafts of a sequence, until it has had any: the part that is taken to be right."""
+
+_MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
+_RECOVERY = 0.02  # of the way back to FIRST_RATE, a step without drafts
+_SLOW = 0.98  # weight of the past in what steps were seen to take
+_TOKEN = array("i").itemsize
+
+
+class Text:
+    """Token ids as bytes, in which a run of them is found at the speed of memory."""
+
+    def __init__(self, token_ids: Items[int] = ()) -> None:
+        self._bytes = bytearray(array("i", token_ids).tobytes())
+
+    def __len__(self) -> int:
+        return len(self._bytes) // _TOKEN
+
+    def append(self, token_ids: Items[int]) -> None:
+        self._bytes += array("i", token_ids).tobytes()
+
+    def after(self, tail: bytes, most: int, is_own: bool = False) -> list[int]:
+        """Up to `most` tokens behind the last place where the longest of MATCHES last tokens of
+        `tail` stand. `is_own`: the tail is this text's own end, and not meant."""
+        text, end = self._bytes, len(self._bytes)
+        first = max(end - SEARCHED_TOKENS * _TOKEN, 0)
+        for length in MATCHES:
+            wanted = tail[-length * _TOKEN :]
+            if len(wanted) < length * _TOKEN:
+                continue
+            stop = end - _TOKEN if is_own else end
+            while (place := text.rfind(wanted, first, stop)) >= 0:
+                begin = place + len(wanted)
+                if place % _TOKEN == 0 and begin < end:
+                    found = array("i")
+                    found.frombytes(text[begin : begin + most * _TOKEN])
+                    return found.tolist()
+                stop = place + len(wanted) - 1
+        return []
+
+    def first(self, most: int) -> list[int]:
+        found = array("i")
+        found.frombytes(self._bytes[: most * _TOKEN])
+        return found.tolist()
+
+    def tail(self) -> bytes:
+        return bytes(self._bytes[-MATCHES[0] * _TOKEN :])
+
+    def cut(self, most_tokens: int) -> None:
+        """Keep the last ones."""
+        del self._bytes[: max(len(self._bytes) - most_tokens * _TOKEN, 0)]
+
+
+class Answers:
+    """What a tenant's requests under one adapter were lately answered, for those tenants who want
+    it. Nobody else's requests are drafted from it: by namespace and digest, and forgotten with
+    either."""
+
+    KEPT_TOKENS = 32768  # of a tenant and adapter
+    KEPT_TEXTS = 256
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[tuple[str, str], Text] = OrderedDict()
+
+    def of(self, request: GenerationRequest) -> Text | None:
+        return self._texts.get(_key(request))
+
+    def add(self, sequence: Sequence) -> None:
+        """A sequence has ended: the end of its prompt, and its output."""
+        key = _key(sequence.request)
+        text = self._texts.pop(key, None) or Text()
+        self._texts[key] = text
+        begin = max(sequence.num_prompt - MATCHES[0], 0)
+        text.append(sequence.token_ids[begin:])
+        text.cut(self.KEPT_TOKENS)
+        while len(self._texts) > self.KEPT_TEXTS:
+            self._texts.popitem(last=False)
+
+    def forget(self, namespace: str, digest: str) -> None:
+        self._texts.pop((namespace, digest), None)
+
+
+def _key(request: GenerationRequest) -> tuple[str, str]:
+    adapter = request.adapter
+    return request.tenant.namespace, BASE if adapter is None else adapter.digest
+
+
+@dataclass(eq=False, slots=True)
+class Drafting:
+    """Of one sequence that decodes."""
+
+    text: Text  # its prompt and output
+    known: int  # tokens of it that are in `text`
+    prediction: Text | None
+    rate: float = FIRST_RATE
+    accepted: int = 0
+    rejected: int = 0
+
+
+class StepTimes:
+    """What a step of decoding takes by its rows: a line through those that were seen, old ones
+    fading. A row adds at most its part of a step, and some: what else it does is read for it."""
+
+    LEAST_PART, USUAL_PART = 1 / 64, 1 / 32  # of a step, that a row adds
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._seconds = self._squares = self._products = 0.0
+
+    def observe(self, num_rows: int, step_s: float) -> None:
+        self._weight = _SLOW * self._weight + 1
+        self._rows = _SLOW * self._rows + num_rows
+        self._seconds = _SLOW * self._seconds + step_s
+        self._squares = _SLOW * self._squares + num_rows * num_rows
+        self._products = _SLOW * self._products + num_rows * step_s
+
+    @property
+    def row_s(self) -> float:
+        """What one more row adds."""
+        if not self._rows:
+            return 0.0
+        mean_s = self._seconds / self._weight
+        slope = mean_s * self.USUAL_PART
+        spread = self._weight * self._squares - self._rows * self._rows
+        if spread > self._weight * self._weight:  # they were more than a row apart
+            slope = (self._weight * self._products - self._rows * self._seconds) / spread
+        return min(max(slope, mean_s * self.LEAST_PART), self._seconds / self._rows)
+
+    def worth(self, num_rows: int) -> float:
+        """How likely a draft must be right for a row of it to save the time that it takes: what it
+        adds to a step, over the time in which one token of `num_rows` is made."""
+        if not self._rows:
+            return self.USUAL_PART * num_rows
+        row_s = self.row_s
+        step_s = self._seconds / self._weight + (num_rows - self._rows / self._weight) * row_s
+        return row_s * num_rows / max(step_s, row_s)
+
+
+class Drafts:
+    """Adds drafts to the rows of a step."""
+
+    def __init__(self, config: ResolvedConfig, memory: MemoryManager) -> None:
+        engine = config.engine
+        self.times = StepTimes()
+        self.answers = Answers()
+        self.accepted_tokens = 0
+        self.rejected_tokens = 0
+        self._most = engine.max_draft_tokens if engine.device == "cpu" else 0
+        self._max_rows = min(engine.max_running, engine.max_step_tokens)
+        self._memory = memory
+
+    def add(
+        self, rows: list[ScheduledSequence], slack_s: float, others_wait: bool
+    ) -> list[ScheduledSequence]:
+        """The rows, those that decode with the drafts that are worth their time, which all
+        together add no more than `slack_s`. No page is taken for them while others wait. O(rows),
+        and a search of the text of each."""
+        num_tokens = sum(row.num_tokens for row in rows)
+        room = self._max_rows - num_tokens
+        if not self._most or not rows or room <= 0 or num_tokens > 2 * len(rows):
+            return rows
+        row_s, worth = self.times.row_s, self.times.worth(len(rows))
+        if slack_s < math.inf:
+            room = min(room, int(slack_s / row_s)) if row_s else 0
+        drafted: list[ScheduledSequence] = []
+        for row in rows:
+            if room > 0 and row.num_tokens == 1 and row.samples:
+                most = min(room, self._most)
+                drafts = self._drafts(row.sequence, most, worth, not others_wait)
+                if drafts:
+                    room -= len(drafts)
+                    row = ScheduledSequence(row.sequence, 1, True, tuple(drafts))
+            drafted.append(row)
+        return drafted
+
+    def _drafts(self, sequence: Sequence, most: int, worth: float, takes_page: bool) -> list[int]:
+        """Of the sequence: each is right with its rate where all before it are."""
+        drafting = sequence.drafting or self._begin(sequence)
+        rate = drafting.rate
+        if sequence.guide is not None and worth < 1:
+            forced = sequence.guide.forced_tokens()
+            if forced:
+                return self._fitting(sequence, forced, most, takes_page)
+        if rate <= worth:
+            drafting.rate += _RECOVERY * (FIRST_RATE - rate)
+            return []
+        if worth > 0:
+            most = min(most, int(math.log(worth) / math.log(min(rate, 0.98))))
+        drafting.text.append(sequence.token_ids[drafting.known :])
+        drafting.known = len(sequence.token_ids)
+        found = self._look_up(sequence, drafting, most)
+        if found and sequence.guide is not None:
+            found = found[: sequence.guide.validate(found)]
+        return self._fitting(sequence, found, most, takes_page)
+
+    def _fitting(
+        self, sequence: Sequence, found: list[int], most: int, takes_page: bool
+    ) -> list[int]:
+        """The first of them, as many as there may be and as there are pages for."""
+        most = min(most, len(found), sequence.max_length - 1 - len(sequence.token_ids))
+        if most <= 0:
+            return []
+        return found[: self._memory.room_for_drafts(sequence, most, takes_page)]
+
+    def _look_up(self, sequence: Sequence, drafting: Drafting, most: int) -> list[int]:
+        tail = drafting.text.tail()
+        found: list[int] = []
+        if drafting.prediction is not None:
+            if not sequence.num_output:
+                return drafting.prediction.first(most)
+            found = drafting.prediction.after(tail, most)
+        if not found:
+            found = drafting.text.after(tail, most, is_own=True)
+        if not found and sequence.request.tenant.keeps_answers:
+            text = self.answers.of(sequence.request)
+            found = [] if text is None else text.after(tail, most)
+        return found
+
+    def _begin(self, sequence: Sequence) -> Drafting:
+        prediction = sequence.request.prediction_token_ids
+        sequence.drafting = Drafting(
+            Text(sequence.token_ids),
+            len(sequence.token_ids),
+            Text(prediction) if prediction else None,
+        )
+        return sequence.drafting
+
+    def observe(self, item: ScheduledSequence, num_accepted: int) -> int:
+        """So many of the item's drafts were right; returns how many were not."""
+        drafting = item.sequence.drafting
+        num_rejected = len(item.drafts) - num_accepted
+        if drafting is not None:
+            drafting.accepted += num_accepted
+            drafting.rejected += num_rejected
+            for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
+                drafting.rate = _MEMORY * drafting.rate + (1 - _MEMORY) * is_right
+        self.accepted_tokens += num_accepted
+        self.rejected_tokens += num_rejected
+        return num_rejected
+
+    def ended(self, sequence: Sequence) -> None:
+        """A sequence generates nothing more."""
+        if self._most and sequence.request.tenant.keeps_answers and sequence.num_output:
+            self.answers.add(sequence)
+        sequence.drafting = None

@@ -1,0 +1,251 @@
+"""Answers are the same to the bit with drafts and without, whatever is asked of the samples, while
+adapters, preemption and other requests are about; who pays for what was wrong, and whose text is
+drafted from."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenora_bench.adapters import publish_adapters
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import Engine, build_engine
+from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.scheduling.drafts import Text
+from tenora_kernels.backend import compiled_implementation
+from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
+
+DEADLINE_S = 240.0
+
+
+@dataclass(frozen=True)
+class World:
+    model: Path
+    store: Path
+    refs: list[AdapterRef]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    if compiled_implementation() is None:
+        pytest.skip("the kernels are not compiled: torch promises no bits")
+    folder = tmp_path_factory.mktemp("drafts")
+    model = write_tiny_llama(folder / "model")
+    refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
+    return World(model, folder / "store", refs)
+
+
+def engine_of(world: World, **settings: Any) -> Engine:
+    config = EngineConfig(
+        model=str(world.model),
+        served_name="tiny",
+        dtype="float32",
+        arena_bytes=48 * PAGE_BYTES,
+        memory_bytes=1024**3,
+        max_context_tokens=256,
+        max_running=24,
+        max_adapters=3,
+        object_store=str(world.store),
+    )
+    return build_engine(msgspec.structs.replace(config, **settings))
+
+
+def random_sampling(draw: random.Random) -> SamplingParams:
+    """Low temperatures: what is drawn repeats itself, and drafts are right now and then."""
+
+    def sometimes(value: Any, otherwise: Any) -> Any:
+        return value if draw.random() < 0.25 else otherwise
+
+    return SamplingParams(
+        temperature=draw.choice((0.0, 0.0, 0.2, 0.6)),
+        top_p=sometimes(0.8, 1.0),
+        top_k=sometimes(5, 0),
+        min_p=sometimes(0.1, 0.0),
+        seed=draw.randrange(1000),
+        presence_penalty=sometimes(-0.5, 0.0),
+        frequency_penalty=sometimes(0.1, 0.0),
+        repetition_penalty=sometimes(0.9, 1.0),
+        logit_bias=sometimes({draw.randrange(VOCAB): 4.0}, {}),
+        bad_words=sometimes(((draw.randrange(VOCAB), draw.randrange(VOCAB)),), ()),
+        allowed_token_ids=sometimes(tuple(range(0, VOCAB, 2)), None),
+        min_tokens=sometimes(12, 0),
+        stop_token_ids=sometimes((draw.randrange(VOCAB),), ()),
+        max_tokens=draw.randrange(12, 90),
+        n=sometimes(2, 1),
+        logprobs=sometimes(2, None),
+    )
+
+
+def random_request(draw: random.Random, number: int, refs: list[AdapterRef]) -> GenerationRequest:
+    phrase = [draw.randrange(3, VOCAB) for _ in range(draw.randrange(4, 12))]
+    prompt = [draw.randrange(3, VOCAB) for _ in range(draw.randrange(1, 30))]
+    prompt += phrase * draw.randrange(0, 5)
+    tenant = f"t{draw.randrange(3)}"
+    return GenerationRequest(
+        request_id=str(number),
+        tenant=Tenant(key=tenant, namespace=tenant, keeps_answers=draw.random() < 0.5),
+        prompt_token_ids=prompt,
+        sampling=random_sampling(draw),
+        adapter=draw.choice([None, *refs]),
+        prediction_token_ids=phrase * 4 if draw.random() < 0.3 else [],
+    )
+
+
+@dataclass
+class Answers:
+    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    logprobs: dict[tuple[str, int], list[TokenLogprob]] = field(default_factory=dict)
+    finished: dict[tuple[str, int], FinishEvent] = field(default_factory=dict)
+
+    def collect(self, engine: Engine, wanted: int) -> None:
+        until_s = time.monotonic() + DEADLINE_S
+        while len(self.finished) < wanted:
+            assert time.monotonic() < until_s
+            for event in engine.step():
+                if isinstance(event, TokenEvent):
+                    key = event.request_id, event.index
+                    self.tokens.setdefault(key, []).extend(event.token_ids)
+                    self.logprobs.setdefault(key, []).extend(event.logprobs or [])
+                elif isinstance(event, FinishEvent):
+                    assert event.reason in ("stop", "length"), event.error
+                    self.finished[event.request_id, event.index] = event
+            if not engine.has_work:
+                time.sleep(0.001)
+
+    @property
+    def ends(self) -> dict[tuple[str, int], tuple[str, int | None, int]]:
+        return {
+            key: (event.reason, event.stop_token_id, event.usage.output_tokens)
+            for key, event in self.finished.items()
+        }
+
+
+def answers(engine: Engine, requests: list[GenerationRequest]) -> Answers:
+    found = Answers()
+    for request in requests:
+        engine.submit(request)
+    found.collect(engine, sum(request.sampling.n for request in requests))
+    engine.check_integrity()
+    return found
+
+
+def test_answers_are_the_same_to_the_bit(world: World) -> None:
+    draw = random.Random(11)
+    requests = [random_request(draw, number, world.refs) for number in range(400)]
+    plain = engine_of(world, max_draft_tokens=0, max_waiting=2000, max_tenant_waiting=2000)
+    expected = answers(plain, requests)
+    assert plain.stats().counters["drafts_accepted"] == 0
+    plain.close()
+    drafting = engine_of(world, max_waiting=2000, max_tenant_waiting=2000)
+    found = answers(drafting, requests)
+    counters = drafting.stats().counters
+    drafting.close()
+    assert found.tokens == expected.tokens
+    assert found.logprobs == expected.logprobs
+    assert found.ends == expected.ends
+    assert counters["drafts_accepted"] > 1000
+    assert counters["drafts_rejected"] > 100
+    assert counters["preemptions"] > 0
+
+
+def request_of(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
+    tenant = more.pop("tenant", Tenant(key="t", namespace="t"))
+    sampling = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    return GenerationRequest(
+        request_id=name, tenant=tenant, prompt_token_ids=prompt, sampling=sampling, **more
+    )
+
+
+def accepted(engine: Engine, request: GenerationRequest) -> float:
+    before = engine.stats().counters["drafts_accepted"]
+    answers(engine, [request])
+    return engine.stats().counters["drafts_accepted"] - before
+
+
+def test_a_prediction_that_is_right_takes_fewer_steps(world: World) -> None:
+    prompt = [7, 99, 3, 12, 45]
+    engine = engine_of(world, max_draft_tokens=0)
+    output = answers(engine, [request_of("plain", prompt)]).tokens["plain", 0]
+    engine.close()
+    engine = engine_of(world)
+    before = engine.stats().counters["steps"]
+    request = request_of("predicted", prompt, prediction_token_ids=output)
+    found = answers(engine, [request])
+    steps = engine.stats().counters["steps"] - before
+    engine.close()
+    assert found.tokens["predicted", 0] == output
+    assert steps < len(output) / 3
+    usage = found.finished["predicted", 0].usage
+    assert usage.output_tokens == len(output)
+    assert usage.accepted_draft_tokens > len(output) / 2
+
+
+def test_answers_draft_their_own_tenant_alone(world: World) -> None:
+    """Nor another adapter's requests, nor those of a tenant who did not ask for it."""
+    draw = random.Random(3)
+    # Nothing repeats in it: what is drafted is of earlier answers or of none.
+    prompt = draw.sample(range(3, VOCAB), 40)
+    bias = {draw.randrange(VOCAB): 0.0}
+    sampling = SamplingParams(temperature=1.0, seed=5, max_tokens=40, ignore_eos=True)
+
+    def request(name: str, tenant: Tenant, adapter: AdapterRef | None = None) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=name,
+            tenant=tenant,
+            prompt_token_ids=prompt,
+            sampling=msgspec.structs.replace(sampling, logit_bias=bias),
+            adapter=adapter,
+        )
+
+    keeps = Tenant(key="a", namespace="a", keeps_answers=True)
+    other = Tenant(key="b", namespace="b", keeps_answers=True)
+    silent = Tenant(key="c", namespace="c")
+    engine = engine_of(world, arena_bytes=400 * PAGE_BYTES)
+    assert accepted(engine, request("first", keeps)) < 5
+    again = accepted(engine, request("again", keeps))
+    assert again > 25
+    assert accepted(engine, request("other", other)) < 5
+    assert accepted(engine, request("silent", silent)) < 5
+    assert accepted(engine, request("silent again", silent)) < 5
+    assert accepted(engine, request("adapter", keeps, world.refs[0])) < 5
+    assert accepted(engine, request("adapter again", keeps, world.refs[0])) > 25
+    engine.forget_adapter("a", world.refs[0].digest)
+    assert accepted(engine, request("forgotten", keeps, world.refs[0])) < 5
+    assert accepted(engine, request("base", keeps)) > 25
+    engine.close()
+
+
+def test_the_last_place_of_the_longest_run_is_found() -> None:
+    text = Text([1, 2, 3, 4, 50, 9, 1, 2, 3, 4, 60, 8, 2, 3, 4, 70, 1, 2, 3, 4])
+    assert text.after(text.tail(), 2, is_own=True) == [60, 8]
+    assert text.after(Text([9, 9, 2, 3, 4]).tail(), 2) == [70, 1]
+    assert text.after(Text([5, 6, 7]).tail(), 2) == []
+    assert Text().after(text.tail(), 2) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_found_stands_behind_what_was_looked_for(seed: int) -> None:
+    """By looking at every place, in numbers whose bytes are found across the borders of others."""
+    draw = random.Random(seed)
+    values = (0, 1, 256, 65536, 257)
+    for _ in range(300):
+        tokens = [draw.choice(values) for _ in range(draw.randrange(3, 40))]
+        tail = [draw.choice(values) for _ in range(draw.randrange(1, 9))]
+        expected: list[int] = []
+        for length in (8, 4, 3):
+            places = [
+                place
+                for place in range(len(tokens) - length)
+                if len(tail) >= length and tokens[place : place + length] == tail[-length:]
+            ]
+            if places:
+                expected = tokens[places[-1] + length :][:5]
+                break
+        assert Text(tokens).after(Text(tail).tail(), 5) == expected
