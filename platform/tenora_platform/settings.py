@@ -203,6 +203,7 @@ class Settings(BaseSettings):
     max_adapters: int = Field(default=256, ge=1)
     """Adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
+    max_draft_tokens: int = Field(default=16, ge=0, le=64)
     """Largest rank accepted."""
     host_adapter_memory: Size = 256 * 1024**2
     """Packed adapters kept in host memory."""
@@ -323,6 +324,7 @@ class Settings(BaseSettings):
             grammar_timeout_ms=self.grammar_timeout_ms,
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
+            max_draft_tokens=self.max_draft_tokens,
             host_adapter_bytes=self.host_adapter_memory,
             host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,

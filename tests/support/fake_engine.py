@@ -191,6 +191,8 @@ class FakeEngine:
             residency=self.where.get(adapter.digest, "store") if adapter else None,
             tier=request.tenant.tier,
             finish_reason=reason,
+            accepted_draft_tokens=3 if request.prediction_token_ids else 0,
+            rejected_draft_tokens=2 if request.prediction_token_ids else 0,
         )
         self.outbox.append(record)
         self.totals.add(0, [record])

@@ -4371,8 +4371,7 @@ export interface components {
              * @default true
              */
             parallel_tool_calls: boolean;
-            /** Prediction */
-            prediction?: unknown;
+            prediction?: components["schemas"]["Prediction"] | null;
             /** Presence Penalty */
             presence_penalty?: number | null;
             /** Prompt Cache Key */
@@ -7535,6 +7534,19 @@ export interface components {
             tenants: components["schemas"]["TenantPages"][];
             /** Total Pages */
             total_pages: number;
+        };
+        /**
+         * Prediction
+         * @description What most of the answer is thought to be: text, or parts of text.
+         */
+        Prediction: {
+            /** Content */
+            content: string | components["schemas"]["TextPart"][];
+            /**
+             * Type
+             * @constant
+             */
+            type: "content";
         };
         /**
          * Preflight

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
+from tenora_engine.config import ModelInfo
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.chat_template import Renders
+from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.tool_formats import ToolFormat, format_of
 from tenora_platform.errors import ApiError, BadRequestError, from_engine
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
@@ -47,7 +49,17 @@ def chat_prompt(
     token_ids = truncated(chat_tokens(state, body, template), body, model)
     words = bad_words(body, text)
     generation = chat_generation(body, model, len(token_ids), words)
-    return Prompt(token_ids, dataclasses.replace(generation, tools=tools))
+    generation = dataclasses.replace(generation, tools=tools)
+    return Prompt(token_ids, generation, _predicted(body, text, model))
+
+
+def _predicted(body: ChatCompletionRequest, text: TextProcessor, model: ModelInfo) -> list[int]:
+    """Tokens of what the answer is thought to be, as far as an answer may be long."""
+    if body.prediction is None:
+        return []
+    most = text.characters_max(model.context_tokens)
+    token_ids = text.encode(body.prediction.text[:most], add_special_tokens=False)
+    return token_ids[: model.context_tokens]
 
 
 def _form(state: AppState, template: Renders | None) -> ToolFormat:

@@ -16,7 +16,6 @@ OF_OPENAI: dict[str, tuple[Any, ...]] = {
     "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),
     "audio": (None,),
-    "prediction": (None,),
     "web_search_options": (None,),
     "reasoning_effort": (None, "none"),
     "verbosity": (None, "medium"),

@@ -130,6 +130,19 @@ class SamplingFields(FormatFields):
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
 
 
+class Prediction(Given):
+    """What most of the answer is thought to be: text, or parts of text."""
+
+    type: Literal["content"]
+    content: str | QuickList[TextPart]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text or "" for part in self.content)
+
+
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
@@ -149,13 +162,13 @@ class ChatCompletionRequest(SamplingFields):
     tools: Annotated[QuickList[Tool] | None, at_most(TOOLS_MAX)] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
+    prediction: Prediction | None = None
 
     # Known to OpenAI's API, not to this one: any value but the neutral one is refused by name.
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
-    prediction: Any = None
     web_search_options: Any = None
     reasoning_effort: Any = None
     verbosity: Any = None

@@ -20,7 +20,12 @@ from tenora_platform.errors import ApiError, UnavailableError
 from tenora_platform.inference.answers import Answer
 from tenora_platform.inference.generation import Piece, Run, merged
 from tenora_platform.inference.parameters import Generation
-from tenora_platform.inference.schemas import PromptTokensDetails, SamplingFields, Usage
+from tenora_platform.inference.schemas import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    SamplingFields,
+    Usage,
+)
 from tenora_platform.limits.service import Admission, Hold
 from tenora_platform.limits.uses import tokens_at_once
 from tenora_platform.receipts.contents import Transcript
@@ -66,6 +71,7 @@ class Prompt:
 
     token_ids: list[int]
     generation: Generation
+    prediction: Sequence[int] = ()  # what the answer is thought to be
 
 
 PromptFor = Callable[[ResolvedAdapter], Awaitable[Prompt]]
@@ -117,6 +123,7 @@ class InferenceSession:
             request_id=self.id if len(self.prompts) == 1 else f"{self.id}-{number}",
             tenant=tenant.to_engine(self.tier),
             prompt_token_ids=prompt.token_ids,
+            prediction_token_ids=list(prompt.prediction),
             sampling=msgspec.structs.replace(sampling, max_tokens=self._max_tokens(prompt)),
             adapter=adapter.ref if adapter else None,
             arrival_s=time.time(),
@@ -277,6 +284,10 @@ class InferenceSession:
             total_tokens=prompt_tokens + output_tokens,
             prompt_tokens_details=PromptTokensDetails(
                 cached_tokens=sum(record.cached_tokens for record in records)
+            ),
+            completion_tokens_details=CompletionTokensDetails(
+                accepted_prediction_tokens=sum(each.accepted_draft_tokens for each in records),
+                rejected_prediction_tokens=sum(each.rejected_draft_tokens for each in records),
             ),
         )
 
