@@ -62,6 +62,10 @@ class TextProcessor:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
+    def is_control(self, text: str) -> bool:
+        """Whether a control token is written so."""
+        return self._control.occur_in(text)
+
     @property
     def chat_template_source(self) -> str | None:
         """The model's own chat template, as it is written."""

@@ -22,8 +22,8 @@ from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import chat_logprobs
 from tenora_platform.inference.messages import template_messages
-from tenora_platform.inference.neutral_fields import refuse_unsupported
-from tenora_platform.inference.parameters import bad_words, chat_generation, truncated
+from tenora_platform.inference.neutral_fields import refuse_unsupported, unsupported
+from tenora_platform.inference.parameters import Generation, bad_words, chat_generation, truncated
 from tenora_platform.inference.schemas import (
     AssistantMessage,
     ChatChoice,
@@ -34,7 +34,7 @@ from tenora_platform.inference.schemas import (
 from tenora_platform.inference.session import InferenceSession, Prompt
 from tenora_platform.inference.stream import DONE, sse
 from tenora_platform.inference.tool_schemas import ToolCallMade
-from tenora_platform.inference.tools import for_template, offered, tool_use
+from tenora_platform.inference.tools import ToolUse, for_template, offered, tool_use
 from tenora_platform.state import AppState
 
 
@@ -45,12 +45,11 @@ def chat_prompt(
     BadRequestError, InvalidRequestError (the template refuses the messages)."""
     refuse_unsupported(body)
     text, model = state.engine.text, state.engine.model
-    tools = tool_use(body, _form(state, template))
+    tools = tool_use(body, _form(state, template), text)
     token_ids = truncated(chat_tokens(state, body, template), body, model)
     words = bad_words(body, text)
     generation = chat_generation(body, model, len(token_ids), words)
-    generation = dataclasses.replace(generation, tools=tools)
-    return Prompt(token_ids, generation, _predicted(body, text, model))
+    return Prompt(token_ids, _with_tools(generation, tools), _predicted(body, text, model))
 
 
 def _predicted(body: ChatCompletionRequest, text: TextProcessor, model: ModelInfo) -> list[int]:
@@ -60,6 +59,21 @@ def _predicted(body: ChatCompletionRequest, text: TextProcessor, model: ModelInf
     most = text.characters_max(model.context_tokens)
     token_ids = text.encode(body.prediction.text[:most], add_special_tokens=False)
     return token_ids[: model.context_tokens]
+
+
+def _with_tools(generation: Generation, use: ToolUse | None) -> Generation:
+    """Raises BadRequestError where the answer cannot be both, a call and something else."""
+    if use is None:
+        return generation
+    sampling, grammar = generation.sampling, use.grammar
+    if grammar is not None and sampling.grammar is not None:
+        raise unsupported(
+            sampling.grammar.param,
+            f"{sampling.grammar.param} cannot be together with strict tools or a forced call",
+        )
+    if grammar is not None:
+        sampling = msgspec.structs.replace(sampling, grammar=grammar)
+    return dataclasses.replace(generation, sampling=sampling, tools=use)
 
 
 def _form(state: AppState, template: Renders | None) -> ToolFormat:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tenora_engine.request import Grammar
+from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.tool_formats import ToolFormat
+from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, forced_calls
 from tenora_engine.text.tool_parser import ToolParser
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import new_ulid, random_text
@@ -18,11 +21,22 @@ from tenora_platform.inference.tool_schemas import FunctionTool, NamedTool
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of one request, complete."""
+    """The tools of one request, complete: those that may be called, and whether one must be."""
 
     form: ToolFormat
     functions: Sequence[FunctionTool]
     parallel: bool
+    forced: bool
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the answer has to be, where a call is forced or a tool strict."""
+        tools = [CallableTool(each.name, each.parameters, each.strict) for each in self.functions]
+        if self.forced:
+            return Grammar("grammar", forced_calls(self.form, tools, self.parallel), "tools")
+        if any(each.strict for each in self.functions):
+            return Grammar("grammar", calls_in_text(self.form, tools, self.parallel), "tools")
+        return None
 
     def parser(self) -> ToolParser:
         """For one choice."""
@@ -65,16 +79,22 @@ def for_template(functions: Sequence[FunctionTool]) -> list[dict[str, Any]] | No
     return tools or None
 
 
-def tool_use(body: ChatCompletionRequest, form: ToolFormat) -> ToolUse | None:
+def tool_use(body: ChatCompletionRequest, form: ToolFormat, text: TextProcessor) -> ToolUse | None:
     """None where nothing may be called. Raises BadRequestError."""
-    functions = offered(body)
-    if body.tool_choice not in (None, "auto", "none"):
-        raise unsupported("tool_choice", "a model cannot be made to call a tool")
-    for place, function in enumerate(functions):
-        if function.strict:
-            where = f"tools[{place}].function.strict"
-            raise unsupported(where, "a model cannot be held to the schema of a tool")
-    return ToolUse(form, functions, body.parallel_tool_calls) if functions else None
+    functions, choice = offered(body), body.tool_choice
+    if not functions:
+        return None
+    if isinstance(choice, NamedTool):
+        chosen = [each for each in functions if each.name == choice.function.name]
+        return ToolUse(form, chosen, parallel=False, forced=True)
+    use = ToolUse(form, functions, body.parallel_tool_calls, forced=choice == "required")
+    strict = next((place for place, each in enumerate(functions) if each.strict), None)
+    if strict is not None and not use.forced and not form.bare and text.is_control(form.opening):
+        raise unsupported(
+            f"tools[{strict}].function.strict",
+            "this model's calls are held to a schema only where tool_choice asks for one",
+        )
+    return use
 
 
 def _function(kind: str, function: FunctionTool | None, where: str) -> FunctionTool:
