@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from tenora_engine.grammar.checker import compile_text
 from tenora_engine.text.tool_formats import FORMATS, ToolFormat
-from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, forced_calls
+from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, calls_or_json, forced_calls
 from tenora_engine.text.tool_parser import ToolCallText, ToolParser
 
 ADD: dict[str, Any] = {
@@ -112,6 +112,20 @@ def test_strict_tools_hold_calls_and_no_text(form: str, answer: str) -> None:
             assert allows(lark, f"{good} So.") == parallel
             assert allows(lark, f"{good}\n{good}") == parallel
             assert not allows(lark, f"{good}\n{wrong}")
+
+
+@pytest.mark.parametrize("name", ["hermes", "smollm", "mistral"])
+def test_an_answer_is_json_or_a_call(name: str) -> None:
+    form, digit = FORMATS[name], {"type": "integer", "minimum": 0, "maximum": 9}
+    schema = {"type": "object", "properties": {"k": digit}, "required": ["k"]}
+    lark = calls_or_json(form, TOOLS, False, {**schema, "additionalProperties": False})
+    assert allows(lark, '{"k":1}')
+    assert not allows(lark, '{"j":1}')
+    assert not allows(lark, "Hi")
+    chance = random.Random(5)
+    said = [written(lark, chance) for _ in range(30)]
+    calls = [each for text in said for each in read(form, text)]
+    assert {type(each) for each in calls} == {str, ToolCallText}
 
 
 def test_what_is_not_strict_may_have_any_schema() -> None:

@@ -45,6 +45,18 @@ def calls_in_text(form: ToolFormat, tools: Sequence[CallableTool], parallel: boo
     return "\n".join([start, trigger, r"TEXT: /(.|\n)*/", *rules])
 
 
+def calls_or_json(
+    form: ToolFormat, tools: Sequence[CallableTool], parallel: bool, schema: dict[str, Any]
+) -> str:
+    """An answer is JSON of this schema, without spaces between its tokens, or calls of `tools`. Not
+    for a bare form: the library's lexer cannot tell the two apart at the first brace."""
+    assert not form.bare
+    start, *rules = forced_calls(form, tools, parallel).split("\n")
+    options = {"whitespace_flexible": False, "lenient": False}
+    answer = f"answer: %json {json.dumps({**schema, 'x-guidance': options})}"
+    return "\n".join([f"{start} | answer", answer, *rules])
+
+
 def _opened(form: ToolFormat, parallel: bool) -> str:
     """What follows a mark, as models of the form are trained to write it."""
     if not form.listed:

@@ -22,7 +22,7 @@ from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import chat_logprobs
 from tenora_platform.inference.messages import template_messages
-from tenora_platform.inference.neutral_fields import refuse_unsupported, unsupported
+from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import Generation, bad_words, chat_generation, truncated
 from tenora_platform.inference.schemas import (
     AssistantMessage,
@@ -65,14 +65,9 @@ def _with_tools(generation: Generation, use: ToolUse | None) -> Generation:
     """Raises BadRequestError where the answer cannot be both, a call and something else."""
     if use is None:
         return generation
-    sampling, grammar = generation.sampling, use.grammar
-    if grammar is not None and sampling.grammar is not None:
-        raise unsupported(
-            sampling.grammar.param,
-            f"{sampling.grammar.param} cannot be together with strict tools or a forced call",
-        )
-    if grammar is not None:
-        sampling = msgspec.structs.replace(sampling, grammar=grammar)
+    sampling = generation.sampling
+    grammar = use.grammar(sampling.grammar)
+    sampling = msgspec.structs.replace(sampling, grammar=grammar)
     return dataclasses.replace(generation, sampling=sampling, tools=use)
 
 

@@ -3,6 +3,7 @@ called. Knows neither tenants nor streams."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from tenora_engine.request import Grammar
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.tool_formats import ToolFormat
-from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, forced_calls
+from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, calls_or_json, forced_calls
 from tenora_engine.text.tool_parser import ToolParser
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import new_ulid, random_text
@@ -28,10 +29,16 @@ class ToolUse:
     parallel: bool
     forced: bool
 
-    @property
-    def grammar(self) -> Grammar | None:
-        """What the answer has to be, where a call is forced or a tool strict."""
+    def grammar(self, other: Grammar | None) -> Grammar | None:
+        """What the answer has to be, where a call is forced or a tool strict, or where what is no
+        call has to follow `other`. Raises BadRequestError where both cannot be."""
         tools = [CallableTool(each.name, each.parameters, each.strict) for each in self.functions]
+        if other is not None:
+            schema = _schema_of(other)
+            if self.forced or schema is None or self.form.bare:
+                raise unsupported(other.param, f"{other.param} cannot be together with these tools")
+            text = calls_or_json(self.form, tools, self.parallel, schema)
+            return Grammar("grammar", text, other.param)
         if self.forced:
             return Grammar("grammar", forced_calls(self.form, tools, self.parallel), "tools")
         if any(each.strict for each in self.functions):
@@ -95,6 +102,17 @@ def tool_use(body: ChatCompletionRequest, form: ToolFormat, text: TextProcessor)
             "this model's calls are held to a schema only where tool_choice asks for one",
         )
     return use
+
+
+def _schema_of(grammar: Grammar) -> dict[str, Any] | None:
+    """None where it is none of JSON objects."""
+    if grammar.kind != "json_schema":
+        return None
+    try:
+        schema = json.loads(grammar.text)
+    except (ValueError, RecursionError):
+        return None
+    return schema if isinstance(schema, dict) else None
 
 
 def _function(kind: str, function: FunctionTool | None, where: str) -> FunctionTool:
