@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -58,6 +59,12 @@ async def test_a_chats_tokens_are_those_of_its_answer(
     assert made["token_strs"][:6] == ["<|im_start|>", *"user\n"]
     text = "".join(made["token_strs"])
     assert text.endswith("Well," if continued else "<|im_start|>assistant\n")
+
+
+async def test_a_chats_tools_are_among_its_tokens(api: Api, tenant: TestTenant) -> None:
+    tools = [{"type": "function", "function": {"name": "get_weather"}}]
+    made = await tokens_of(api, tenant, messages=HELLO, tools=tools)
+    assert json.dumps(tools[0]) in api.engine.text.decode(made["tokens"])
 
 
 @pytest.mark.parametrize(

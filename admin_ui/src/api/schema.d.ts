@@ -10027,6 +10027,8 @@ export interface components {
              * @default false
              */
             return_token_strs: boolean;
+            /** Tools */
+            tools?: components["schemas"]["Tool"][] | null;
         };
         /**
          * Tokens

@@ -13,7 +13,12 @@ from pydantic_core import PydanticCustomError
 from tenora_engine.text.chat_template import Renders
 from tenora_platform.auth import TenantContext
 from tenora_platform.edge import EdgeRoute
-from tenora_platform.inference.bounds import TEMPLATE_ARGUMENTS_MAX, at_most, check_messages
+from tenora_platform.inference.bounds import (
+    TEMPLATE_ARGUMENTS_MAX,
+    TOOLS_MAX,
+    at_most,
+    check_messages,
+)
 from tenora_platform.inference.chat import chat_tokens
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.parameters import check_token_ids
@@ -24,6 +29,7 @@ from tenora_platform.inference.schemas import (
     ChatMessage,
 )
 from tenora_platform.inference.tokenising import count_characters, refuse_too_long, tokenised
+from tenora_platform.inference.tool_schemas import Tool
 from tenora_platform.registry.resolver import ResolvedModel
 from tenora_platform.state import AppState, State
 from tenora_platform.tenants.key_terms import require_model
@@ -40,6 +46,7 @@ class TokenizeRequest(Given):
     messages: Annotated[
         QuickList[ChatMessage] | None, Field(min_length=1), BeforeValidator(check_messages)
     ] = None
+    tools: Annotated[QuickList[Tool] | None, at_most(TOOLS_MAX)] = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -57,6 +64,7 @@ class TokenizeRequest(Given):
         return ChatCompletionRequest(
             model=self.model,
             messages=self.messages or [],
+            tools=self.tools,
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             chat_template_kwargs=self.chat_template_kwargs,
@@ -132,7 +140,7 @@ async def _chat(
     state: AppState, tenant: TenantContext, body: TokenizeRequest, resolved: ResolvedModel
 ) -> list[int]:
     chat = body.as_chat()
-    length = count_characters([chat.messages, chat.chat_template_kwargs])
+    length = count_characters([chat.messages, chat.tools, chat.chat_template_kwargs])
     refuse_too_long(state.engine, length, "messages")
     template = await state.templates.of(tenant.tenant_id, resolved.adapter, state.engine.text)
     work = partial(_chat_tokens, state, chat, bool(body.add_special_tokens), template)
