@@ -18,6 +18,7 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
+from tenora_engine.executor import executor as executor_module
 from tenora_engine.executor.recording import Planned, Recording
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
@@ -278,3 +279,25 @@ def test_recordings_hold_the_masks(folder: Path, tmp_path: Path) -> None:
     replayed = replay(tmp_path / "steps")
     assert replayed.tokens > 0
     assert not replayed.differing_rows
+
+
+@pytest.mark.skipif(compiled_implementation() is None, reason="torch makes logits in any case")
+def test_the_compiled_choice_is_that_of_the_logits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy rows with masks and without, in one step."""
+    grammars = [None, schema(SCHEMAS["of a model"]), PHONE]
+    wanted = [
+        request(f"{number}", grammars[number % 3], temperature=0.0, max_tokens=40)
+        for number in range(9)
+    ]
+    compiled = engine_of(folder)
+    chosen = answers(compiled, *wanted)
+    compiled.close()
+    monkeypatch.setattr(executor_module, "is_likeliest", lambda sampling: sampling is None)
+    of_logits = engine_of(folder)
+    expected = answers(of_logits, *wanted)
+    of_logits.close()
+    assert {key: answer.token_ids for key, answer in chosen.items()} == {
+        key: answer.token_ids for key, answer in expected.items()
+    }

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from tests.kernels.cases import Adapters, fill_pages, mixed_ranks, pack_adapters
 from torch import Tensor
+from torch.nn import functional
 
 from tenora_kernels import KVLayout, build_attention_layout, reference
 from tenora_kernels.compiled.decoder import (
     DecoderSizes,
+    Masks,
     PackedLayer,
     PackedProjection,
     Progress,
@@ -416,3 +419,32 @@ def test_progress_that_is_not_of_the_step_is_refused() -> None:
         done.layer = layer
         with pytest.raises(RuntimeError, match="layer is out of range"):
             decoder.advance_tokens(case.rows, done)
+
+
+def test_a_mask_leaves_the_likeliest_of_what_it_allows() -> None:
+    """Of single tokens, of nearly all, and of those behind the last whole word."""
+    case, decoder = plain_case()
+    logits, _ = case.logits(decoder)
+    generator, words = torch.Generator().manual_seed(6), -(-SIZES.vocab // 32)
+    for share in (0.01, 0.5, 0.99, 1.0):
+        allowed = torch.rand(len(logits), SIZES.vocab, generator=generator) < share
+        allowed[:, -1] |= ~allowed.any(1)
+        padded = functional.pad(allowed, (0, words * 32 - SIZES.vocab)).numpy()
+        bits = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
+        place = torch.arange(len(logits), dtype=torch.int32).flip(0)
+        place[0] = -1  # it has none
+        masks = Masks(place, torch.from_numpy(bits[::-1].copy()).view(-1))
+        allowed[0] = True
+        expected = logits.float().masked_fill(~allowed, -torch.inf).argmax(1).tolist()
+        assert decoder.next_tokens(case.rows, masks) == expected
+        assert decoder.next_tokens(case.rows) == logits.float().argmax(1).tolist()
+
+
+def test_masks_of_another_size_are_refused() -> None:
+    case, decoder = plain_case()
+    decoder.use_arena(case.pool, case.adapters.pool, KV, case.adapters.table)
+    bits = torch.zeros(-(-SIZES.vocab // 32), dtype=torch.int32)
+    first = torch.zeros(len(case.rows.wanted), dtype=torch.int32)
+    for masks in (Masks(first[1:], bits), Masks(first + 1, bits), Masks(first, bits.long())):
+        with pytest.raises(RuntimeError, match="mask"):
+            decoder.next_tokens(case.rows, masks)

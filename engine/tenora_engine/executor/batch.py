@@ -17,7 +17,7 @@ from tenora_engine.executor.sampling import Sampled
 from tenora_engine.model.inputs import ForwardInputs
 from tenora_engine.step import Rows, Sampling, StepPlan, StepResult
 from tenora_kernels import build_attention_layout, build_segments
-from tenora_kernels.compiled.decoder import Progress
+from tenora_kernels.compiled.decoder import Masks, Progress
 from tenora_kernels.segments import AdapterTable
 
 Int32s = npt.NDArray[np.int32]
@@ -131,3 +131,25 @@ def is_decode(rows: Rows) -> bool:
     """Whether each row runs one token and samples the next."""
     count = len(rows)
     return len(rows.token_ids) == count and sum(rows.num_samples) == count
+
+
+def is_likeliest(sampling: Sampling | None) -> bool:
+    """Whether of each sample the likeliest token is all that is wanted, at most of those that its
+    mask allows."""
+    if sampling is None:
+        return True
+    if sampling.draws is not None or sampling.num_top or sampling.changes is None:
+        return False
+    changes = sampling.changes
+    others = (changes.repetition, changes.bias, changes.penalties, changes.allowed_rows)
+    return changes.barred is None and all(each is None for each in others)
+
+
+def masks_of(sampling: Sampling | None, num_samples: int) -> Masks | None:
+    """Of samples of which `is_likeliest` holds."""
+    changes = None if sampling is None else sampling.changes
+    if changes is None or changes.mask_rows is None or changes.masks is None:
+        return None
+    mask_of = np.full(num_samples, -1, np.int32)
+    mask_of[changes.mask_rows] = np.arange(len(changes.mask_rows))
+    return Masks(torch.from_numpy(mask_of), torch.from_numpy(changes.masks))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.executor.batch import Batch, BatchBuilder, result_of
+from tenora_engine.executor.batch import Batch, BatchBuilder, is_likeliest, masks_of, result_of
 from tenora_engine.executor.cuda import CudaSteps
 from tenora_engine.executor.device_memory import DeviceMemory
 from tenora_engine.executor.sampling import Sampled, sample
@@ -104,7 +104,7 @@ class ModelExecutor:
         return result_of(plan.rows, sampled, seconds)
 
     def _run(self, batch: Batch) -> Sampled | None:
-        if isinstance(self._decoder, CompiledDecoder) and batch.sampling is None:
+        if isinstance(self._decoder, CompiledDecoder) and is_likeliest(batch.sampling):
             chosen = self._next_tokens(self._decoder, batch)
             return None if chosen is None else Sampled(chosen, [None] * len(chosen))
         logits = self._next_logits(batch)
@@ -116,9 +116,10 @@ class ModelExecutor:
 
     def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
         step = (batch.inputs, self._arena, batch.sample_rows)
+        masks = masks_of(batch.sampling, len(batch.sample_rows))
         if batch.progress is None:
-            return decoder.next_tokens(*step)
-        return decoder.advance_tokens(*step, batch.progress)
+            return decoder.next_tokens(*step, masks)
+        return decoder.advance_tokens(*step, batch.progress, masks)
 
     def _next_logits(self, batch: Batch) -> Tensor | None:  # [num_samples, vocab]
         step = (batch.inputs, self._arena, batch.sample_rows)

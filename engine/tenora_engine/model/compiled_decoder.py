@@ -10,6 +10,7 @@ from tenora_engine.model.linear import Linear, PackedLinear
 from tenora_engine.model.rope import RopeTable, rope_tables
 from tenora_kernels.compiled.decoder import (
     DecoderSizes,
+    Masks,
     PackedLayer,
     PackedProjection,
     Progress,
@@ -63,9 +64,11 @@ class CompiledDecoder:
         inputs: ForwardInputs,
         arena: Arena,
         rows: Tensor,  # [num_samples] int64
+        masks: Masks | None = None,
     ) -> list[int]:
-        """As `next_logits`, and of each row the likeliest token, the first of equals."""
-        return self._steps.next_tokens(self._rows(inputs, arena, rows))
+        """As `next_logits`, and of each row the likeliest token that its mask allows, the first of
+        equals."""
+        return self._steps.next_tokens(self._rows(inputs, arena, rows), masks)
 
     def advance_logits(
         self, inputs: ForwardInputs, arena: Arena, rows: Tensor, progress: Progress
@@ -75,10 +78,15 @@ class CompiledDecoder:
         return self._steps.advance_logits(self._rows(inputs, arena, rows), progress)
 
     def advance_tokens(
-        self, inputs: ForwardInputs, arena: Arena, rows: Tensor, progress: Progress
+        self,
+        inputs: ForwardInputs,
+        arena: Arena,
+        rows: Tensor,
+        progress: Progress,
+        masks: Masks | None = None,
     ) -> list[int] | None:
         """As `next_tokens` and `advance_logits`."""
-        return self._steps.advance_tokens(self._rows(inputs, arena, rows), progress)
+        return self._steps.advance_tokens(self._rows(inputs, arena, rows), progress, masks)
 
     def _rows(self, inputs: ForwardInputs, arena: Arena, rows: Tensor) -> StepRows:
         if arena is not self._arena:

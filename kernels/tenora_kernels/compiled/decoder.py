@@ -72,6 +72,13 @@ class DecoderSizes:
     vocab: int
 
 
+class Masks(NamedTuple):
+    """Which tokens may be chosen after rows."""
+
+    mask_of: Tensor  # [num_wanted] int32: a row's place in `masks`, negative where it has none
+    masks: Tensor  # [num_masks * ceil(vocab / 32)] int32, a bit each, the first token the lowest
+
+
 class StepRows(NamedTuple):
     """One flat ragged batch: the rows of each sequence side by side, oldest first."""
 
@@ -132,6 +139,8 @@ class StepDecoder:
             norm_eps,
             attention_scale,
         )
+        nothing = torch.empty(0, dtype=torch.int32)
+        self._no_masks = Masks(nothing, nothing)
         self._num_layers = len(layers)
         self._residual = final_norm.new_empty(0, sizes.hidden)
         # Looked up once: torch makes a new object for a method each time it is asked for.
@@ -156,10 +165,10 @@ class StepDecoder:
         logits: Tensor = self._next_logits(*rows)
         return logits
 
-    def next_tokens(self, rows: StepRows) -> list[int]:
+    def next_tokens(self, rows: StepRows, masks: Masks | None = None) -> list[int]:
         """Write the rows' KV, return the likeliest token of each wanted row: the first of equals,
-        as in `next_logits`. A NaN is never the likeliest."""
-        tokens: list[int] = self._next_tokens(*rows)
+        as in `next_logits`. A NaN is never the likeliest, nor what a row's mask does not allow."""
+        tokens: list[int] = self._next_tokens(*rows, *(masks or self._no_masks))
         return tokens
 
     def advance_logits(self, rows: StepRows, progress: Progress) -> Tensor | None:
@@ -169,10 +178,13 @@ class StepDecoder:
         progress.layer, logits = self._advance_logits(*self._state(rows, progress), *rows)
         return logits if progress.layer == self._num_layers else None
 
-    def advance_tokens(self, rows: StepRows, progress: Progress) -> list[int] | None:
+    def advance_tokens(
+        self, rows: StepRows, progress: Progress, masks: Masks | None = None
+    ) -> list[int] | None:
         """As `next_tokens` and `advance_logits`."""
         tokens: list[int]
-        progress.layer, tokens = self._advance_tokens(*self._state(rows, progress), *rows)
+        state = self._state(rows, progress)
+        progress.layer, tokens = self._advance_tokens(*state, *rows, *(masks or self._no_masks))
         return tokens if progress.layer == self._num_layers else None
 
     def _state(self, rows: StepRows, progress: Progress) -> tuple[Tensor, int, Tensor]:

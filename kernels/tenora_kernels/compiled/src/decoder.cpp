@@ -247,7 +247,11 @@ class Decoder<T>::Step {
     end_phase(Part::Head);
     if (!tokens_) return;
     member_.deal(rows, [&](int64_t i) {
-      tokens_[i] = likeliest(logits_ + i * weight.out, weight.out);
+      const T* row = logits_ + i * weight.out;
+      const int64_t mask = in_.mask_of ? in_.mask_of[i] : -1, words = (weight.out + 31) / 32;
+      const auto* allowed = reinterpret_cast<const uint32_t*>(in_.masks) + mask * words;
+      tokens_[i] =
+          mask < 0 ? likeliest(row, weight.out) : likeliest(row, weight.out, allowed);
     });
     end_phase(Part::Sampling);
   }

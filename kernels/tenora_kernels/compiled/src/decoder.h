@@ -70,6 +70,8 @@ struct StepInputs {
   AttentionBatch attention;
   const int64_t* wanted;  // [num_wanted], the rows whose next token is asked for
   int64_t num_wanted;
+  const int32_t* mask_of;  // [num_wanted], negative where a row has no mask; null: none has
+  const int32_t* masks;    // [num_masks, ceil(vocab / 32)], which tokens may be chosen, a bit each
 };
 
 // Where the calling thread's time went.

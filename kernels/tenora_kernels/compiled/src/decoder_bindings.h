@@ -94,13 +94,16 @@ class Decoder : public torch::CustomClassHolder {
     return logits(rows, nullptr);
   }
 
-  // The likeliest token of each row that is wanted.
+  // The likeliest token of each row that is wanted, of those that its mask allows: mask_of [wanted]
+  // is its place in masks [num_masks, ceil(vocab / 32)], negative where it has none; both are empty
+  // where nobody has.
   std::vector<int64_t> next_tokens(const Tensor& token_ids, const Tensor& positions,
                                    const Tensor& slots, const Tensor& query_start,
                                    const Tensor& context_len, const Tensor& block_table,
-                                   const Tensor& row_slot, const Tensor& wanted) {
-    const Rows rows{token_ids,   positions,   slots,    query_start,
-                    context_len, block_table, row_slot, wanted};
+                                   const Tensor& row_slot, const Tensor& wanted,
+                                   const Tensor& mask_of, const Tensor& masks) {
+    const Rows rows{token_ids,   positions, slots,  query_start, context_len,
+                    block_table, row_slot,  wanted, &mask_of,    &masks};
     return tokens(rows, nullptr);
   }
 
@@ -123,9 +126,9 @@ class Decoder : public torch::CustomClassHolder {
       const Tensor& residual, int64_t layer, const Tensor& pause, const Tensor& token_ids,
       const Tensor& positions, const Tensor& slots, const Tensor& query_start,
       const Tensor& context_len, const Tensor& block_table, const Tensor& row_slot,
-      const Tensor& wanted) {
-    const Rows rows{token_ids,   positions,   slots,    query_start,
-                    context_len, block_table, row_slot, wanted};
+      const Tensor& wanted, const Tensor& mask_of, const Tensor& masks) {
+    const Rows rows{token_ids,   positions, slots,  query_start, context_len,
+                    block_table, row_slot,  wanted, &mask_of,    &masks};
     Pausable state{residual, layer, pause};
     std::vector<int64_t> found = tokens(rows, &state);
     return {state.layer, std::move(found)};
@@ -152,6 +155,10 @@ class Decoder : public torch::CustomClassHolder {
   struct Rows {
     const Tensor &token_ids, &positions, &slots, &query_start, &context_len, &block_table,
         &row_slot, &wanted;
+    const Tensor* mask_of = nullptr;
+    const Tensor* masks = nullptr;
+
+    bool has_masks() const { return mask_of && mask_of->numel() > 0; }
   };
 
   struct Pausable {
@@ -311,6 +318,14 @@ class Decoder : public torch::CustomClassHolder {
     check_vector(in.wanted, in.wanted.size(0), at::kLong, "wanted");
     check_range<int64_t>(in.wanted, 0, rows, "wanted");
     check_adapters(in.row_slot);
+    if (in.has_masks()) check_masks(in);
+  }
+
+  void check_masks(const Rows& in) const {
+    check_vector(*in.mask_of, in.wanted.size(0), at::kInt, "mask_of");
+    const int64_t num_masks = in.masks->numel() / ((shape_.vocab + 31) / 32);
+    check_vector(*in.masks, num_masks * ((shape_.vocab + 31) / 32), at::kInt, "masks");
+    check_range<int32_t>(*in.mask_of, INT32_MIN, num_masks, "mask_of");
   }
 
   // Each slot once, as long as nobody writes to the table: it takes a microsecond or several.
@@ -356,7 +371,9 @@ class Decoder : public torch::CustomClassHolder {
              data<int32_t>(in.block_table), in.context_len.size(0), in.block_table.size(1),
              pool_.size(0)},
             data<int64_t>(in.wanted),
-            in.wanted.size(0)};
+            in.wanted.size(0),
+            in.has_masks() ? data<int32_t>(*in.mask_of) : nullptr,
+            in.has_masks() ? data<int32_t>(*in.masks) : nullptr};
   }
 };
 

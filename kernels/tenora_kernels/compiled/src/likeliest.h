@@ -41,4 +41,41 @@ int64_t likeliest(const T* logits, int64_t count) {
   return 0;
 }
 
+// The lanes whose bits are 1, the lowest first; `lowest` in the others.
+inline Lanes allowed_of(Lanes lanes, uint32_t bits, float lowest) {
+  constexpr Bits PLACES = {1,      2,      4,       8,       1 << 4,  1 << 5,  1 << 6,  1 << 7,
+                           1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+  return ((Bits{} + bits) & PLACES) != 0 ? lanes : Lanes{} + lowest;
+}
+
+// The same of the tokens whose bits are 1 in `allowed` [ceil(count / 32)], the first token the lowest
+// of the first word.
+template <typename T>
+int64_t likeliest(const T* logits, int64_t count, const uint32_t* allowed) {
+  constexpr int64_t WORD = 2 * LANES;
+  constexpr float LOWEST = -std::numeric_limits<float>::infinity();
+  float best = LOWEST;
+  int64_t start = 0;  // of the first word that holds it
+  for (int64_t word = 0; word < count; word += WORD) {
+    const uint32_t bits = allowed[word / WORD];
+    if (bits == 0) continue;
+    float found = LOWEST;
+    if (word + WORD <= count) {
+      const Lanes low = allowed_of(load(logits + word), bits, LOWEST);
+      const Lanes high = allowed_of(load(logits + word + LANES), bits >> LANES, LOWEST);
+      Lanes most = Lanes{} + LOWEST;
+      most = low > most ? low : most;
+      most = high > most ? high : most;
+      found = highest(most);
+    } else {
+      for (int64_t i = word; i < count; ++i)
+        if (bits >> (i - word) & 1) found = std::max(found, value(logits[i]));
+    }
+    if (found > best) best = found, start = word;
+  }
+  for (int64_t i = start; i < count; ++i)
+    if ((allowed[i / WORD] >> i % WORD & 1) && value(logits[i]) == best) return i;
+  return 0;
+}
+
 }  // namespace tenora
