@@ -8,7 +8,7 @@ from typing import Any
 PARSER_LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
     "initial_lexer_fuel": 1_000_000,  # 20 ms
-    "step_lexer_fuel": 40_000,  # 3 ms of one mask
+    "step_lexer_fuel": 40_000,  # 3 ms of one mask by its documentation; 16 were seen
     "step_max_items": 20_000,  # 1 ms of one mask
     "max_lexer_states": 20_000,  # 1 to 2 kB each
     "max_grammar_size": 200_000,
