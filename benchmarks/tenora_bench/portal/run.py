@@ -14,7 +14,16 @@ from tenora_bench.client import BenchError
 from tenora_bench.kills.pretend import held_engine
 from tenora_bench.machine import machine
 from tenora_bench.metrics import percentile
-from tenora_bench.portal.browser import PageOf, chromium, interactive, scrolled, sign_in, watched
+from tenora_bench.portal.browser import (
+    WHEEL_PX,
+    WHEEL_S,
+    PageOf,
+    chromium,
+    interactive,
+    scrolled,
+    sign_in,
+    watched,
+)
 from tenora_bench.portal.load import Fill, PortalLoad
 from tenora_bench.server import ServerUnderTest, serve
 from tenora_engine.transport.messages import Boot
@@ -128,10 +137,11 @@ def _measure(
             page = PageOf("/operator/memory", "main canvas")
             found["map"] = watched(browser, url, states["operator"], page, _WATCHED_S)
         if "scrolling" in parts:
-            found["scrolling"] = {
-                label: scrolled(browser, url, states["tenant"], PageOf(path), label)
-                for label, path in (("Adapters", "/adapters"), ("Requests", "/requests"))
-            }
+            found["scrolling"] = {}
+            for label, path in (("Adapters", "/adapters"), ("Requests", "/requests")):
+                asked = (browser, url, states["tenant"], PageOf(path), label)
+                found["scrolling"][f"{label}, by wheel"] = scrolled(*asked, WHEEL_PX, WHEEL_S)
+                found["scrolling"][label] = scrolled(*asked)
     return found
 
 
