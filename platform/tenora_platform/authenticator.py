@@ -180,11 +180,11 @@ class Authenticator:
         """What a context says of the session's tenant, whoever asks. Raises ForbiddenError for a
         suspended one."""
         found = await session.execute(
-            select(TenantRow, PlanRow, TenantSettingsRow.keep_contents_days)
+            select(TenantRow, PlanRow, TenantSettingsRow)
             .join(PlanRow, PlanRow.name == TenantRow.plan)
             .outerjoin(TenantSettingsRow, TenantSettingsRow.tenant_id == TenantRow.id)
         )
-        tenant, plan, keep_days = found.one()
+        tenant, plan, chosen = found.one()
         if tenant.status != "active":
             raise ForbiddenError(
                 "This tenant is suspended; the operator of this server can say why.",
@@ -195,7 +195,8 @@ class Authenticator:
             "name": tenant.name,
             "plan": plan_terms(plan),
             "prepaid": tenant.prepaid,
-            "keeps_contents": keep_days is not None,
+            "keeps_contents": chosen is not None and chosen.keep_contents_days is not None,
+            "keeps_answers": chosen is not None and chosen.draft_from_answers,
             "namespace": tenant_namespace(self._secret, tenant.id, tenant.trust_group),
         }
 

@@ -59,6 +59,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     key_models: tuple[str, ...] | None = None  # None: all of the tenant's
     prepaid: bool = False  # spends its credit only
     keeps_contents: bool = False  # prompts and answers, as it has chosen itself
+    keeps_answers: bool = False  # they draft its own later ones, as it has chosen itself
     namespace: str  # of cached KV: HMAC of the tenant, or of its trust group
 
     @property
@@ -80,6 +81,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
             late=self.plan.late,
             min_memory_share=self.plan.memory_share or 0.0,
             max_memory_share=self.plan.memory_share or 1.0,
+            keeps_answers=self.keeps_answers,
         )
 
 

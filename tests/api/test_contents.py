@@ -34,7 +34,8 @@ async def keeping(api: Api, days: int | None = 7) -> TestTenant:
     tenant = await api.new_tenant()
     answer = await api.call(tenant.key, "PATCH", "/v1/settings", json={"keep_contents_days": days})
     assert answer.status_code == 200, answer.text
-    assert answer.json() == {"object": "settings", "keep_contents_days": days}
+    chosen = {"keep_contents_days": days, "draft_from_answers": False}
+    assert answer.json() == {"object": "settings", **chosen}
     return tenant
 
 
@@ -57,6 +58,17 @@ async def contents(api: Api, tenant: TestTenant, request_id: str) -> dict[str, A
     assert answer.status_code in (200, 404), answer.text
     found: dict[str, Any] | None = answer.json() if answer.status_code == 200 else None
     return found
+
+
+async def test_answers_draft_later_ones_where_the_tenant_wants_it(api: Api) -> None:
+    tenant = await keeping(api)
+    for wanted in (False, True, False):
+        change = {"draft_from_answers": wanted}
+        answer = await api.call(tenant.key, "PATCH", "/v1/settings", json=change)
+        chosen = {"keep_contents_days": 7, "draft_from_answers": wanted}
+        assert answer.json() == {"object": "settings", **chosen}
+        await ask(api, tenant)
+        assert api.engine.requests[-1].tenant.keeps_answers is wanted
 
 
 async def test_nothing_is_kept_unless_asked_for(api: Api, owner: Connection) -> None:

@@ -2898,7 +2898,8 @@ export interface paths {
          * Change Settings
          * @description `keep_contents_days` has prompts and answers kept for so many days (also what is kept
          *     already, if that was longer), null no more of them; what is kept goes when its days are over, or
-         *     now with `delete_kept_contents`. Needs the scope `keys`.
+         *     now with `delete_kept_contents`. `draft_from_answers` lets its answers draft its own later ones,
+         *     which come sooner where they repeat them and are the same. Needs the scope `keys`.
          */
         patch: operations["receipts_change_settings"];
         trace?: never;
@@ -9814,9 +9815,11 @@ export interface components {
         /**
          * TenantSettings
          * @description What a tenant has chosen for itself. `keep_contents_days` null: no prompt and no answer is
-         *     kept.
+         *     kept. `draft_from_answers`: its answers draft its own later ones.
          */
         TenantSettings: {
+            /** Draft From Answers */
+            draft_from_answers: boolean;
             /** Keep Contents Days */
             keep_contents_days: number | null;
             /**
@@ -9836,6 +9839,11 @@ export interface components {
              * @default false
              */
             delete_kept_contents: boolean;
+            /**
+             * Draft From Answers
+             * @default false
+             */
+            draft_from_answers: boolean;
             /** Keep Contents Days */
             keep_contents_days?: number | null;
         };

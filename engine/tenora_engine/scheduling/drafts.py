@@ -79,16 +79,19 @@ class Text:
         del self._bytes[: max(len(self._bytes) - most_tokens * _TOKEN, 0)]
 
 
+_Key = tuple[str, str, str]  # namespace, digest, tenant
+
+
 class Answers:
     """What a tenant's requests under one adapter were lately answered, for those tenants who want
-    it. Nobody else's requests are drafted from it: by namespace and digest, and forgotten with
-    either."""
+    it. Nobody else's requests are drafted from it, also of those with whom it shares a namespace;
+    it is forgotten with either, and when the tenant wants it no more."""
 
     KEPT_TOKENS = 32768  # of a tenant and adapter
     KEPT_TEXTS = 256
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[tuple[str, str], Text] = OrderedDict()
+        self._texts: OrderedDict[_Key, Text] = OrderedDict()
 
     def of(self, request: GenerationRequest) -> Text | None:
         return self._texts.get(_key(request))
@@ -105,12 +108,17 @@ class Answers:
             self._texts.popitem(last=False)
 
     def forget(self, namespace: str, digest: str) -> None:
-        self._texts.pop((namespace, digest), None)
+        for key in [key for key in self._texts if key[:2] == (namespace, digest)]:
+            del self._texts[key]
+
+    def forget_tenant(self, tenant_key: str) -> None:
+        for key in [key for key in self._texts if key[2] == tenant_key]:
+            del self._texts[key]
 
 
-def _key(request: GenerationRequest) -> tuple[str, str]:
-    adapter = request.adapter
-    return request.tenant.namespace, BASE if adapter is None else adapter.digest
+def _key(request: GenerationRequest) -> _Key:
+    adapter, tenant = request.adapter, request.tenant
+    return tenant.namespace, BASE if adapter is None else adapter.digest, tenant.key
 
 
 @dataclass(eq=False, slots=True)
@@ -267,6 +275,9 @@ class Drafts:
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence generates nothing more."""
-        if self._most and sequence.request.tenant.keeps_answers and sequence.num_output:
+        tenant = sequence.request.tenant
+        if not tenant.keeps_answers:
+            self.answers.forget_tenant(tenant.key)
+        elif self._most and sequence.num_output:
             self.answers.add(sequence)
         sequence.drafting = None

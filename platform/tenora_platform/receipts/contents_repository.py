@@ -3,7 +3,9 @@ they touch is the session's matter; writing contents is the keeper's (`receipts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
@@ -21,15 +23,15 @@ async def settings_of(session: AsyncSession, tenant_id: str) -> TenantSettingsRo
     return await session.get(TenantSettingsRow, tenant_id)
 
 
-async def choose(session: AsyncSession, tenant_id: str, keep_contents_days: int | None) -> None:
-    """What is kept longer than that now, is kept so long."""
-    values = {"keep_contents_days": keep_contents_days, "updated_at": func.now()}
+async def choose(session: AsyncSession, tenant_id: str, chosen: Mapping[str, Any]) -> None:
+    """Columns of its settings. Contents that are kept longer than it says now, are kept so long."""
+    values = {**chosen, "updated_at": func.now()}
     statement = insert(TenantSettingsRow).values(tenant_id=tenant_id, **values)
     await session.execute(
         statement.on_conflict_do_update(index_elements=[TenantSettingsRow.tenant_id], set_=values)
     )
-    if keep_contents_days is not None:
-        await session.execute(_SHORTEN, {"days": keep_contents_days})
+    if chosen.get("keep_contents_days") is not None:
+        await session.execute(_SHORTEN, {"days": chosen["keep_contents_days"]})
 
 
 async def kept(session: AsyncSession, request_id: str) -> KeptContentsRow | None:

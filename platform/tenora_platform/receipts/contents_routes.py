@@ -3,7 +3,7 @@ are for keys that may make keys: whoever pays the bills need not read the mail."
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -14,6 +14,7 @@ from tenora_platform.errors import NotFoundError
 from tenora_platform.receipts import contents_repository as repository
 from tenora_platform.receipts.repository import find
 from tenora_platform.receipts.schemas import Contents, TenantSettings, TenantSettingsChange
+from tenora_platform.receipts.tables import TenantSettingsRow
 from tenora_platform.schemas import Deleted
 from tenora_platform.state import State, TenantSession
 
@@ -25,7 +26,7 @@ KeysTenant = Annotated[TenantContext, Depends(require_scope("keys"))]
 async def get_settings(session: TenantSession, tenant: CurrentTenant) -> TenantSettings:
     """What the tenant has chosen for itself."""
     row = await repository.settings_of(session, tenant.tenant_id)
-    return TenantSettings(keep_contents_days=row.keep_contents_days if row else None)
+    return TenantSettings(**_values(row))
 
 
 @router.patch("/settings")
@@ -34,12 +35,12 @@ async def change_settings(
 ) -> TenantSettings:
     """`keep_contents_days` has prompts and answers kept for so many days (also what is kept
     already, if that was longer), null no more of them; what is kept goes when its days are over, or
-    now with `delete_kept_contents`. Needs the scope `keys`."""
-    row = await repository.settings_of(session, tenant.tenant_id)
-    before = days = row.keep_contents_days if row else None
-    if "keep_contents_days" in body.model_fields_set:
-        days = body.keep_contents_days
-        await repository.choose(session, tenant.tenant_id, days)
+    now with `delete_kept_contents`. `draft_from_answers` lets its answers draft its own later ones,
+    which come sooner where they repeat them and are the same. Needs the scope `keys`."""
+    before = _values(await repository.settings_of(session, tenant.tenant_id))
+    chosen = {name: getattr(body, name) for name in before if name in body.model_fields_set}
+    if chosen:
+        await repository.choose(session, tenant.tenant_id, chosen)
     # Behind the change, whose lock on the row holds back what is being written.
     deleted = (
         await repository.forget_all(session, tenant.tenant_id) if body.delete_kept_contents else 0
@@ -50,12 +51,21 @@ async def change_settings(
         action="settings.update",
         target=tenant.tenant_id,
         tenant_id=tenant.tenant_id,
-        before={"keep_contents_days": before},
-        after={"keep_contents_days": days},
+        before=before,
+        after=before | chosen,
         details={"deleted_contents": deleted},
     )
     await state.auth.commit_change(session)
-    return TenantSettings(keep_contents_days=days)
+    return TenantSettings(**(before | chosen))
+
+
+def _values(row: TenantSettingsRow | None) -> dict[str, Any]:
+    if row is None:
+        return {"keep_contents_days": None, "draft_from_answers": False}
+    return {
+        "keep_contents_days": row.keep_contents_days,
+        "draft_from_answers": row.draft_from_answers,
+    }
 
 
 @router.get("/requests/{request_id}/contents")

@@ -46,10 +46,11 @@ class SigningKeyList(BaseModel):
 
 class TenantSettings(Item):
     """What a tenant has chosen for itself. `keep_contents_days` null: no prompt and no answer is
-    kept."""
+    kept. `draft_from_answers`: its answers draft its own later ones."""
 
     object: Literal["settings"] = "settings"
     keep_contents_days: int | None
+    draft_from_answers: bool
 
 
 class TenantSettingsChange(Body):
@@ -57,6 +58,7 @@ class TenantSettingsChange(Body):
 
     keep_contents_days: Annotated[int, Field(ge=1, le=KEEP_DAYS_MAX)] | None = None
     delete_kept_contents: bool = False
+    draft_from_answers: bool = False
 
 
 class ContentsChoice(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import DateTime, ForeignKey, Integer, LargeBinary, SmallInteger, Text, func
+from sqlalchemy import DateTime, ForeignKey, Integer, LargeBinary, SmallInteger, Text, false, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenora_platform.db import Base
@@ -29,12 +29,13 @@ class SigningKeyRow(Base):
 
 class TenantSettingsRow(Base):
     """What a tenant has chosen for itself; without a row, nothing. `keep_contents_days` NULL: no
-    prompt and no answer is kept."""
+    prompt and no answer is kept. `draft_from_answers`: see `Tenant.keeps_answers` of the engine."""
 
     __tablename__ = "tenant_settings"
 
     tenant_id: Mapped[str] = mapped_column(Text, ForeignKey("tenants.id"), primary_key=True)
     keep_contents_days: Mapped[int | None] = mapped_column(SmallInteger)
+    draft_from_answers: Mapped[bool] = mapped_column(server_default=false())
     updated_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
 
 
