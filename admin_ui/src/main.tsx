@@ -12,25 +12,26 @@ import { styleNonce } from "./components/nonce";
 import { Toaster } from "./components/Toaster";
 import { cssVariables, theme } from "./components/theme";
 
+/** Its chunk is also loaded by the page of the API's description, which has no such element. */
 const root = document.getElementById("root");
-if (root === null) throw new Error("index.html has no element with the id root.");
 
 setNonce(styleNonce()); // for the styles of react-remove-scroll, under Mantine's dialogs
 
-createRoot(root).render(
-  <StrictMode>
-    <MantineProvider
-      theme={theme}
-      cssVariablesResolver={cssVariables}
-      defaultColorScheme="auto"
-      getStyleNonce={styleNonce}
-    >
-      <Toaster />
-      <SessionProvider>
-        <BrowserRouter>
-          <App />
-        </BrowserRouter>
-      </SessionProvider>
-    </MantineProvider>
-  </StrictMode>,
-);
+if (root !== null)
+  createRoot(root).render(
+    <StrictMode>
+      <MantineProvider
+        theme={theme}
+        cssVariablesResolver={cssVariables}
+        defaultColorScheme="auto"
+        getStyleNonce={styleNonce}
+      >
+        <Toaster />
+        <SessionProvider>
+          <BrowserRouter>
+            <App />
+          </BrowserRouter>
+        </SessionProvider>
+      </MantineProvider>
+    </StrictMode>,
+  );

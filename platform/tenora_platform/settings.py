@@ -203,8 +203,9 @@ class Settings(BaseSettings):
     max_adapters: int = Field(default=256, ge=1)
     """Adapters on the device at once, as far as pages allow."""
     max_rank: int = Field(default=128, ge=1)
-    max_draft_tokens: int = Field(default=16, ge=0, le=64)
     """Largest rank accepted."""
+    max_draft_tokens: int = Field(default=16, ge=0, le=64)
+    """Tokens of a sequence that are drafted and verified in one step; 0: none."""
     host_adapter_memory: Size = 256 * 1024**2
     """Packed adapters kept in host memory."""
     host_kv_memory: Size = 0

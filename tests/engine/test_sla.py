@@ -282,7 +282,8 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
         assert result is not None
         scheduler.commit(plan, result, step_s=0.0)  # pages held for no time cost nothing
     paid = rig.engine._scheduler.queue.counter("t0", "default")
-    assert paid == pytest.approx(token * (6 + DECODE_COST * 3) + loads[0])
+    rejected = rig.engine.stats().counters["drafts_rejected"]
+    assert paid == pytest.approx(token * (6 + DECODE_COST * 3 + rejected) + loads[0])
     assert charges.kv_price == 0
     charges.observe_step(1.0)
     assert charges.kv_price * config.num_pages * rig.memory.costs.token_s == pytest.approx(1.0)

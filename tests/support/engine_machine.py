@@ -157,7 +157,7 @@ class EngineMachine(RuleBasedStateMachine):
         n: int,
         stop: tuple[int, ...],
         ignore_eos: bool,
-        wrong_every: int,
+        wrong_every: int = 0,
     ) -> None:
         """Predicted are the answers, but for a token in so many; or nothing."""
         for tail in own:

@@ -152,7 +152,7 @@ class StepTimes:
     @property
     def row_s(self) -> float:
         """What one more row adds."""
-        if not self._rows:
+        if not self._seconds:
             return 0.0
         mean_s = self._seconds / self._weight
         slope = mean_s * self.USUAL_PART
@@ -164,7 +164,7 @@ class StepTimes:
     def worth(self, num_rows: int) -> float:
         """How likely a draft must be right for a row of it to save the time that it takes: what it
         adds to a step, over the time in which one token of `num_rows` is made."""
-        if not self._rows:
+        if not self._seconds:
             return self.USUAL_PART * num_rows
         row_s = self.row_s
         step_s = self._seconds / self._weight + (num_rows - self._rows / self._weight) * row_s
