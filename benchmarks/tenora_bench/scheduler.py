@@ -166,7 +166,7 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
     config = _config(running, waiting)
     now_s = 1000.0
     memory = MemoryManager(config, make_policy(policy), clock=lambda: now_s)
-    scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s)
+    scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s, is_exact=True)
     for _ in range(200):  # an engine that has run for a while knows what a token takes
         memory.costs.observe_step(config.engine.max_step_tokens, 1, STEP_S)
     seldom_collect()  # as the engine's process does

@@ -94,7 +94,14 @@ class Engine:
         self._executor = executor
         self._loader = loader
         self._memory = memory
-        self._scheduler = Scheduler(config, memory, loader, clock, can_preempt=executor.can_preempt)
+        self._scheduler = Scheduler(
+            config,
+            memory,
+            loader,
+            clock,
+            can_preempt=executor.can_preempt,
+            is_exact=executor.is_exact,
+        )
         self._requests = self._scheduler.requests
         self._last_step_ms = 0.0
         self._preempted: StepPlan | None = None

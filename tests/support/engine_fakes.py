@@ -164,6 +164,7 @@ class FakeExecutor:
         self.computed_tokens = 0
         self.builder = BatchBuilder(config.engine.block_tokens, self.table)
         self.can_preempt = can_preempt
+        self.is_exact = True
         self.preemptions = 0
         self._preempt_wanted = False
         self._last_applied = 0  # number of a plan

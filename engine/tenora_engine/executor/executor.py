@@ -42,7 +42,7 @@ class ModelExecutor:
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
         adapters = memory.arena.adapters.view(-1)
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
-        self.can_preempt = isinstance(self._decoder, CompiledDecoder)
+        self.can_preempt = self.is_exact = isinstance(self._decoder, CompiledDecoder)
         self._pause = array("i", [0])
         pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_preempt else None
         self._builder = BatchBuilder(resolved.engine.block_tokens, table, pause)

@@ -21,6 +21,12 @@ class Executor(Protocol):
         """Whether it stops a step for another before it has ended."""
         ...
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether a token has the same bits however it is computed: alone or among others, decoded,
+        of a prompt or as a draft."""
+        ...
+
     def stage(self, adapters: Iterable[PackedAdapter]) -> None:
         """What the next plan's operations call by its digest; kept until that has been executed."""
         ...

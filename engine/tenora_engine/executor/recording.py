@@ -84,6 +84,7 @@ class RecordingExecutor:
         engine that is started again writes to the next, `path.1` and so on."""
         self._executor = executor
         self.can_preempt = executor.can_preempt
+        self.is_exact = executor.is_exact
         self.preempt = executor.preempt
         self.take_ended_copies: Callable[[], list[EndedCopy]] = executor.take_ended_copies
         self._file: BinaryIO | None = _create(path)

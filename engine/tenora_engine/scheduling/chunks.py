@@ -101,20 +101,12 @@ class ChunkSizer:
 
     def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
         """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
-        slack_s = self.promises.least_s(now_s) / STEP_PART
-        for sequence in decoding:
-            if sequence.service.tpot_s < slack_s:
-                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
-        return self._tokens(slack_s, most, MIN_PREFILL_PART)
+        most_s = self.promises.least_s(now_s) / STEP_PART
+        return self._tokens(_slack_s(decoding, now_s, most_s), most, MIN_PREFILL_PART)
 
     def slack_s(self, decoding: Iterable[Sequence], now_s: float) -> float:
-        """How much longer than it takes to decode the next step may be for nobody to be late; what
-        is late already counts as having the time between two of its tokens."""
-        slack_s = math.inf
-        for sequence in decoding:
-            if sequence.service.tpot_s < slack_s:
-                slack_s = min(slack_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
-        return max(slack_s / MARGIN - self._decode_s, 0.0)
+        """How much longer than it takes to decode the next step may be for nobody to be late."""
+        return max(_slack_s(decoding, now_s, math.inf) / MARGIN - self._decode_s, 0.0)
 
     def arrival_tokens(self, now_s: float, most: int) -> int:
         """For the next step, where it is to keep nobody waiting who comes meanwhile."""
@@ -126,6 +118,15 @@ class ChunkSizer:
         token_s = self._token_s or self._costs.token_s
         tokens = int((slack_s / MARGIN - self._decode_s) / token_s)
         return min(max(tokens, -(-most // least_part)), most)
+
+
+def _slack_s(decoding: Iterable[Sequence], now_s: float, most_s: float) -> float:
+    """The least time until one of them is due, at most so long; what is late already counts as
+    having the time between two of its tokens."""
+    for sequence in decoding:
+        if sequence.service.tpot_s < most_s:
+            most_s = min(most_s, max(sequence.next_due_s - now_s, sequence.service.tpot_s))
+    return most_s
 
 
 class PrefillRoom:

@@ -174,13 +174,14 @@ class StepTimes:
 class Drafts:
     """Adds drafts to the rows of a step."""
 
-    def __init__(self, config: ResolvedConfig, memory: MemoryManager) -> None:
+    def __init__(self, config: ResolvedConfig, memory: MemoryManager, is_exact: bool) -> None:
+        """None are added unless the executor `is_exact`: they are to show in no answer."""
         engine = config.engine
         self.times = StepTimes()
         self.answers = Answers()
         self.accepted_tokens = 0
         self.rejected_tokens = 0
-        self._most = engine.max_draft_tokens if engine.device == "cpu" else 0
+        self._most = engine.max_draft_tokens if is_exact else 0
         self._max_rows = min(engine.max_running, engine.max_step_tokens)
         self._memory = memory
 
@@ -261,7 +262,7 @@ class Drafts:
         return sequence.drafting
 
     def observe(self, item: ScheduledSequence, num_accepted: int) -> int:
-        """So many of the item's drafts were right; returns how many were not."""
+        """So many of the item's drafts are output; returns how many came to nothing."""
         drafting = item.sequence.drafting
         num_rejected = len(item.drafts) - num_accepted
         if drafting is not None:

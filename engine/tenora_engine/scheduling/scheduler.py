@@ -51,6 +51,7 @@ class Scheduler:
         clock: Callable[[], float] = time.time,
         *,
         can_preempt: bool = False,  # the executor its steps, for what comes meanwhile
+        is_exact: bool = False,  # the executor: drafts show in no answer
     ) -> None:
         engine, costs = config.engine, memory.costs
         self._memory = memory
@@ -71,7 +72,7 @@ class Scheduler:
         self.queue = queue = make_queue(config, standings)
         self.running = running = Running(engine.block_tokens, standings)
         self.gate = gate = Gate(config, memory, queue, charges)
-        self.drafts = drafts = Drafts(config, memory)
+        self.drafts = drafts = Drafts(config, memory, is_exact)
         self.requests = Requests(
             config,
             memory,
@@ -303,7 +304,7 @@ class Scheduler:
         sequence = item.sequence
         kept, may_go_on = _kept(sequence, new)
         if item.drafts:
-            num_rejected = self.drafts.observe(item, len(new) - 1)
+            num_rejected = self.drafts.observe(item, min(len(new) - 1, len(kept)))
             self.requests.pay_for_drafts(sequence, num_rejected)
         sequence.num_computed += item.num_tokens
         if item.num_tokens > 1 or sequence.usage.first_token_s is None:  # its output when it stops
