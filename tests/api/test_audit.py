@@ -96,6 +96,15 @@ async def test_the_log_is_exported_whole_and_in_order(api: Api) -> None:
             assert after["prev_hash"] == line["hash"]
 
 
+@pytest.mark.parametrize(
+    "path", ["/admin/v1/audit_logs/export?tenant_id=", "/admin/v1/usage/cloudevents?tenant="]
+)
+async def test_an_export_that_is_refused_does_not_begin(api: Api, path: str) -> None:
+    answer = await api.admin("GET", f"{path}%00")
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["code"] == "invalid_value"
+
+
 async def test_a_tenant_exports_its_own_chain(api: Api) -> None:
     tenant = await api.new_tenant()
     await api.call(tenant.key, "POST", "/v1/api_keys", json={})

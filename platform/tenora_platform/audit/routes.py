@@ -17,6 +17,7 @@ from tenora_platform.audit.schemas import AuditEntry, AuditPage, AuditVerificati
 from tenora_platform.audit.service import OPERATOR
 from tenora_platform.auth import TenantContext, require_role, require_scope
 from tenora_platform.edge import EdgeRoute
+from tenora_platform.exports import ndjson
 from tenora_platform.ledger.verify import problems
 from tenora_platform.operators.roles import READERS
 from tenora_platform.paging import Asked
@@ -121,7 +122,7 @@ async def export_own(
     """Every entry of the tenant's chain as a line of JSON, in the order in which they were
     written."""
     sessions = partial(state.db.patient().tenant_session, tenant.tenant_id)
-    return _exported(sessions, tenant.tenant_id)
+    return await _exported(sessions, tenant.tenant_id)
 
 
 @router.get(
@@ -136,19 +137,16 @@ async def export(
 ) -> StreamingResponse:
     """Every entry as a line of JSON, chain by chain, in the order in which they were written."""
     chain = OPERATOR if operator else tenant_id
-    return _exported(state.db.patient().admin_session, chain)
+    return await _exported(state.db.patient().admin_session, chain)
 
 
 Sessions = Callable[[], AbstractAsyncContextManager[AsyncSession]]
 
 
-def _exported(sessions: Sessions, chain: str | None) -> StreamingResponse:
+async def _exported(sessions: Sessions, chain: str | None) -> StreamingResponse:
     """Of one chain, or of all that the sessions may read."""
-    return StreamingResponse(
-        _lines(sessions, chain),
-        media_type="application/x-ndjson",
-        headers={"content-disposition": 'attachment; filename="audit_log.jsonl"'},
-    )
+    disposition = 'attachment; filename="audit_log.jsonl"'
+    return await ndjson(_lines(sessions, chain), headers={"content-disposition": disposition})
 
 
 async def _lines(sessions: Sessions, chain: str | None) -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 from tenora_platform.auth import require_role
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import BadRequestError
+from tenora_platform.exports import ndjson
 from tenora_platform.invoices.cloudevents import Export, Form, lines
 from tenora_platform.invoices.period import midnight, month_of
 from tenora_platform.operators.roles import MONEY_READERS
@@ -41,5 +42,4 @@ async def export_usage(
     if begin >= until:
         raise BadRequestError("start must be before end.", param="start")
     export = Export(begin, until, tenant, f"tenora/{state.settings.installation}", form)
-    media_type = "application/x-ndjson"
-    return StreamingResponse(lines(state.db.patient(), export), media_type=media_type)
+    return await ndjson(lines(state.db.patient(), export))
