@@ -87,6 +87,7 @@ def build(load: Workload, streams: int, store: Path) -> Engine:
         max_adapters=64,
         object_store=str(store),
         prefix_caching=False,
+        max_draft_tokens=0,  # a step is a token of each sequence
     )
     return call_in_ending_thread(lambda: build_engine(config))
 

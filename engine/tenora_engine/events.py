@@ -31,6 +31,9 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
     token_ids: list[int]
     logprobs: list[TokenLogprob] | None = None
     tier: str | None = None  # in the first, of a sequence that was relegated: what serves it
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """Of some more of the prompt's tokens, from its second on; these events have no new tokens."""
+    embedding: list[float] | None = None  # of the prompt; such an event has no new tokens
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     `temperature` 0 is greedy, and so is what lies below float32's normal numbers. `top_k` 0 is off.
     `logprobs` None is off, else the number of alternatives to report beside the chosen token
-    (0-20). Stop *strings* are matched where text is made (`tenora_engine.text`), never here.
+    (0-20). `prompt_logprobs` is the same of the prompt's own tokens, each after those before it
+    (the first has none), of the first of `n` sequences. Of a prompt that `embeds` the hidden state
+    of the last token is wanted, as the LM head would read it. With either `max_tokens` may be 0.
+    Stop *strings* are matched where text is made (`tenora_engine.text`), never here.
 
     No token that would end the sequence comes among the first `min_tokens`, none but
     `allowed_token_ids` at all, and none that completes one of `bad_words` (token ids, within the
@@ -64,6 +67,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    embeds: bool = False
     grammar: Grammar | None = None
 
 

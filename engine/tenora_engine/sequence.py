@@ -110,6 +110,7 @@ class Sequence:
     arrival_s: float = 0.0
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     max_length: int = 0  # tokens at which it ends by "length"
+    num_unscored: int = 0  # last tokens of its prompt whose logprobs are wanted and not known yet
     is_plain: bool = False  # of each sample the likeliest token is all that is wanted
     num_uneventful: int = 0  # tokens that it may decode before one means more than itself
     sampler: Sampler | None = None  # made when it is first sampled, unless it is plain
@@ -127,6 +128,11 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def first_unscored(self) -> int:
+        """The token of its prompt from which on logprobs are wanted."""
+        return self.num_prompt - self.num_unscored
 
     @property
     def page_owner(self) -> int:

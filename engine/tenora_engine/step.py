@@ -31,7 +31,8 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     adapter_slot: Int32s  # BASE_SLOT for the base model
     num_samples: Int32s
     """How many of its last tokens are followed by a sampled one: none where more of the prompt is
-    to come, one as a rule, one more than its drafts where these are to be verified."""
+    to come, one as a rule, one more than its drafts where these are to be verified, and one for
+    each token of a prompt whose logprobs are wanted."""
     token_ids: Int32s  # [sum of query_len]
     pages: Int32s  # of the arena, for each row as many as its context fills
 
@@ -138,6 +139,10 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     changes: LogitChanges | None  # before temperature and filters
     draws: Draws | None
     num_top: dict[int, int]  # sample -> alternatives to report with its token's logprob
+    given: dict[int, int] = {}
+    """Sample -> the token that follows, whatever its logits: of a prompt whose tokens' logprobs are
+    wanted."""
+    embedded: list[int] = []  # samples of which the hidden states are wanted
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -170,6 +175,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     seconds: float | None = 0.0
     """That the step was worked on. None where its end was not waited for, since it samples nothing:
     the device works on it while the next plan is made."""
+    embeddings: dict[int, list[float]] = {}  # row -> [hidden], where they were asked for
 
 
 def encode(value: StepPlan | StepResult) -> bytes:

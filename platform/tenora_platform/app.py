@@ -30,8 +30,8 @@ from tenora_platform.forecasts import routes as forecast_routes
 from tenora_platform.history import routes as history_routes
 from tenora_platform.http import RequestEdge
 from tenora_platform.idempotency.layer import Idempotency
+from tenora_platform.inference import embedding_routes, token_routes
 from tenora_platform.inference import routes as inference_routes
-from tenora_platform.inference import token_routes
 from tenora_platform.inference.responses import routes as response_routes
 from tenora_platform.invoices import export_routes, party_routes
 from tenora_platform.invoices import routes as invoices_routes
@@ -179,6 +179,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         inference_routes.router,
         response_routes.router,
         token_routes.router,
+        embedding_routes.router,
         import_routes.router,
         registry_routes.router,
         rollout_routes.router,

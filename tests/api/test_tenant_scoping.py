@@ -121,6 +121,7 @@ NAMING_A_MODEL = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
+    "/v1/embeddings",
     "/v1/tokenize",
     "/v1/detokenize",
 )
@@ -132,6 +133,7 @@ def body_for(method: str, path: str, model: str) -> dict[str, Any]:
         ("POST", "/v1/chat/completions"): {"json": {"model": model, "messages": CHAT}},
         ("POST", "/v1/completions"): {"json": {"model": model, "prompt": "x"}},
         ("POST", "/v1/responses"): {"json": {"model": model, "input": "x"}},
+        ("POST", "/v1/embeddings"): {"json": {"model": model, "input": "x"}},
         ("POST", "/v1/tokenize"): {"json": {"model": model, "prompt": "x"}},
         ("POST", "/v1/detokenize"): {"json": {"model": model, "tokens": [1]}},
         ("PUT", "/v1/adapters/{name}/aliases/{alias}"): {

@@ -141,6 +141,8 @@ class FakeEngine:
         reason: FinishReason = "length" if len(wanted) > most else "stop"
         made = 0
         key = (request.request_id, index)
+        if not index and (said := self._of_prompt(request)) is not None:
+            yield said
         try:
             for token in tokens:
                 while self.gate is not None and not self.gate.is_set() and key not in self._stops:  # noqa: ASYNC110
@@ -150,8 +152,9 @@ class FakeEngine:
                 made += 1
                 logprobs = None
                 if request.sampling.logprobs is not None:
-                    top = [(token, -0.5)][: request.sampling.logprobs]
-                    logprobs = [TokenLogprob(token, -0.5, top)]
+                    likely = -0.5 / max(index, 1)
+                    top = [(token, likely)][: request.sampling.logprobs]
+                    logprobs = [TokenLogprob(token, likely, top)]
                 yield TokenEvent(request.request_id, index, [token], logprobs)
                 await asyncio.sleep(0)
             else:
@@ -167,6 +170,20 @@ class FakeEngine:
         usage = self._meter(request, index, made, reason)
         stop_token = 1 if reason == "stop" and key not in self._stops else None
         yield FinishEvent(request.request_id, index, reason, usage, stop_token_id=stop_token)
+
+    def _of_prompt(self, request: GenerationRequest) -> TokenEvent | None:
+        """Logprobs of -1, and an embedding of 3 and its length."""
+        count = request.sampling.prompt_logprobs
+        if count is not None:
+            scores = [
+                TokenLogprob(token, -1.0, [(token, -1.0)][:count])
+                for token in request.prompt_token_ids[1:]
+            ]
+            return TokenEvent(request.request_id, 0, [], prompt_logprobs=scores)
+        if request.sampling.embeds:
+            embedding = [3.0, float(len(request.prompt_token_ids))]
+            return TokenEvent(request.request_id, 0, [], embedding=embedding)
+        return None
 
     def _meter(
         self, request: GenerationRequest, index: int, made: int, reason: FinishReason

@@ -2308,6 +2308,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create Embeddings
+         * @description OpenAI's embeddings, of the base model or an adapter: what the model makes of each text up to
+         *     its last token, as a vector of length 1. Prompt tokens alone are charged.
+         */
+        post: operations["inference_create_embeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/evaluations": {
         parameters: {
             query?: never;
@@ -5092,6 +5113,75 @@ export interface components {
             subject: string;
             /** Tenant Id */
             tenant_id: string | null;
+        };
+        /**
+         * Embedding
+         * @description `embedding` is a list of numbers, or the base64 of little-endian float32.
+         */
+        Embedding: {
+            /** Embedding */
+            embedding: number[] | string;
+            /** Index */
+            index: number;
+            /**
+             * Object
+             * @default embedding
+             * @constant
+             */
+            object: "embedding";
+        };
+        /**
+         * EmbeddingRequest
+         * @description POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
+         *     `truncate_prompt_tokens` is vLLM's: a text's last so many tokens, -1 as many as there can be.
+         */
+        EmbeddingRequest: {
+            /**
+             * Add Special Tokens
+             * @default true
+             */
+            add_special_tokens: boolean;
+            /** Dimensions */
+            dimensions?: number | null;
+            /**
+             * Encoding Format
+             * @default float
+             * @enum {string}
+             */
+            encoding_format: "float" | "base64";
+            /** Input */
+            input: string | string[] | number[] | number[][];
+            /** Model */
+            model: string;
+            /** Prompt Cache Key */
+            prompt_cache_key?: string | null;
+            /** Service Tier */
+            service_tier?: ("auto" | "default" | "priority" | "flex") | null;
+            /** Truncate Prompt Tokens */
+            truncate_prompt_tokens?: number | null;
+            /** User */
+            user?: string | null;
+        };
+        /** Embeddings */
+        Embeddings: {
+            /** Data */
+            data: components["schemas"]["Embedding"][];
+            /** Model */
+            model: string;
+            /**
+             * Object
+             * @default list
+             * @constant
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** EmbeddingUsage */
+        EmbeddingUsage: {
+            /** Prompt Tokens */
+            prompt_tokens: number;
+            /** Total Tokens */
+            total_tokens: number;
         };
         /**
          * EndpointChange
@@ -15440,6 +15530,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Detokenized"];
+                };
+            };
+        };
+    };
+    inference_create_embeddings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingRequest"];
+            };
+        };
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Embeddings"];
                 };
             };
         };

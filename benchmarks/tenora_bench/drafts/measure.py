@@ -1,6 +1,5 @@
 """What drafts bring: tokens a second with them over those without, on one engine each, in turns;
-behind `tenora bench
-drafts`."""
+behind `tenora bench drafts`."""
 
 from __future__ import annotations
 
@@ -43,7 +42,8 @@ def random_prompts(vocab: int, count: int, seed: int) -> list[list[int]]:
 
 def request(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
     sampling = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, **more.pop("sampling", {}))
-    tenant = Tenant(key="t", namespace="t", keeps_answers=more.pop("keeps_answers", False))
+    key = more.pop("tenant", "t")
+    tenant = Tenant(key=key, namespace=key, keeps_answers=more.pop("keeps_answers", False))
     return GenerationRequest(
         request_id=name, tenant=tenant, prompt_token_ids=prompt, sampling=sampling, **more
     )
@@ -71,7 +71,8 @@ def measure(model: Path, rounds: int, threads: int) -> dict[str, Any]:
     text = TextProcessor(model)
     vocab = engines[0].config.model.vocab
     prompts = chats(text, 16)
-    again = request("again", prompts[1], sampling=GREEDY, keeps_answers=True)
+    # A tenant of its own: what one that keeps none is answered ends what is kept of it.
+    again = request("again", prompts[1], sampling=GREEDY, keeps_answers=True, tenant="again")
     run(engines[16], [again])
     ratios: dict[str, list[float]] = {}
     for number in range(rounds):

@@ -40,6 +40,7 @@ def result_of(rows: Rows, sampled: Sampled, seconds: float | None) -> StepResult
     several were, those up to the first that a draft had not foretold."""
     token_ids: list[list[int]] = [[] for _ in range(len(rows))]
     logprobs: list[list[TokenLogprob] | None] = [None] * len(rows)
+    embeddings: dict[int, list[float]] = {}
     end, first = 0, 0
     for place, count in enumerate(rows.num_samples):
         end += rows.query_len[place]
@@ -53,8 +54,10 @@ def result_of(rows: Rows, sampled: Sampled, seconds: float | None) -> StepResult
         found = sampled.logprobs[first : first + right + 1]
         if found[0] is not None:
             logprobs[place] = [each for each in found if each is not None]
+        if first + count - 1 in sampled.embeddings:
+            embeddings[place] = sampled.embeddings[first + count - 1]
         first += count
-    return StepResult(token_ids, logprobs, seconds)
+    return StepResult(token_ids, logprobs, seconds, embeddings)
 
 
 class BatchBuilder:
@@ -138,8 +141,10 @@ def is_likeliest(sampling: Sampling | None) -> bool:
     mask allows."""
     if sampling is None:
         return True
-    if sampling.draws is not None or sampling.num_top or sampling.changes is None:
+    if sampling.draws is not None or sampling.num_top or sampling.embedded:
         return False
+    if sampling.changes is None:
+        return True
     changes = sampling.changes
     others = (changes.repetition, changes.bias, changes.penalties, changes.allowed_rows)
     return changes.barred is None and all(each is None for each in others)

@@ -79,14 +79,27 @@ class CudaSteps:
     @torch.inference_mode()
     def run_arrays(self, arrays: StepArrays, sampling: step.Sampling | None = None) -> Sampled:
         """The same of rows that no plan has brought."""
-        logits, asked = self.next_logits(arrays, sampling)
-        return choose(logits, asked) if logits.shape[0] else Sampled([], [])
+        every, sample_rows, asked = self._compute(arrays, sampling)
+        if not sample_rows.shape[0]:
+            return Sampled([], [])
+        sampled = choose(self._decoder.logits(every, sample_rows), asked)
+        if sampling is not None and sampling.embedded:
+            states = every.index_select(0, sample_rows[sampling.embedded]).float().tolist()
+            sampled.embeddings.update(zip(sampling.embedded, states, strict=True))
+        return sampled
 
     @torch.inference_mode()
     def next_logits(
         self, arrays: StepArrays, sampling: step.Sampling | None = None
     ) -> tuple[Tensor, Asked | None]:  # [num_samples, vocab], and what they ask for
         """Compute the rows and write their KV; nothing is waited for."""
+        every, sample_rows, asked = self._compute(arrays, sampling)
+        return self._decoder.logits(every, sample_rows), asked
+
+    def _compute(
+        self, arrays: StepArrays, sampling: step.Sampling | None
+    ) -> tuple[Tensor, Tensor, Asked | None]:
+        """[num_tokens, hidden], [num_samples] of these, and what they ask for."""
         parts = [arrays]
         if arrays.is_decode:
             parts = list(arrays.split(self._graphs.max_rows))
@@ -98,7 +111,7 @@ class CudaSteps:
         self._staging.send()
         hidden.append(launch())
         every = hidden[0] if len(hidden) == 1 else torch.cat(hidden)
-        return self._decoder.logits(every, sample_rows), asked
+        return every, sample_rows, asked
 
     def _forward(self, part: StepArrays) -> Tensor:  # [num_tokens, hidden]
         self._staging.begin()

@@ -21,6 +21,7 @@ from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
+from tenora_kernels.compiled.decoder import Progress
 from tenora_kernels.gpu.tuning import decode_parts
 
 
@@ -44,6 +45,7 @@ class ModelExecutor:
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
         self.can_preempt = self.is_exact = isinstance(self._decoder, CompiledDecoder)
         self._pause = array("i", [0])
+        self._never = torch.zeros(1, dtype=torch.int32)
         pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_preempt else None
         self._builder = BatchBuilder(resolved.engine.block_tokens, table, pause)
         self._preempted: dict[int, tuple[float, Batch]] = {}
@@ -107,12 +109,17 @@ class ModelExecutor:
         if isinstance(self._decoder, CompiledDecoder) and is_likeliest(batch.sampling):
             chosen = self._next_tokens(self._decoder, batch)
             return None if chosen is None else Sampled(chosen, [None] * len(chosen))
-        logits = self._next_logits(batch)
-        if logits is None:
+        computed = self._next_logits(batch)
+        if computed is None:
             return None
+        logits, hidden = computed
         if not logits.shape[0]:
             return Sampled([], [])
-        return sample(logits, batch.sampling)
+        sampled = sample(logits, batch.sampling)
+        if hidden is not None and batch.sampling is not None:
+            states = hidden.float().tolist()
+            sampled.embeddings.update(zip(batch.sampling.embedded, states, strict=True))
+        return sampled
 
     def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
         step = (batch.inputs, self._arena, batch.sample_rows)
@@ -121,11 +128,24 @@ class ModelExecutor:
             return decoder.next_tokens(*step, masks)
         return decoder.advance_tokens(*step, batch.progress, masks)
 
-    def _next_logits(self, batch: Batch) -> Tensor | None:  # [num_samples, vocab]
-        step = (batch.inputs, self._arena, batch.sample_rows)
-        if batch.progress is not None and isinstance(self._decoder, CompiledDecoder):
-            return self._decoder.advance_logits(*step, batch.progress)
-        return self._decoder.next_logits(*step)
+    def _next_logits(self, batch: Batch) -> tuple[Tensor, Tensor | None] | None:
+        """[num_samples, vocab], and [num_embedded, hidden] where hidden states are wanted."""
+        rows, decoder = batch.sample_rows, self._decoder
+        embedded = None
+        if batch.sampling is not None and batch.sampling.embedded:
+            embedded = rows[batch.sampling.embedded]
+        if isinstance(decoder, Decoder):
+            every = decoder.forward(batch.inputs, self._arena)
+            logits = decoder.logits(every, rows)
+            return logits, None if embedded is None else every.index_select(0, embedded)
+        progress = batch.progress
+        if progress is None and embedded is None:
+            return decoder.next_logits(batch.inputs, self._arena, rows), None
+        progress = progress or Progress(self._never)
+        found = decoder.advance_logits(batch.inputs, self._arena, rows, progress)
+        if found is None:
+            return None
+        return found, None if embedded is None else decoder.hidden(progress, embedded)
 
 
 def _cuda_steps(resolved: ResolvedConfig, decoder: Decoder, arena: Arena) -> CudaSteps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class Sampled:
 
     token_ids: list[int]
     logprobs: list[TokenLogprob | None]
+    embeddings: dict[int, list[float]] = field(default_factory=dict)  # by row
 
 
 Put = Callable[[npt.NDArray[Any]], Tensor]
@@ -164,6 +165,7 @@ class Asked:
     changes: Changes | None
     draws: Draws | None
     num_top: dict[int, int]
+    given: dict[int, int]
 
     @classmethod
     def of(cls, planned: step.Sampling, put: Put) -> Asked:
@@ -171,6 +173,7 @@ class Asked:
             None if planned.changes is None else Changes.of(planned.changes, put),
             None if planned.draws is None else Draws.of_plan(planned.draws, put),
             planned.num_top,
+            planned.given,
         )
 
 
@@ -208,6 +211,10 @@ def choose(
     for part in draws.split(at_once) if draws is not None else ():
         rows = adjusted.index_select(0, part.rows).float()
         token_ids.index_copy_(0, part.rows, draw(rows, part, wait=on_cpu))
+    given = {} if asked is None else asked.given
+    if given:
+        rows = torch.tensor(list(given), device=device)
+        token_ids.index_copy_(0, rows, torch.tensor(list(given.values()), device=device))
     chosen: list[int] = token_ids.tolist()
     if draws is not None and not on_cpu and OPEN in chosen:
         chosen = _drawn_again(adjusted, draws, token_ids).tolist()

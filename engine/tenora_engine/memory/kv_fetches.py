@@ -165,7 +165,7 @@ class KVFetches:
         """Where that ends which the device has of its prefix, and what the host has from there on:
         up to what another fetch has, unless that comes first."""
         root = sequence.prefix.root
-        if root is None or sequence.prefix.num_fetches >= _TRIES:
+        if root is None or sequence.num_unscored or sequence.prefix.num_fetches >= _TRIES:
             return None, []
         end = self._tree.match(root, sequence.prefix.encoded)
         blocks = self._host.match(root, end, sequence.prefix.encoded)

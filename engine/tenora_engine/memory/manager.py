@@ -421,7 +421,8 @@ class MemoryManager:
         self.pool.note_change(partition)
 
     def _match(self, sequence: Sequence) -> PrefixNode | None:
-        if sequence.prefix.root is None or not self._config.engine.prefix_caching:
+        caches = self._config.engine.prefix_caching and not sequence.num_unscored
+        if sequence.prefix.root is None or not caches:
             return None
         if not sequence.prefix.encoded:
             sequence.prefix.encoded = encode_tokens(sequence.token_ids)

@@ -8,6 +8,7 @@ from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.layers import DecoderWeights, Layer
 from tenora_engine.model.linear import Linear, PackedLinear
 from tenora_engine.model.rope import RopeTable, rope_tables
+from tenora_kernels import rms_norm
 from tenora_kernels.compiled.decoder import (
     DecoderSizes,
     Masks,
@@ -47,6 +48,7 @@ class CompiledDecoder:
             norm_eps=layer.norm_eps,
             attention_scale=layer.attention_scale,
         )
+        self._final_norm, self._norm_eps = weights.final_norm, layer.norm_eps
         self._arena: Arena | None = None  # the one that `steps` uses
 
     def next_logits(
@@ -76,6 +78,11 @@ class CompiledDecoder:
         """As `next_logits`, of a step that may be paused: then None, and the next call with the
         same `progress` goes on."""
         return self._steps.advance_logits(self._rows(inputs, arena, rows), progress)
+
+    def hidden(self, progress: Progress, rows: Tensor) -> Tensor:  # [num_rows, hidden]
+        """The normed hidden states of some rows, int64, of a step that has ended."""
+        assert progress.residual is not None, "the step has ended"
+        return rms_norm(progress.residual.index_select(0, rows), self._final_norm, self._norm_eps)
 
     def advance_tokens(
         self,

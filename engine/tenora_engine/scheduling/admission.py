@@ -51,6 +51,7 @@ RULE_TOKENS_MAX = 8192
 
 def check_sampling(sampling: SamplingParams, vocab: int) -> None:
     """Raises InvalidRequestError that names the parameter."""
+    may_end = sampling.embeds or sampling.prompt_logprobs is not None  # with its prompt
     ranges = {
         "temperature": (sampling.temperature, 0.0, TEMPERATURE_MAX),
         "top_p": (sampling.top_p, 0.0, 1.0),
@@ -63,10 +64,11 @@ def check_sampling(sampling: SamplingParams, vocab: int) -> None:
             REPETITION_PENALTY_MIN,
             REPETITION_PENALTY_MAX,
         ),
-        "max_tokens": (sampling.max_tokens, 1, LARGEST),
+        "max_tokens": (sampling.max_tokens, 0 if may_end else 1, LARGEST),
         "min_tokens": (sampling.min_tokens, 0, sampling.max_tokens),
         "n": (sampling.n, 1, LARGEST),
         "logprobs": (sampling.logprobs or 0, 0, TOP_LOGPROBS_MAX),
+        "prompt_logprobs": (sampling.prompt_logprobs or 0, 0, TOP_LOGPROBS_MAX),
     }
     for name, (value, least, most) in ranges.items():
         if not least <= value <= most:  # as NaN is not
@@ -197,6 +199,8 @@ def make_sequences(
     tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
     length = len(request.prompt_token_ids) + request.sampling.max_tokens
     length = min(length, config.model.context_tokens)
+    scores = request.sampling.prompt_logprobs is not None
+    unscored = len(request.prompt_token_ids) - 1 if scores else 0
     return [
         Sequence(
             request=request,
@@ -211,6 +215,7 @@ def make_sequences(
             arrival_s=request.arrival_s or now_s,
             stop_ids=ends,
             max_length=length,
+            num_unscored=0 if index else unscored,
             is_plain=is_plain(request.sampling),
             guide=guides[index] if guides else None,
         )

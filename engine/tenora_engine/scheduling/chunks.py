@@ -63,6 +63,9 @@ waits for it."""
 MIN_ARRIVAL_PART = 16
 """As MIN_PREFILL_PART, for such a tenant."""
 
+SCORED_TOKENS_MAX = 256
+"""Of prompts whose logprobs are wanted, in a step: each takes a row of the vocabulary."""
+
 _MEMORY = 0.9  # weight of the past in the moving averages
 _PREFILL_TOKENS = 8  # of a step that says what a prefilled token takes
 
@@ -147,6 +150,7 @@ class PrefillRoom:
         self._left = num_tokens
         self._tenant_left: dict[str, int] = defaultdict(lambda: tenant_tokens)
         self._arrival_left = arrival_tokens
+        self._scored_left = SCORED_TOKENS_MAX
         self._queue = queue
 
     def __bool__(self) -> bool:
@@ -155,6 +159,8 @@ class PrefillRoom:
     def of(self, sequence: Sequence) -> int:
         """Tokens that the sequence may still prefill in this step."""
         most = min(self._left, self._tenant_left[sequence.request.tenant.key])
+        if sequence.num_unscored:
+            most = min(most, self._scored_left)
         if most > self._arrival_left and self._queue.exceeds_share(sequence):
             return self._arrival_left
         return most
@@ -165,6 +171,8 @@ class PrefillRoom:
         self._left -= num_tokens
         self._tenant_left[sequence.request.tenant.key] -= num_tokens
         self._arrival_left = max(self._arrival_left - num_tokens, 0)
+        if sequence.num_unscored:
+            self._scored_left -= num_tokens
         return num_tokens
 
 
@@ -186,7 +194,9 @@ class StepDraft:
         left = sequence.num_uncomputed
         num_tokens = self.room.take(sequence)
         if num_tokens:
-            self.chunks.append(ScheduledSequence(sequence, num_tokens, num_tokens == left))
+            scored = _scored(sequence, num_tokens) if sequence.num_unscored else 0
+            chunk = ScheduledSequence(sequence, num_tokens, num_tokens == left, (), scored)
+            self.chunks.append(chunk)
 
     def add_before(self, waiting: Sequence) -> None:
         """Those whose turn is before that of one which waits."""
@@ -201,3 +211,10 @@ class StepDraft:
     def _add_running(self, sequence: Sequence) -> None:
         if sequence.state is SequenceState.RUNNING:  # it has not given up its place
             self.add(sequence)
+
+
+def _scored(sequence: Sequence, num_tokens: int) -> int:
+    """How many of its next tokens are followed by one of its prompt whose logprobs are wanted."""
+    start = sequence.num_computed
+    end = min(start + num_tokens, sequence.num_prompt - 1)
+    return max(end - max(start, sequence.first_unscored - 1), 0)

@@ -12,17 +12,23 @@ import msgspec
 
 from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
-from tenora_engine.step import MemoryOperation, Rows, StepPlan
+from tenora_engine.step import MemoryOperation, Rows, Sampling, StepPlan
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """One sequence in a step: its next `num_tokens` uncomputed tokens run, and its next token is
-    sampled when that is all of them; so is the one after each of its `drafts`, which run too."""
+    sampled when that is all of them; so is the one after each of its `drafts`, which run too. The
+    last `num_scored` before that one are looked at for the logprobs of what follows them."""
 
     sequence: Sequence
     num_tokens: int
     samples: bool
     drafts: tuple[int, ...] = ()
+    num_scored: int = 0
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_scored + self.samples + len(self.drafts)
 
 
 class ScheduledStep:
@@ -70,10 +76,21 @@ class PlanWriter:
         self._number += 1
         is_plain = step.is_decode and not step.num_drafts
         rows = self._decode_rows(step) if is_plain else self._rows(step)
-        sampling = [item.sequence for item in step.items if item.samples]
-        drafts = [item.drafts for item in step.items if item.samples] if step.num_drafts else None
-        asked = plan_sampling(sampling, self._vocab, self._seed, drafts)
+        asked = self._sampling(step)
         return StepPlan(self._number, rows, asked, is_preemptible, list(memory))
+
+    def _sampling(self, step: ScheduledStep) -> Sampling | None:
+        if all(item.num_samples == item.samples for item in step.items):
+            sampling = [item.sequence for item in step.items if item.samples]
+            return plan_sampling(sampling, self._vocab, self._seed)
+        items = [item for item in step.items if item.num_samples]
+        return plan_sampling(
+            [item.sequence for item in items],
+            self._vocab,
+            self._seed,
+            [item.drafts if item.samples else None for item in items],
+            [_given(item) for item in items],
+        )
 
     def _decode_rows(self, step: ScheduledStep) -> Rows:
         """The same as `_rows`, of steps in which nearly all that takes time is to begin a row."""
@@ -117,7 +134,14 @@ class PlanWriter:
             query_len=array("i", query),
             context_len=array("i", contexts),
             adapter_slot=array("i", [sequence.adapter_slot for sequence in sequences]),
-            num_samples=array("i", [item.samples + len(item.drafts) for item in step.items]),
+            num_samples=array("i", [item.num_samples for item in step.items]),
             token_ids=array("i", tokens),
             pages=pages,
         )
+
+
+def _given(item: ScheduledSequence) -> list[int]:
+    """The tokens of its prompt whose logprobs are wanted of the step."""
+    sequence = item.sequence
+    end = sequence.num_computed + item.num_tokens - item.samples
+    return sequence.token_ids[end - item.num_scored + 1 : end + 1]

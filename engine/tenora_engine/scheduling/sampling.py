@@ -30,32 +30,29 @@ def plan_sampling(
     sequences: Rows[Sequence],
     vocab: int,
     engine_seed: int,
-    drafts: Rows[tuple[int, ...]] | None = None,
+    drafts: Rows[tuple[int, ...] | None] | None = None,
+    given: Rows[list[int]] | None = None,
 ) -> Sampling | None:
     """Of one sample a sequence, in order, and one after each of its drafts; None where of each the
-    likeliest token is all that is wanted. Brings the sequences' rules up to date."""
-    if all(sequence.is_plain for sequence in sequences):
+    likeliest token is all that is wanted. Brings the sequences' rules up to date.
+
+    Before these come samples whose tokens are `given`, for their logprobs. None for its drafts: a
+    sequence has no others.
+    """
+    if given is None and all(sequence.is_plain for sequence in sequences):
         return None
-    draws, found, num_top = _Drawn(), _Found(vocab), {}
-    first = 0
-    for sequence, draft in zip(sequences, drafts or ((),) * len(sequences), strict=True):
-        row, first = first, first + 1 + len(draft)
-        if sequence.is_plain:
-            continue
-        sampler = sequence.sampler or _sampler(sequence, vocab, engine_seed)
-        if sampler.draw is not None:
-            draws.add(row, sampler.draw, sequence.num_output, 1 + len(draft))
-        if sampler.rules is not None:
-            sampler.rules.take_in(sequence.token_ids)
-            for ahead in range(1 + len(draft)):
-                found.add(row + ahead, sampler.rules, sequence, draft[:ahead])
-        if sampler.num_top is not None:
-            num_top.update(dict.fromkeys(range(row, first), sampler.num_top))
-    changes = found.changes()
-    drawn = draws.columns(vocab)
-    if changes is None and drawn is None and not num_top:
-        return None
-    return Sampling(changes, drawn, num_top)
+    asked = _Asked(_Drawn(), _Found(vocab))
+    first, count = 0, len(sequences)
+    each = zip(sequences, drafts or ((),) * count, given or ((),) * count, strict=True)
+    for sequence, draft, known in each:
+        row = first + len(known)
+        asked.give(range(first, row), known, sequence.request.sampling.prompt_logprobs or 0)
+        first = row if draft is None else row + 1 + len(draft)
+        if draft is not None and not sequence.is_plain:
+            asked.add(
+                row, sequence, draft, sequence.sampler or _sampler(sequence, vocab, engine_seed)
+            )
+    return asked.sampling(vocab)
 
 
 def is_greedy(params: SamplingParams) -> bool:
@@ -65,7 +62,8 @@ def is_greedy(params: SamplingParams) -> bool:
 
 def is_plain(params: SamplingParams) -> bool:
     """Whether the likeliest token of the model's own distribution is all that is wanted."""
-    return is_greedy(params) and params.logprobs is None and not has_rules(params)
+    is_quiet = params.logprobs is None and not params.embeds
+    return is_greedy(params) and is_quiet and not has_rules(params)
 
 
 def uniform(
@@ -115,6 +113,7 @@ class Sampler:
     draw: Draw | None  # None: greedy
     rules: LogitRules | None
     num_top: int | None
+    embeds: bool = False
 
 
 def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
@@ -129,7 +128,7 @@ def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
         top_k = min(params.top_k, vocab) or vocab
         draw = Draw(int(stream[0]), params.temperature, top_k, params.top_p, params.min_p)
     rules = LogitRules(sequence, vocab) if has_rules(params) else None
-    sequence.sampler = Sampler(draw, rules, params.logprobs)
+    sequence.sampler = Sampler(draw, rules, params.logprobs, params.embeds)
     return sequence.sampler
 
 
@@ -236,6 +235,41 @@ def _completions(
             and tuple(tokens[1 - len(word) :]) == word[:-1]
         )
     ]
+
+
+@dataclass
+class _Asked:
+    """What the samples of a step ask for, one sequence after the other."""
+
+    draws: _Drawn
+    found: _Found
+    num_top: dict[int, int] = field(default_factory=dict)
+    given: dict[int, int] = field(default_factory=dict)
+    embedded: list[int] = field(default_factory=list)
+
+    def give(self, samples: range, token_ids: Rows[int], num_top: int) -> None:
+        if samples:
+            self.given.update(zip(samples, token_ids, strict=True))
+            self.num_top.update(dict.fromkeys(samples, num_top))
+
+    def add(self, row: int, sequence: Sequence, draft: tuple[int, ...], sampler: Sampler) -> None:
+        """The sample that follows the sequence's tokens, and one after each of its drafts."""
+        if sampler.draw is not None:
+            self.draws.add(row, sampler.draw, sequence.num_output, 1 + len(draft))
+        if sampler.rules is not None:
+            sampler.rules.take_in(sequence.token_ids)
+            for ahead in range(1 + len(draft)):
+                self.found.add(row + ahead, sampler.rules, sequence, draft[:ahead])
+        if sampler.num_top is not None:
+            self.num_top.update(dict.fromkeys(range(row, row + 1 + len(draft)), sampler.num_top))
+        if sampler.embeds and not sequence.num_output:
+            self.embedded.append(row)
+
+    def sampling(self, vocab: int) -> Sampling | None:
+        changes, drawn = self.found.changes(), self.draws.columns(vocab)
+        if changes is None and drawn is None and not self.num_top and not self.embedded:
+            return None
+        return Sampling(changes, drawn, self.num_top, self.given, self.embedded)
 
 
 @dataclass

@@ -217,6 +217,11 @@ class Scheduler:
                 self._observe(step, step_s)
         self._is_behind = step_s is None
         add, output_tokens = self.requests.events.append, 0
+        for row, embedding in result.embeddings.items():
+            sequence = step.items[row].sequence
+            if sequence.state is SequenceState.RUNNING:
+                request_id = sequence.request.request_id
+                add(TokenEvent(request_id, sequence.index, [], embedding=embedding))
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
@@ -302,6 +307,14 @@ class Scheduler:
     ) -> int:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
+        if item.num_scored and logprobs is not None:
+            scored, new = logprobs[: item.num_scored], new[item.num_scored :]
+            logprobs = logprobs[item.num_scored :] or None
+            sequence.num_unscored -= len(scored)
+            request_id = sequence.request.request_id
+            self.requests.events.append(
+                TokenEvent(request_id, sequence.index, [], prompt_logprobs=scored)
+            )
         kept, may_go_on = _kept(sequence, new)
         if item.drafts:
             num_rejected = self.drafts.observe(item, min(len(new) - 1, len(kept)))
@@ -312,7 +325,12 @@ class Scheduler:
         if item.num_tokens > 1 or item.drafts or sequence.num_computed % self._block_tokens == 0:
             self.requests.settle(sequence)
         sequence.num_computed += max(len(kept) - 1, 0)  # drafts that were right
-        added = self._append(sequence, kept, logprobs, now_s, may_go_on) if kept else 0
+        added = 0
+        if kept:
+            added = self._append(sequence, kept, logprobs, now_s, may_go_on)
+        elif item.samples:  # it was to compute its prompt alone
+            self._begin_output(sequence, now_s)
+            self.requests.finish(sequence, "length")
         if sequence.state is SequenceState.RUNNING:
             self.running.advanced(sequence)
         return added
@@ -326,10 +344,7 @@ class Scheduler:
         may_go_on: bool,
     ) -> int:
         """New tokens of a sequence, the last of which may end it; returns how many."""
-        if sequence.usage.first_token_s is None:
-            sequence.usage.first_token_s = now_s
-            meter_first_token(sequence, now_s)
-            self.requests.prompt_computed(sequence)
+        self._begin_output(sequence, now_s)
         tokens, added, guide = sequence.token_ids, len(token_ids), sequence.guide
         tokens += token_ids
         stop = token_ids[-1] if token_ids[-1] in sequence.stop_ids else None
@@ -351,6 +366,12 @@ class Scheduler:
         elif len(tokens) >= sequence.max_length:
             self.requests.finish(sequence, "length")
         return added
+
+    def _begin_output(self, sequence: Sequence, now_s: float) -> None:
+        if sequence.usage.first_token_s is None:
+            sequence.usage.first_token_s = now_s
+            meter_first_token(sequence, now_s)
+            self.requests.prompt_computed(sequence)
 
 
 def _kept(sequence: Sequence, token_ids: list[int]) -> tuple[list[int], bool]:

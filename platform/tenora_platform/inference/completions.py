@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
@@ -16,11 +17,13 @@ from tenora_platform.inference.parameters import (
     bad_words,
     completion_generation,
     completion_prompts,
+    sequences_of,
     truncated,
 )
 from tenora_platform.inference.schemas import (
     Completion,
     CompletionRequest,
+    FinishReasonText,
     TextChoice,
     TextLogprobs,
 )
@@ -52,6 +55,7 @@ class _Choices:
     def __init__(self, session: InferenceSession, body: CompletionRequest) -> None:
         self._session = session
         self._body = body
+        self._per_prompt = sequences_of(body)
         self._lengths: dict[int, int] = {}
         self._token_lengths: dict[int, int] = {}
 
@@ -59,44 +63,68 @@ class _Choices:
         """The piece's text, behind the prompt's if it is the first and `echo` was asked for."""
         text = piece.text
         if piece.choice not in self._lengths and self._body.echo:
-            text = self._echo(piece.choice) + text
+            text = self._session.state.engine.text.decode(self._prompt(piece.choice)) + text
         self._lengths[piece.choice] = self._lengths.get(piece.choice, 0) + len(text)
         return text
 
-    def _echo(self, choice: int) -> str:
-        prompt = self._session.prompts[choice // self._body.n]
-        return self._session.state.engine.text.decode(prompt.token_ids)
+    def _prompt(self, choice: int) -> list[int]:
+        return self._session.prompts[choice // self._per_prompt].token_ids
 
     def prompt_token_ids(self, choice: int) -> list[int] | None:
-        if not self._body.return_token_ids:
-            return None
-        return self._session.prompts[choice // self._body.n].token_ids
+        return self._prompt(choice) if self._body.return_token_ids else None
 
-    def logprobs(self, choice: int, tokens: tuple[TokenLogprob, ...]) -> TextLogprobs | None:
+    def logprobs(self, choice: int, tokens: Sequence[TokenLogprob]) -> TextLogprobs | None:
+        """Of its new tokens; those of the prompt come before the first, where it is echoed."""
         if self._body.logprobs is None:
             return None
-        offset = self._token_lengths.get(choice, 0)
-        shaped = text_logprobs(self._session.state.engine.text, tokens, offset)
+        offset, first = self._token_lengths.get(choice, 0), None
+        if self._body.echo and choice not in self._token_lengths:
+            first = self._prompt(choice)[0]
+            tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
+        shaped = text_logprobs(self._session.state.engine.text, tokens, offset, first)
         self._token_lengths[choice] = offset + sum(len(token) for token in shaped.tokens)
         return shaped
 
 
+@dataclass
+class _Answer:
+    """One sequence's."""
+
+    choice: int
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReasonText | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, as `best_of` compares answers."""
+        return sum(each.logprob for each in self.logprobs) / max(len(self.logprobs), 1)
+
+
 async def completion_whole(session: InferenceSession, body: CompletionRequest) -> Completion:
-    """The answer when nothing is streamed. Choices are in the order of prompts, then n."""
+    """The answer when nothing is streamed. Choices are in the order of prompts, then n: the best of
+    `best_of`, the best first."""
     shaping = _Choices(session, body)
-    count = len(session.prompts) * body.n
-    texts: list[list[str]] = [[] for _ in range(count)]
-    token_ids: list[list[int]] = [[] for _ in range(count)]
-    logprobs: list[list[TokenLogprob]] = [[] for _ in range(count)]
-    last: dict[int, Piece] = {}
+    per_prompt = sequences_of(body)
+    answers = [_Answer(choice) for choice in range(len(session.prompts) * per_prompt)]
     async with contextlib.aclosing(session.pieces()) as pieces:
         async for piece in pieces:
-            texts[piece.choice].append(shaping.text(piece))
-            token_ids[piece.choice] += piece.token_ids
-            logprobs[piece.choice] += piece.logprobs
-            last[piece.choice] = piece
-    if len(last) < count or any(piece.finish_reason is None for piece in last.values()):
+            answer = answers[piece.choice]
+            answer.texts.append(shaping.text(piece))
+            answer.token_ids += piece.token_ids
+            answer.logprobs += piece.logprobs
+            answer.finish_reason = piece.finish_reason
+    if any(answer.finish_reason is None for answer in answers):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+    shown = answers
+    if per_prompt > body.n:
+        shown = []
+        for first in range(0, len(answers), per_prompt):
+            ranked = sorted(
+                answers[first : first + per_prompt], key=lambda answer: -answer.mean_logprob
+            )
+            shown += ranked[: body.n]
     return Completion(
         id=session.id,
         created=session.created,
@@ -104,13 +132,13 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
         choices=[
             TextChoice(
                 index=index,
-                text="".join(texts[index]),
-                logprobs=shaping.logprobs(index, tuple(logprobs[index])),
-                finish_reason=last[index].finish_reason,
-                prompt_token_ids=shaping.prompt_token_ids(index),
-                token_ids=token_ids[index] if body.return_token_ids else None,
+                text="".join(answer.texts),
+                logprobs=shaping.logprobs(answer.choice, answer.logprobs),
+                finish_reason=answer.finish_reason,
+                prompt_token_ids=shaping.prompt_token_ids(answer.choice),
+                token_ids=answer.token_ids if body.return_token_ids else None,
             )
-            for index in range(count)
+            for index, answer in enumerate(shown)
         ],
         usage=session.usage(),
         service_tier=session.tier,

@@ -97,6 +97,8 @@ class Run:
         self.request = request
         self.usage: list[UsageRecord] = []
         self.tokens_seen = 0
+        self.prompt_logprobs: list[TokenLogprob] = []  # from the prompt's second token on
+        self.embedding: list[float] | None = None  # of the prompt, where it was asked for
         self.begun = False  # the engine was asked and has not refused: it meters what it does
         self.tier = request.tenant.tier  # that serves it, as far as it is known
         self._ended_by: ApiError | None = None
@@ -170,6 +172,8 @@ class Run:
             return sequence.piece(choice, sequence.finish(event.stop_token_id), reason)
         if event.tier is not None:
             self._note_tier(event.tier)
+        self.prompt_logprobs += event.prompt_logprobs or ()
+        self.embedding = event.embedding or self.embedding
         was_stopped = sequence.stopped_at is not None
         self.tokens_seen += len(event.token_ids)
         text = sequence.push(event.token_ids, event.logprobs or ())

@@ -43,9 +43,22 @@ def _top(text: TextProcessor, token_id: int, logprob: float) -> TopLogprob:
     )
 
 
-def text_logprobs(text: TextProcessor, tokens: Sequence[TokenLogprob], offset: int) -> TextLogprobs:
-    """Completions': parallel lists. `offset` is where the first token's text begins."""
+def text_logprobs(
+    text: TextProcessor,
+    tokens: Sequence[TokenLogprob],
+    offset: int,
+    first: int | None = None,
+) -> TextLogprobs:
+    """Completions': parallel lists. `offset` is where the first token's text begins; `first` is a
+    token before all others, of which there is no logprob."""
     out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    if first is not None:
+        piece = text.token_text(first)
+        out.tokens.append(piece)
+        out.token_logprobs.append(None)
+        out.top_logprobs.append(None)
+        out.text_offset.append(offset)
+        offset += len(piece)
     for token in tokens:
         piece = text.token_text(token.token_id)
         out.tokens.append(piece)

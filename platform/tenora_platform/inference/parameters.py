@@ -3,8 +3,11 @@ the context is left. Knows neither tenants nor streams."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
+
+import msgspec
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import ContextLengthError
@@ -25,6 +28,7 @@ STOP_LENGTH_MAX = 256
 CHOICES_MAX = 128
 COMPLETION_TOKENS_DEFAULT = 16  # OpenAI's default of /v1/completions
 
+Prompts = str | list[str] | list[int] | list[list[int]]
 BadWords = tuple[tuple[int, ...], ...]
 """Token ids of each word that must not come."""
 
@@ -59,12 +63,24 @@ def completion_generation(
         raise unsupported("suffix")
     if body.best_of is not None and body.best_of < body.n:
         raise _invalid("best_of", f"best_of must be at least n, which is {body.n}.")
-    if body.best_of not in (None, body.n):
-        raise unsupported("best_of", "choosing the best of more than n is not supported")
-    if body.echo and body.logprobs is not None:
-        raise unsupported("logprobs", "logprobs of the prompt (echo with logprobs) are not made")
+    sequences = sequences_of(body)
+    if sequences > body.n and body.stream:
+        raise _invalid(
+            "best_of", "The best of more than n is known at the end only: set stream to false."
+        )
     max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, "max_tokens", "prompt")
-    return _generation(body, model, max_tokens, body.logprobs, bad_words)
+    logprobs = 0 if body.logprobs is None and sequences > body.n else body.logprobs
+    made = _generation(body, model, max_tokens, logprobs, bad_words)
+    scored = 0 if body.logprobs is None and not max_tokens else body.logprobs
+    sampling = msgspec.structs.replace(
+        made.sampling, n=sequences, prompt_logprobs=scored if body.echo or not max_tokens else None
+    )
+    return dataclasses.replace(made, sampling=sampling)
+
+
+def sequences_of(body: CompletionRequest) -> int:
+    """How many are generated for each prompt; `n` of them are shown."""
+    return body.best_of or body.n
 
 
 def wanted_tokens(body: ChatCompletionRequest | CompletionRequest) -> int | None:
@@ -78,7 +94,13 @@ def truncated(
     token_ids: list[int], body: ChatCompletionRequest | CompletionRequest, model: ModelInfo
 ) -> list[int]:
     """The prompt's last `truncate_prompt_tokens` tokens; -1 keeps what the context has room for."""
-    most = body.truncate_prompt_tokens
+    return last_tokens(token_ids, body.truncate_prompt_tokens, wanted_tokens(body) or 1, model)
+
+
+def last_tokens(
+    token_ids: list[int], most: int | None, output_tokens: int, model: ModelInfo
+) -> list[int]:
+    """At most so many; all for None; -1: what leaves room for the output."""
     if most is None:
         return token_ids
     if most == 0 or most > model.context_tokens:
@@ -88,7 +110,7 @@ def truncated(
             "maximum context length.",
         )
     if most == -1:
-        most = max(model.context_tokens - (wanted_tokens(body) or 1), 1)
+        most = max(model.context_tokens - output_tokens, 1)
     return token_ids[-most:]
 
 
@@ -114,13 +136,14 @@ def _fit(
     wanted: int | None, prompt_tokens: int, model: ModelInfo, param: str, prompt_param: str
 ) -> int:
     room = model.context_tokens - prompt_tokens
-    if room < 1 or (wanted is not None and wanted > room):
+    least = 1 if wanted is None else min(wanted, 1)
+    if room < least or (wanted is not None and wanted > room):
         raise ContextLengthError.of(
             model.context_tokens,
             prompt_tokens,
             wanted,
             prompt_param,
-            param=prompt_param if room < 1 else param,
+            param=prompt_param if room < least else param,
         )
     return room if wanted is None else wanted
 
@@ -220,23 +243,33 @@ def check_token_ids(ids: tuple[int, ...], model: ModelInfo, param: str) -> None:
 def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | list[int]]:
     """The prompts, each a text or token ids. Raises BadRequestError when there are too many, one is
     empty or an id does not exist."""
-    prompts = _as_prompts(body.prompt)
-    if not prompts or len(prompts) > PROMPTS_MAX or len(prompts) * body.n > CHOICES_MAX:
+    prompts = given_prompts(body.prompt, model, "prompt")
+    if len(prompts) * sequences_of(body) > CHOICES_MAX:
         raise BadRequestError(
-            f"prompt must hold 1 to {PROMPTS_MAX} prompts, and prompts times n may be "
-            f"{CHOICES_MAX} at most.",
+            f"prompts times n (or best_of) may be {CHOICES_MAX} at most.",
             param="prompt",
             code="invalid_value",
         )
-    for prompt in prompts:
-        if not prompt:
-            raise BadRequestError("A prompt is empty.", param="prompt", code="invalid_value")
-        if not isinstance(prompt, str):
-            check_token_ids(tuple(prompt), model, "prompt")
     return prompts
 
 
-def _as_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+def given_prompts(prompt: Prompts, model: ModelInfo, param: str) -> list[str | list[int]]:
+    """The prompts of a field, each a text or token ids. Raises BadRequestError as
+    `completion_prompts`."""
+    prompts = _as_prompts(prompt)
+    if not prompts or len(prompts) > PROMPTS_MAX:
+        raise BadRequestError(
+            f"{param} must hold 1 to {PROMPTS_MAX} texts.", param=param, code="invalid_value"
+        )
+    for one in prompts:
+        if not one:
+            raise BadRequestError(f"One of {param} is empty.", param=param, code="invalid_value")
+        if not isinstance(one, str):
+            check_token_ids(tuple(one), model, param)
+    return prompts
+
+
+def _as_prompts(prompt: Prompts) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     prompts: list[str | list[int]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from tenora_platform.ids import new_ulid
 from tenora_platform.inference.admission import admitted
 from tenora_platform.inference.answers import Answer
 from tenora_platform.inference.chat import chat_prompt
-from tenora_platform.inference.schemas import ChatCompletionRequest, SamplingFields
+from tenora_platform.inference.schemas import ChatCompletionRequest
 from tenora_platform.inference.session import InferenceSession, Prompt, choose_tier
 from tenora_platform.inference.shadowing import chosen, follow
 from tenora_platform.inference.stream import EventStream, unless_gone
@@ -77,9 +77,23 @@ async def _chat_prompt(
     return await state.templates.run(tenant.tenant_id, work)
 
 
-async def resolved_model(
-    state: AppState, tenant: TenantContext, body: SamplingFields
-) -> ResolvedModel:
+class Asking(Protocol):
+    """What the bodies of all requests for inference say."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def user(self) -> str | None: ...
+
+    @property
+    def prompt_cache_key(self) -> str | None: ...
+
+    @property
+    def service_tier(self) -> str | None: ...
+
+
+async def resolved_model(state: AppState, tenant: TenantContext, body: Asking) -> ResolvedModel:
     """Who says who is asking stays with one version of a weighted alias. Raises NotFoundError."""
     sticky = body.user or body.prompt_cache_key
     return await state.resolver.resolve(
@@ -90,7 +104,7 @@ async def resolved_model(
 def make_session(
     request: Request,
     tenant: TenantContext,
-    body: SamplingFields,
+    body: Asking,
     resolved: ResolvedModel,
     prompts: list[Prompt],
     *,

@@ -182,6 +182,7 @@ class CompletionRequest(SamplingFields):
         str | QuickList[str] | QuickList[int] | QuickList[QuickList[int]],
         BeforeValidator(check_prompts),
     ]
+    max_tokens: int | None = Field(default=None, ge=0, le=COUNT_MAX)  # 0: the prompt alone
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, le=20)
     best_of: int | None = Field(default=None, ge=1, le=128)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tenora_engine.events import TokenLogprob
 from tenora_engine.request import GenerationRequest
 from tenora_platform.auth import TenantContext
 from tenora_platform.budgets.hold import NO_HOLD, BudgetHold
@@ -263,6 +264,15 @@ class InferenceSession:
         for run in self._runs:
             if run.tier != self.tier and run.tier != run.request.tenant.tier:
                 self.tier = self.headers["x-tenora-tier"] = run.tier
+
+    def prompt_logprobs(self, prompt: int) -> list[TokenLogprob]:
+        """Of the prompt of that number, from its second token on; complete before its first
+        piece."""
+        return self._runs[prompt].prompt_logprobs
+
+    def embedding(self, prompt: int) -> list[float]:
+        """Of the prompt of that number, when `pieces` has ended."""
+        return self._runs[prompt].embedding or []
 
     def usage_so_far(self) -> dict[str, int]:
         """For a chunk of a stream that asked for it; `usage` says more, once the stream ends."""

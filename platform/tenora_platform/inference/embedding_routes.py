@@ -1,0 +1,159 @@
+"""HTTP route of embeddings: /v1/embeddings in OpenAI's shape. A text's embedding is the hidden
+state of its last token, of the base model or by the adapter that is asked, scaled to length 1."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field
+
+from tenora_engine.config import ModelInfo
+from tenora_engine.errors import ContextLengthError
+from tenora_engine.request import SamplingParams
+from tenora_platform.edge import EdgeRoute
+from tenora_platform.errors import ApiError, BadRequestError
+from tenora_platform.inference.bounds import check_prompts
+from tenora_platform.inference.given import Given, QuickList
+from tenora_platform.inference.parameters import Generation, given_prompts, last_tokens
+from tenora_platform.inference.requests import (
+    AdmittedTenant,
+    make_session,
+    resolved_model,
+    whole,
+)
+from tenora_platform.inference.schemas import TOKEN, ServiceTier
+from tenora_platform.inference.session import InferenceSession, Prompt, require_engine
+from tenora_platform.inference.tokenising import prompt_lengths, refuse_too_long, tokenised
+from tenora_platform.state import AppState, State
+from tenora_platform.tenants.key_terms import require_model
+
+router = APIRouter(tags=["inference"], route_class=EdgeRoute)
+_GENERATION = Generation(
+    SamplingParams(temperature=0.0, max_tokens=0, embeds=True),
+    stop=(),
+    include_stop=False,
+    skip_special=True,
+)
+
+
+class EmbeddingRequest(Given):
+    """POST /v1/embeddings. `input` is a text, texts, token ids, or lists of token ids.
+    `truncate_prompt_tokens` is vLLM's: a text's last so many tokens, -1 as many as there can be.
+    """
+
+    model: str = Field(min_length=1, max_length=256)
+    input: Annotated[
+        str | QuickList[str] | QuickList[TOKEN] | QuickList[QuickList[TOKEN]],
+        BeforeValidator(check_prompts),
+    ]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1, le=2**20)
+    user: str | None = Field(default=None, max_length=512)
+
+    service_tier: ServiceTier | None = None
+    prompt_cache_key: str | None = Field(default=None, max_length=512)
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=2**31)
+    add_special_tokens: bool = True
+
+
+class Embedding(BaseModel):
+    """`embedding` is a list of numbers, or the base64 of little-endian float32."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+@router.post("/v1/embeddings", response_model=Embeddings)
+async def create_embeddings(
+    body: EmbeddingRequest, request: Request, state: State, tenant: AdmittedTenant
+) -> Response:
+    """OpenAI's embeddings, of the base model or an adapter: what the model makes of each text up to
+    its last token, as a vector of length 1. Prompt tokens alone are charged."""
+    require_engine(state)
+    require_model(tenant, body.model)
+    model = state.engine.model
+    if body.dimensions not in (None, model.hidden):
+        raise BadRequestError(
+            f"This model's embeddings have {model.hidden} dimensions, no fewer: leave dimensions "
+            "out.",
+            param="dimensions",
+            code="unsupported_value",
+        )
+    lengths = prompt_lengths(body.input)
+    refuse_too_long(state.engine, max(lengths, default=0), "input")
+    work = partial(_prompts, state, body, model)
+    prompts = await tokenised(state.long_texts, tenant.tenant_id, sum(lengths), work)
+    resolved = await resolved_model(state, tenant, body)
+    session = make_session(
+        request,
+        tenant,
+        body,
+        resolved,
+        prompts,
+        kind="embd",
+        open_ended=False,
+        transcript=None,
+    )
+    session.shadow = session.answer = None  # there is no answer to compare
+    return await whole(session, request, _embeddings(session, body))
+
+
+def _prompts(state: AppState, body: EmbeddingRequest, model: ModelInfo) -> list[Prompt]:
+    """Raises BadRequestError, ContextLengthError."""
+    text, made = state.engine.text, []
+    for given in given_prompts(body.input, model, "input"):
+        token_ids = (
+            given
+            if isinstance(given, list)
+            else text.encode(given, body.add_special_tokens, state.settings.allow_control_tokens)
+        )
+        token_ids = last_tokens(token_ids, body.truncate_prompt_tokens, 0, model)
+        if len(token_ids) > model.context_tokens:
+            raise ContextLengthError.of(
+                model.context_tokens, len(token_ids), None, "input", param="input"
+            )
+        made.append(Prompt(token_ids, _GENERATION))
+    return made
+
+
+async def _embeddings(session: InferenceSession, body: EmbeddingRequest) -> Embeddings:
+    ended = 0
+    async with contextlib.aclosing(session.pieces()) as pieces:
+        async for piece in pieces:
+            ended += piece.finish_reason is not None
+    if ended < len(session.prompts):
+        raise ApiError("The engine ended without finishing the answer.", code="engine_error")
+    found = [
+        Embedding(index=place, embedding=_encoded(session.embedding(place), body.encoding_format))
+        for place in range(len(session.prompts))
+    ]
+    tokens = session.usage().prompt_tokens
+    usage = EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
+    return Embeddings(data=found, model=body.model, usage=usage)
+
+
+def _encoded(values: list[float], encoding: str) -> list[float] | str:
+    vector = np.array(values, np.float32)
+    vector /= max(float(np.linalg.norm(vector)), 1e-30)
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    scaled: list[float] = vector.tolist()
+    return scaled
