@@ -10,12 +10,13 @@ import {
   Text,
   Textarea,
 } from "@mantine/core";
+import { useDebouncedValue } from "@mantine/hooks";
 import { IconFileUpload } from "@tabler/icons-react";
 import { useState } from "react";
 import { formatCount } from "../../components/format";
 import { ErrorState } from "../../components/states";
 import { parseItems, readItems, SCORINGS, type Scoring } from "./model";
-import { useAskable, useCreate } from "./queries";
+import { useAdapterNamed, useAdaptersNamed, useCreate } from "./queries";
 
 interface NewEvaluationProps {
   opened: boolean;
@@ -49,15 +50,19 @@ const BASE = "base";
 const ASKABLE = ["active", "deprecated"];
 
 function Form({ first, onClose, onCreated }: FormProps) {
-  const adapters = useAskable();
   const create = useCreate();
   const [chosen, setChosen] = useState<string | null>(first || null);
+  const [typed, setTyped] = useState("");
+  const [searched] = useDebouncedValue(typed, 200);
+  // The field holds the chosen one's name until something else is typed.
+  const found = useAdaptersNamed(searched === chosen ? "" : searched).data ?? [];
+  const wanted = chosen ?? found[0]?.name ?? null;
+  const adapter = useAdapterNamed(wanted).data;
   const [subjects, setSubjects] = useState<string[] | null>(null);
   const [scoring, setScoring] = useState<Scoring>("contains");
   const [text, setText] = useState("");
   const [maxTokens, setMaxTokens] = useState<string | number>(64);
-  const all = adapters.data?.data ?? [];
-  const adapter = all.find(({ name }) => name === chosen) ?? all[0];
+  const names = found.map(({ name }) => name);
   const versions =
     adapter?.versions.filter(({ state }) => ASKABLE.includes(state)).map((v) => v.version) ?? [];
   const asked = subjects ?? [...versions.slice(0, 2).map(String), BASE];
@@ -81,9 +86,12 @@ function Form({ first, onClose, onCreated }: FormProps) {
       <Group grow align="flex-start">
         <Select
           label="Adapter"
-          data={all.map(({ name }) => name)}
-          value={adapter?.name ?? null}
+          data={wanted === null || names.includes(wanted) ? names : [wanted, ...names]}
+          value={wanted}
           allowDeselect={false}
+          searchable
+          nothingFoundMessage="No such adapter"
+          onSearchChange={setTyped}
           onChange={(value) => {
             setChosen(value);
             setSubjects(null);

@@ -1,7 +1,7 @@
 /** Evaluations: the list, one that is asked for, and which adapters there are to ask. */
 
-import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
-import { required, withErrors } from "../../api/client";
+import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { required } from "../../api/client";
 import { useApi } from "../../api/context";
 
 const PAGE = 50;
@@ -27,10 +27,32 @@ export function useEvaluations() {
   });
 }
 
-/** Adapters with versions that can be asked. */
-export function useAskable() {
-  const { hooks } = useApi();
-  return withErrors(hooks.useQuery("get", "/v1/adapters", { params: { query: { limit: 100 } } }));
+const OFFERED = 20;
+
+/** The newest adapters with `q` in their name. */
+export function useAdaptersNamed(q: string) {
+  const { client } = useApi();
+  return useQuery({
+    queryKey: ["/v1/adapters", "to evaluate", q],
+    queryFn: async () => {
+      const query = { limit: OFFERED, q: q || undefined };
+      return required((await client.GET("/v1/adapters", { params: { query } })).data).data;
+    },
+    placeholderData: keepPreviousData,
+  });
+}
+
+/** The adapter of that name; none without a name. */
+export function useAdapterNamed(name: string | null) {
+  const { client } = useApi();
+  return useQuery({
+    queryKey: ["/v1/adapters", "evaluated", name],
+    enabled: name !== null,
+    queryFn: async () => {
+      const path = { name: name ?? "" };
+      return required((await client.GET("/v1/adapters/{name}", { params: { path } })).data);
+    },
+  });
 }
 
 export function useCreate() {
