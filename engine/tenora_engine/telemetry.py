@@ -68,6 +68,8 @@ class ServiceMeter(msgspec.Struct, array_like=True):
     adapter_load_s: float = 0.0  # of the loads that these waited for
     kv_evictions: int = 0  # pages that its sequences were the last to use
     adapter_evictions: int = 0
+    drafts_accepted: dict[str, int] = {}  # tokens of the output that a draft had, by its source
+    drafts_rejected: dict[str, int] = {}  # tokens that were verified and came to nothing
 
     def first_token(self, ttft_s: float, target_s: float | None) -> None:
         self.ttft.observe(ttft_s)
@@ -91,6 +93,11 @@ class ServiceMeter(msgspec.Struct, array_like=True):
 
     def refuse(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def verify_drafts(self, source: str, accepted: int, rejected: int) -> None:
+        """`source`: see `scheduling.drafts`."""
+        self.drafts_accepted[source] = self.drafts_accepted.get(source, 0) + accepted
+        self.drafts_rejected[source] = self.drafts_rejected.get(source, 0) + rejected
 
     def start_adapter(self, residency: str, load_s: float) -> None:
         """A sequence starts, whose adapter was there when its request came."""
@@ -116,6 +123,8 @@ class ServiceMeter(msgspec.Struct, array_like=True):
             finished=self.finished.copy(),
             refused=self.refused.copy(),
             adapter_starts=self.adapter_starts.copy(),
+            drafts_accepted=self.drafts_accepted.copy(),
+            drafts_rejected=self.drafts_rejected.copy(),
         )
 
 

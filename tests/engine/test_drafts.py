@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def test_answers_are_the_same_to_the_bit(world: World) -> None:
     plain.close()
     drafting = engine_of(world, max_waiting=2000, max_tenant_waiting=2000)
     found = answers(drafting, requests)
-    counters = drafting.stats().counters
+    counters, meters = drafting.stats().counters, drafting.stats().telemetry.meters
     drafting.close()
     assert found.tokens == expected.tokens
     assert found.logprobs == expected.logprobs
@@ -153,6 +154,12 @@ def test_answers_are_the_same_to_the_bit(world: World) -> None:
     assert counters["drafts_accepted"] > 1000
     assert counters["drafts_rejected"] > 100
     assert counters["preemptions"] > 0
+    for name in ("drafts_accepted", "drafts_rejected"):
+        by_source = Counter[str]()
+        for meter in meters:
+            by_source.update(getattr(meter, name))
+        assert by_source.total() == counters[name]
+        assert by_source["text"] > 0
 
 
 def request_of(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
@@ -179,12 +186,14 @@ def test_a_prediction_that_is_right_takes_fewer_steps(world: World) -> None:
     request = request_of("predicted", prompt, prediction_token_ids=output)
     found = answers(engine, [request])
     steps = engine.stats().counters["steps"] - before
+    (meter,) = engine.stats().telemetry.meters
     engine.close()
     assert found.tokens["predicted", 0] == output
     assert steps < len(output) / 3
     usage = found.finished["predicted", 0].usage
     assert usage.output_tokens == len(output)
     assert usage.accepted_draft_tokens > len(output) / 2
+    assert meter.drafts_accepted["prediction"] > len(output) / 2
 
 
 def test_answers_draft_their_own_tenant_alone(world: World) -> None:
@@ -222,7 +231,11 @@ def test_answers_draft_their_own_tenant_alone(world: World) -> None:
     not_now = msgspec.structs.replace(keeps, keeps_answers=False)
     assert accepted(engine, request("not now", not_now)) < 5
     assert accepted(engine, request("forgotten too", keeps)) < 5
+    meters = {meter.tenant: meter.drafts_accepted for meter in engine.stats().telemetry.meters}
     engine.close()
+    assert meters["a"]["answers"] > 60
+    assert not meters["b"].get("answers")
+    assert not meters["c"].get("answers")
 
 
 def test_the_last_place_of_the_longest_run_is_found() -> None:

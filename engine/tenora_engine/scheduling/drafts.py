@@ -12,6 +12,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Literal
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.manager import MemoryManager
@@ -121,6 +122,11 @@ def _key(request: GenerationRequest) -> _Key:
     return tenant.namespace, BASE if adapter is None else adapter.digest, tenant.key
 
 
+Source = Literal["text", "prediction", "answers", "grammar"]
+"""The request's own text, what it predicted, the tenant's earlier answers, what alone its grammar
+allows."""
+
+
 @dataclass(eq=False, slots=True)
 class Drafting:
     """Of one sequence that decodes."""
@@ -128,6 +134,7 @@ class Drafting:
     text: Text  # its prompt and output
     known: int  # tokens of it that are in `text`
     prediction: Text | None
+    source: Source = "text"  # of its last drafts
     rate: float = FIRST_RATE
     accepted: int = 0
     rejected: int = 0
@@ -216,6 +223,7 @@ class Drafts:
         if sequence.guide is not None and worth < 1:
             forced = sequence.guide.forced_tokens()
             if forced:
+                drafting.source = "grammar"
                 return self._fitting(sequence, forced, most, takes_page)
         if rate <= worth:
             drafting.rate += _RECOVERY * (FIRST_RATE - rate)
@@ -241,13 +249,16 @@ class Drafts:
     def _look_up(self, sequence: Sequence, drafting: Drafting, most: int) -> list[int]:
         tail = drafting.text.tail()
         found: list[int] = []
+        drafting.source = "prediction"
         if drafting.prediction is not None:
             if not sequence.num_output:
                 return drafting.prediction.first(most)
             found = drafting.prediction.after(tail, most)
         if not found:
+            drafting.source = "text"
             found = drafting.text.after(tail, most, is_own=True)
         if not found and sequence.request.tenant.keeps_answers:
+            drafting.source = "answers"
             text = self.answers.of(sequence.request)
             found = [] if text is None else text.after(tail, most)
         return found
@@ -268,6 +279,8 @@ class Drafts:
         if drafting is not None:
             drafting.accepted += num_accepted
             drafting.rejected += num_rejected
+            meter = item.sequence.usage.meter
+            meter.verify_drafts(drafting.source, num_accepted, num_rejected)
             for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
                 drafting.rate = _MEMORY * drafting.rate + (1 - _MEMORY) * is_right
         self.accepted_tokens += num_accepted

@@ -40,6 +40,16 @@ _COUNTERS_BY_LABEL = {
         "Sequences started, by where the adapter was when the request came",
         "residency",
     ),
+    "drafts_accepted": (
+        "tenora_draft_tokens_accepted",
+        "Tokens of the output that a draft had",
+        "source",
+    ),
+    "drafts_rejected": (
+        "tenora_draft_tokens_rejected",
+        "Tokens of drafts that were verified and came to nothing",
+        "source",
+    ),
 }
 
 
