@@ -206,6 +206,8 @@ class Settings(BaseSettings):
     """Largest rank accepted."""
     max_draft_tokens: int = Field(default=16, ge=0, le=64)
     """Tokens of a sequence that are drafted and verified in one step; 0: none."""
+    stream_chunk_tokens: int = Field(default=0, ge=0, le=256)
+    """Of each chunk of a stream, so that its size says nothing of drafts; 0: as they come."""
     host_adapter_memory: Size = 256 * 1024**2
     """Packed adapters kept in host memory."""
     host_kv_memory: Size = 0

@@ -12,7 +12,13 @@ import msgspec
 
 from tenora_engine.client import EngineClient
 from tenora_engine.errors import EngineError
-from tenora_engine.events import FinishEvent, SequenceEvent, TokenLogprob, UsageRecord
+from tenora_engine.events import (
+    FinishEvent,
+    SequenceEvent,
+    TokenEvent,
+    TokenLogprob,
+    UsageRecord,
+)
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
 from tenora_platform.errors import ApiError, UnavailableError
@@ -42,6 +48,7 @@ class _Sequence:
         self._include_stop = include_stop
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._held = ""
         self._consumed = 0
         self.stopped_at: int | None = None  # tokens, when a stop string was met
 
@@ -72,10 +79,20 @@ class _Sequence:
             self.stopped_at = delta.consumed_tokens
         return text + delta.text
 
+    @property
+    def num_pending(self) -> int:
+        """Tokens whose text may be shown and is in no piece yet."""
+        return len(self._token_ids)
+
+    def hold(self, text: str) -> None:
+        """For the next piece."""
+        self._held += text
+
     def piece(
         self, choice: int, text: str, finish_reason: Literal["stop", "length"] | None
     ) -> Piece:
         """Everything new in it."""
+        text, self._held = self._held + text, ""
         made = Piece(choice, text, tuple(self._token_ids), tuple(self._logprobs), finish_reason)
         self._token_ids.clear()
         self._logprobs.clear()
@@ -93,6 +110,7 @@ class Run:
         generation: Generation,
         *,
         first_choice: int = 0,
+        chunk_tokens: int = 0,  # of each piece of a choice but the last; 0: what an event has
     ) -> None:
         self.request = request
         self.usage: list[UsageRecord] = []
@@ -104,6 +122,7 @@ class Run:
         self._ended_by: ApiError | None = None
         self._client = client
         self._first_choice = first_choice
+        self._chunk_tokens = chunk_tokens
         self._sequences = [
             _Sequence(
                 client.text.detokenizer(
@@ -133,8 +152,7 @@ class Run:
         self.begun = True
         try:
             async for event in events:
-                piece = await self._on_event(event)
-                if piece is not None:
+                for piece in await self._on_event(event):
                     yield piece
         except EngineError:
             refused = True
@@ -160,7 +178,7 @@ class Run:
                     else:
                         self.tokens_seen += len(event.token_ids)
 
-    async def _on_event(self, event: SequenceEvent) -> Piece | None:
+    async def _on_event(self, event: SequenceEvent) -> list[Piece]:
         sequence = self._sequences[event.index]
         choice = self._first_choice + event.index
         if isinstance(event, FinishEvent):
@@ -169,14 +187,14 @@ class Run:
             if self._ended_by is not None and event.reason == "abort":
                 raise self._ended_by
             reason = _finish_reason(event, sequence)
-            return sequence.piece(choice, sequence.finish(event.stop_token_id), reason)
+            return [sequence.piece(choice, sequence.finish(event.stop_token_id), reason)]
         if event.tier is not None:
             self._note_tier(event.tier)
         self.prompt_logprobs += event.prompt_logprobs or ()
         self.embedding = event.embedding or self.embedding
         was_stopped = sequence.stopped_at is not None
         self.tokens_seen += len(event.token_ids)
-        text = sequence.push(event.token_ids, event.logprobs or ())
+        pieces = self._shown(event, sequence, choice)
         if sequence.stopped_at is not None and not was_stopped:
             await self._client.abort(
                 self.request.request_id,
@@ -184,7 +202,20 @@ class Run:
                 reason="stop",
                 output_tokens=sequence.stopped_at,
             )
-        return sequence.piece(choice, text, None) if text else None
+        return pieces
+
+    def _shown(self, event: TokenEvent, sequence: _Sequence, choice: int) -> list[Piece]:
+        """What of the event's tokens goes out now."""
+        logprobs = event.logprobs or ()
+        if not self._chunk_tokens:
+            text = sequence.push(event.token_ids, logprobs)
+            return [sequence.piece(choice, text, None)] if text else []
+        pieces: list[Piece] = []
+        for place, token_id in enumerate(event.token_ids):
+            sequence.hold(sequence.push([token_id], logprobs[place : place + 1]))
+            if sequence.num_pending >= self._chunk_tokens:
+                pieces.append(sequence.piece(choice, "", None))
+        return pieces
 
     def _note_tier(self, tier: str) -> None:
         """Where one of its sequences was relegated, the request was."""

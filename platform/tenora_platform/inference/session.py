@@ -130,7 +130,13 @@ class InferenceSession:
             arrival_s=time.time(),
             context=self._context(prompt, first_choice),
         )
-        return Run(self.state.engine, request, prompt.generation, first_choice=first_choice)
+        return Run(
+            self.state.engine,
+            request,
+            prompt.generation,
+            first_choice=first_choice,
+            chunk_tokens=self.state.settings.stream_chunk_tokens,
+        )
 
     def _context(self, prompt: Prompt, first_choice: int) -> dict[str, str]:
         """What the usage record says of it beside the engine's meters; "" where there is none."""
