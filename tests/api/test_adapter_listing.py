@@ -180,6 +180,7 @@ async def test_traffic_and_cost_are_those_of_the_usage_pages(api: Api, tenant: T
         said, known = each["traffic"], by_name[each["name"]]
         for field in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
             assert said[field] == known[field], (each["name"], field)
+        assert said["total_tokens"] == known["prompt_tokens"] + known["output_tokens"]
         assert (len(said["requests_by_hour"]), sum(said["requests_by_hour"])) == (
             24,
             known["requests"],

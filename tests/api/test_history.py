@@ -237,6 +237,15 @@ async def test_attainment_says_what_was_met_of_what_was_promised(quiet: Api) -> 
     assert found["ttft_attainment"]["met"] == [9, 0]
     assert found["ttft_attainment"]["target_ms"] == 500
     assert found["output_tokens"]["values"] == [7, None]  # nobody has looked since
+    sums = {each["metric"]: each for each in answer["sums"]}
+    kept = sums["ttft_attainment"]
+    assert (kept["met"], kept["promised"], kept["value"]) == (9, 10, 0.9)
+    assert sums["output_tokens"]["value"] == 7
+    cut = {"metric": "ttft_attainment,ttft", "group_by": "tenant", "limit": 1, **query}
+    answer = (await quiet.admin("GET", "/admin/v1/timeseries", params=cut)).json()
+    [kept] = answer["sums"]  # of both tenants, and not of quantiles
+    assert (kept["metric"], kept["met"], kept["promised"]) == ("ttft_attainment", 29, 50)
+    assert len([each for each in answer["series"] if each["metric"] == "ttft_attainment"]) == 1
 
 
 async def test_quantiles_are_of_all_that_was_counted_in_a_step(quiet: Api) -> None:

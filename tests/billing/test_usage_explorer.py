@@ -24,10 +24,15 @@ ADAPTERS = {"large": 500, "middle": 150, "small": 20, "tiny": 1}
 QUERY = f"start={START}&bucket=1d&group_by=adapter"
 
 
-async def get(api: Api, tenant: TestTenant, path: str) -> list[dict[str, Any]]:
+async def page(api: Api, tenant: TestTenant, path: str) -> dict[str, Any]:
     answer = await api.call(tenant.key, "GET", path)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["data"]
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def get(api: Api, tenant: TestTenant, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await page(api, tenant, path))["data"]
     return found
 
 
@@ -125,6 +130,54 @@ async def test_the_greatest_groups_and_the_others_together(
             )
         assert amounts(bucket) == amounts(every)
     assert await get(api, tenant, f"{query}&top=5&top_by={by}") == whole, "no others"
+
+
+COUNTS = (
+    "requests",
+    "sequences",
+    "prompt_tokens",
+    "cached_tokens",
+    "uncached_tokens",
+    "output_tokens",
+)
+
+
+@pytest.mark.parametrize("more", ["", "&top=2&top_by=cost", "&top=1&top_by=tokens"])
+async def test_groups_and_their_total_are_the_sums_of_the_buckets(
+    api: Api, tenant: TestTenant, more: str
+) -> None:
+    found = await page(api, tenant, f"/v1/usage?{QUERY}&include=costs{more}")
+    by_group: dict[Any, list[dict[str, Any]]] = {}
+    for bucket in found["data"]:
+        for each in bucket["results"]:
+            by_group.setdefault((each["adapter"], each["others"]), []).append(each)
+    said = {(each["adapter"], each["others"]): each for each in found["groups"]}
+    assert len(said) == len(found["groups"]) == len(by_group)
+    for group, parts in by_group.items():
+        assert_sums(said[group], parts)
+    assert_sums(found["total"], [each for parts in by_group.values() for each in parts])
+    by = "output_tokens" if more.endswith("tokens") else None
+    weights = [
+        each[by] if by else sum(Decimal(amount["amount"]) for amount in each["costs"]["amounts"])
+        for each in found["groups"]
+        if each["others"] is None and (by or more)
+    ]
+    assert weights == sorted(weights, reverse=True)
+    assert [each["others"] for each in found["groups"][:-1]] == [None] * (len(said) - 1)
+
+
+async def test_a_page_without_usage_has_an_empty_total(api: Api, tenant: TestTenant) -> None:
+    found = await page(api, tenant, "/v1/usage?start=2002-01-01&end=2002-01-05&include=costs")
+    assert found["groups"] == []
+    assert_sums(found["total"], [])
+
+
+def assert_sums(said: dict[str, Any], parts: list[dict[str, Any]]) -> None:
+    for field in COUNTS:
+        assert said[field] == sum(each[field] for each in parts), field
+    assert amounts({"results": [said]}) == amounts({"results": parts})
+    unrated = sum(each["costs"]["unrated_events"] for each in parts)
+    assert said["costs"]["unrated_events"] == unrated
 
 
 def amounts(bucket: dict[str, Any]) -> Counter[str]:

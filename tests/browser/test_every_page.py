@@ -1,7 +1,7 @@
 """Each page of the portal's table, with data in it, in both themes and four widths: axe-core finds
 nothing serious, nothing scrolls sideways, there is one heading and a title of its own, and each
-amount of money is one that the API has said, to the last digit. The pictures
-are left in the folder that TENORA_SCREENSHOTS names, by default in pytest's."""
+amount of money and each count is one that the API has said, to the last digit. The pictures are
+left in the folder that TENORA_SCREENSHOTS names, by default in pytest's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from playwright.sync_api import Response as PageResponse
 
 from busy_platform import Busy
 from page_checks import (
-    WATCH_AMOUNTS,
+    WATCH_NUMBERS,
     WIDTHS,
     amounts,
+    counts,
     go_to,
     pages,
     settle,
@@ -57,7 +58,7 @@ def signed_in(chromium: Browser, portal: PortalUnderTest, busy: Busy) -> Iterato
                 base_url=portal.url, color_scheme=scheme, reduced_motion="reduce"
             )
             context.set_default_timeout(20_000)
-            context.add_init_script(WATCH_AMOUNTS)
+            context.add_init_script(WATCH_NUMBERS)
             page = tabs[side, theme] = context.new_page()
             page.goto("/")
             key = busy.key if side == "tenant" else portal.server.admin_key
@@ -86,6 +87,7 @@ def test_pages_are_for_everybody(
     page.on("response", on_answer)
     titles: dict[str, str] = {}
     shown: dict[str, bool] = {}
+    counted: dict[str, bool] = {}
     for path in (each.path for each in pages() if each.side == side):
         page.set_viewport_size({"width": WIDTHS[2], "height": 900})
         address = busy.address(path)
@@ -98,8 +100,11 @@ def test_pages_are_for_everybody(
         ]
         shown |= amounts(page)
         wrong += [
-            f"{path}: {each} is no answer's" for each, told in amounts(page).items() if not told
+            f"{path}: {each} is no answer's"
+            for each, told in {**amounts(page), **counts(page)}.items()
+            if not told
         ]
+        counted |= counts(page)
         headings = page.locator("h1").count()
         if headings != 1:
             wrong.append(f"{path}: {headings} h1")
@@ -113,6 +118,7 @@ def test_pages_are_for_everybody(
                 page.screenshot(path=pictures / f"{side}-{name}-{theme}-{width}.png")
     assert not wrong, "\n".join(wrong)
     assert len(shown) > 5, shown
+    assert len(counted) > 5, counted
     assert all(title.endswith(" · Tenora") for title in titles.values()), titles
     assert len(set(titles.values())) == len(titles), titles
 

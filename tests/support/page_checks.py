@@ -63,27 +63,56 @@ def violations(page: Page, *, colours_only: bool = False) -> list[str]:
     ]
 
 
-WATCH_AMOUNTS = """(() => {
+WATCH_NUMBERS = """(() => {
   const asked = window.fetch.bind(window);
-  window.amountsToldByTheServer = new Set();
+  window.amountsTold = new Set();
+  window.countsTold = new Set();
+  const keep = (text) => {
+    for (const [, amount] of text.matchAll(/"(-?\\d+(?:\\.\\d+)?)"/g))
+      window.amountsTold.add(amount);
+    for (const [count] of text.matchAll(/\\d{3,}/g)) window.countsTold.add(count);
+  };
+  const follow = async (stream) => {
+    let line = '';
+    for await (const text of stream.pipeThrough(new TextDecoderStream())) {
+      const lines = (line + text).split('\\n');
+      line = lines.pop();
+      lines.forEach(keep);
+    }
+  };
   window.fetch = async (...of) => {
     const answer = await asked(...of);
-    if (!(answer.headers.get('content-type') ?? '').includes('json')) return answer;
-    const text = await answer.clone().text();
-    for (const [, amount] of text.matchAll(/"(-?\\d+(?:\\.\\d+)?)"/g))
-      window.amountsToldByTheServer.add(amount);
+    const type = answer.headers.get('content-type') ?? '';
+    if (type.includes('json')) keep(await answer.clone().text());
+    if (type.includes('event-stream')) follow(answer.clone().body).catch(() => {});
     return answer;
   };
 })()"""
-"""For a context's start: keeps each decimal that an answer has had, before the page sees it."""
+"""For a context's start: keeps each decimal and each whole number of three digits or more that an
+answer or a stream of events has had, before the page sees it."""
 
 
 def amounts(page: Page) -> dict[str, bool]:
     """Each amount of money in the page's text, and whether an answer has had it, digit by digit:
     else the page has added up or rounded by itself. Axes of charts are pictures, and not in it."""
     shown = re.findall(r"[$€£]([\d,]+(?:\.\d+)?)", page.inner_text("main"))
-    told = {Decimal(each) for each in page.evaluate("[...window.amountsToldByTheServer]")}
+    told = {Decimal(each) for each in page.evaluate("[...window.amountsTold]")}
     return {each: Decimal(each.replace(",", "")) in told for each in shown}
+
+
+_COUNT = re.compile(
+    r"(?<![\w.,:/#@$€£+-])(\d{1,3}(?:,\d{3})+|\d{3,})(?![\w.,:/%-])(?! *(?:ms|s|B|[KMGT]iB)\b)"
+)
+_NO_COUNT = re.compile(r"\b[A-Z][a-z]{2,8} \d{4}\b|/ 1,000,000\b|\bRFC \d+")
+"""A month's year, the unit of prices, a standard."""
+
+
+def counts(page: Page) -> dict[str, bool]:
+    """Each whole number of three digits or more in the page's text that is no time and no size, and
+    whether an answer has had it: else the page has counted by itself."""
+    shown = _COUNT.findall(_NO_COUNT.sub("", page.inner_text("main")))
+    told = set(page.evaluate("[...window.countsTold]"))
+    return {each: each.replace(",", "") in told for each in shown}
 
 
 def sideways(page: Page) -> int:

@@ -3664,7 +3664,7 @@ export interface components {
         /**
          * AdapterTraffic
          * @description Of finished requests since `start`: this hour and the 23 before it (UTC), all versions.
-         *     `prompt_tokens` include the cached ones.
+         *     `prompt_tokens` include the cached ones; `total_tokens` are the prompt's and the output's.
          */
         AdapterTraffic: {
             /** Cached Tokens */
@@ -3682,6 +3682,8 @@ export interface components {
              * Format: date-time
              */
             start: string;
+            /** Total Tokens */
+            total_tokens: number;
         };
         /**
          * AdapterVersion
@@ -10071,7 +10073,8 @@ export interface components {
         /**
          * TimeSeriesAnswer
          * @description `times` are the beginnings of steps of `step_s` seconds, as unix time; the last may still
-         *     run. `total` is how many series there are of a metric that was cut to `limit`.
+         *     run. `total` is how many series there are of a metric that was cut to `limit`. `sums`: of each
+         *     metric that can be summed and has a series.
          */
         TimeSeriesAnswer: {
             /** End */
@@ -10090,10 +10093,32 @@ export interface components {
             start: number;
             /** Step S */
             step_s: number;
+            /** Sums */
+            sums: components["schemas"]["TimeSeriesSum"][];
             /** Times */
             times: number[];
             /** Total */
             total: number;
+        };
+        /**
+         * TimeSeriesSum
+         * @description A metric over all times and all its series, also those that `limit` left out: of counts and
+         *     tokens `value`, null where nothing is known; of parts what was `met` of what was `promised`.
+         */
+        TimeSeriesSum: {
+            /** Met */
+            met?: number | null;
+            /** Metric */
+            metric: string;
+            /** Promised */
+            promised?: number | null;
+            /**
+             * Unit
+             * @enum {string}
+             */
+            unit: "count" | "tokens" | "part";
+            /** Value */
+            value: number | null;
         };
         /**
          * TokenizeRequest
@@ -10344,10 +10369,16 @@ export interface components {
             /** Unrated Events */
             unrated_events: number;
         };
-        /** UsagePage */
+        /**
+         * UsagePage
+         * @description `groups`: each group's over all buckets of this page, the greatest first by `top_by`, the
+         *     others last; `total`: all of them.
+         */
         UsagePage: {
             /** Data */
             data: components["schemas"]["UsageBucket"][];
+            /** Groups */
+            groups: components["schemas"]["UsageResult"][];
             /** Has More */
             has_more: boolean;
             /** Next Page */
@@ -10358,6 +10389,7 @@ export interface components {
              * @constant
              */
             object: "page";
+            total: components["schemas"]["UsageResult"];
         };
         /**
          * UsageResult

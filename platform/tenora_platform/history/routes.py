@@ -112,6 +112,7 @@ async def get_own_timeseries(
         rest = {name: each for name, each in metrics.items() if name not in of_events}
         found = await service.answer(session, wanted, rest, limit, looked)
     found.series += series[:limit]
+    found.sums += service.sums(series)
     found.total = max(found.total, len(series))
     found.known_until = until
     return found

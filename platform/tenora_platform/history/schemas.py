@@ -28,9 +28,21 @@ class TimeSeries(BaseModel):
     counts: list[int] | None = None
 
 
+class TimeSeriesSum(BaseModel):
+    """A metric over all times and all its series, also those that `limit` left out: of counts and
+    tokens `value`, null where nothing is known; of parts what was `met` of what was `promised`."""
+
+    metric: str
+    unit: Literal["count", "tokens", "part"]
+    value: float | None
+    met: int | None = None
+    promised: int | None = None
+
+
 class TimeSeriesAnswer(BaseModel):
     """`times` are the beginnings of steps of `step_s` seconds, as unix time; the last may still
-    run. `total` is how many series there are of a metric that was cut to `limit`."""
+    run. `total` is how many series there are of a metric that was cut to `limit`. `sums`: of each
+    metric that can be summed and has a series."""
 
     object: Literal["timeseries"] = "timeseries"
     start: int
@@ -40,3 +52,4 @@ class TimeSeriesAnswer(BaseModel):
     known_until: float | None
     total: int
     series: list[TimeSeries]
+    sums: list[TimeSeriesSum]

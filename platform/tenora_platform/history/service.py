@@ -3,6 +3,7 @@ quantiles of histograms, the plans' targets. It knows metrics and rows, no route
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from tenora_platform.history import repository
 from tenora_platform.history.metrics import QUANTILES, Metric
 from tenora_platform.history.quantiles import quantile_ms
 from tenora_platform.history.repository import Asked, Group
-from tenora_platform.history.schemas import TimeSeries, TimeSeriesAnswer
+from tenora_platform.history.schemas import TimeSeries, TimeSeriesAnswer, TimeSeriesSum
 from tenora_platform.history.window import Window
 from tenora_platform.tenants.tables import PlanRow, TenantRow
 
@@ -208,27 +209,44 @@ async def answer(
 ) -> TimeSeriesAnswer:
     """The series of all metrics, of each at most `limit`."""
     reader, known = Reader(session, asked, steps), await targets(session)
-    series: list[TimeSeries] = []
-    total = 0
+    made = TimeSeriesAnswer(
+        start=asked.window.start_s,
+        end=asked.window.end_s,
+        step_s=asked.window.step_s,
+        times=list(asked.window.times),
+        known_until=None,
+        total=0,
+        series=[],
+        sums=[],
+    )
     for name, metric in metrics.items():
         found = await reader.series(name, metric, known)
-        total = max(total, len(found))
-        series += found[:limit]
-    return answer_of(asked.window, series, total=total)
+        made.total = max(made.total, len(found))
+        made.series += found[:limit]
+        made.sums += sums(found)
+    return made
 
 
-def answer_of(
-    window: Window, series: Sequence[TimeSeries], *, total: int, known_until: float | None = None
-) -> TimeSeriesAnswer:
-    return TimeSeriesAnswer(
-        start=window.start_s,
-        end=window.end_s,
-        step_s=window.step_s,
-        times=list(window.times),
-        known_until=known_until,
-        total=total,
-        series=list(series),
-    )
+def sums(series: Sequence[TimeSeries]) -> list[TimeSeriesSum]:
+    """Of each metric of `series` that can be summed, in their order."""
+    by_metric: dict[str, list[TimeSeries]] = defaultdict(list)
+    for each in series:
+        by_metric[each.metric].append(each)
+    found = []
+    for metric, own in by_metric.items():
+        unit = own[0].unit
+        if unit == "part":
+            met = sum(sum(each.met or ()) for each in own)
+            promised = sum(sum(each.promised or ()) for each in own)
+            value = met / promised if promised else None
+            found.append(
+                TimeSeriesSum(metric=metric, unit=unit, value=value, met=met, promised=promised)
+            )
+        elif unit in ("count", "tokens"):
+            known = [value for each in own for value in each.values if value is not None]
+            value = sum(known) if known else None
+            found.append(TimeSeriesSum(metric=metric, unit=unit, value=value))
+    return found
 
 
 def of_tenant(asked: Asked, tenant_id: str) -> Asked:

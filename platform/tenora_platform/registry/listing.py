@@ -146,6 +146,7 @@ def _traffic(came: sums.Traffic, since: datetime) -> AdapterTraffic:
         prompt_tokens=came.prompt_tokens,
         cached_tokens=came.cached_tokens,
         output_tokens=came.output_tokens,
+        total_tokens=came.prompt_tokens + came.output_tokens,
     )
 
 

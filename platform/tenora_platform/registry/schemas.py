@@ -149,7 +149,7 @@ class Serving(BaseModel):
 
 class AdapterTraffic(BaseModel):
     """Of finished requests since `start`: this hour and the 23 before it (UTC), all versions.
-    `prompt_tokens` include the cached ones."""
+    `prompt_tokens` include the cached ones; `total_tokens` are the prompt's and the output's."""
 
     start: datetime
     requests: int
@@ -157,6 +157,7 @@ class AdapterTraffic(BaseModel):
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    total_tokens: int
 
 
 class AdapterCost(BaseModel):

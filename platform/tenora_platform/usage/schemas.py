@@ -65,8 +65,13 @@ class UsageBucket(BaseModel):
 
 
 class UsagePage(BaseModel):
+    """`groups`: each group's over all buckets of this page, the greatest first by `top_by`, the
+    others last; `total`: all of them."""
+
     object: Literal["page"] = "page"
     data: list[UsageBucket]
+    groups: list[UsageResult]
+    total: UsageResult
     has_more: bool
     next_page: str | None
 

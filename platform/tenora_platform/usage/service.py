@@ -28,7 +28,7 @@ from tenora_platform.usage.schemas import (
     UsageBucket,
     UsagePage,
 )
-from tenora_platform.usage.tally import Shape, in_order, results, tallied
+from tenora_platform.usage.tally import Shape, in_order, results, tallied, totals
 
 _UNITS: Mapping[Bucket, Literal["hour", "day", "month"]] = {
     "1h": "hour",
@@ -153,7 +153,14 @@ async def usage_page(session: AsyncSession, query: Query, shape: Shape = SHAPE) 
         UsageBucket(start=begin, end=end, results=results(found.get(begin, {}), shape, others))
         for begin, end in query.buckets
     ]
-    return UsagePage(data=data, has_more=query.next_page is not None, next_page=query.next_page)
+    groups, total = totals(found, shape, others)
+    return UsagePage(
+        data=data,
+        groups=groups,
+        total=total,
+        has_more=query.next_page is not None,
+        next_page=query.next_page,
+    )
 
 
 class _Cost:

@@ -39,6 +39,11 @@ class Tally:
         if each.currency is not None and each.amount:
             self.amounts[each.currency] = exact_sum((self.amounts[each.currency], each.amount))
 
+    def merge(self, tally: Tally) -> None:
+        self.counts.update(tally.counts)
+        for currency, amount in tally.amounts.items():
+            self.amounts[currency] = exact_sum((self.amounts[currency], amount))
+
     def weight(self, by: TopBy) -> Decimal:
         if by == "cost":  # of several currencies by their numbers: only what is shown depends on it
             return exact_sum(self.amounts.values())
@@ -86,6 +91,24 @@ def results(groups: Mapping[Keys, Tally], shape: Shape, others: int | None) -> l
     shown = {keys: tally for keys, tally in groups.items() if tally.is_shown(shape)}
     ordered = sorted(shown, key=lambda keys: (keys == OTHERS, in_order(keys)))
     return [shown[keys].result(keys, shape, others if keys == OTHERS else None) for keys in ordered]
+
+
+def totals(
+    tallies: Tallies, shape: Shape, others: int | None
+) -> tuple[list[UsageResult], UsageResult]:
+    """Each group's of all buckets, the greatest first and the others last, and all groups'."""
+    groups: dict[Keys, Tally] = defaultdict(Tally)
+    total = Tally()
+    for bucket in tallies.values():
+        for keys, tally in bucket.items():
+            groups[keys].merge(tally)
+            total.merge(tally)
+    shown = [(keys, tally) for keys, tally in groups.items() if tally.is_shown(shape)]
+    shown.sort(key=lambda it: (it[0] == OTHERS, -it[1].weight(shape.top_by), in_order(it[0])))
+    of_groups = [
+        tally.result(keys, shape, others if keys == OTHERS else None) for keys, tally in shown
+    ]
+    return of_groups, total.result((), shape, None)
 
 
 def in_order(keys: Keys) -> list[tuple[bool, Any]]:

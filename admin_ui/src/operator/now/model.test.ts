@@ -28,6 +28,7 @@ const answer = (...series: Line[]): Answer => ({
   times: [0, 60, 120, 180],
   known_until: 200,
   total: 1,
+  sums: [],
   series,
 });
 const live = {

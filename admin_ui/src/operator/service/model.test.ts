@@ -10,6 +10,7 @@ const answer: Answer = {
   times: [0, 60, 120],
   known_until: 100,
   total: 2,
+  sums: [],
   series: [
     {
       metric: "ttft_attainment",

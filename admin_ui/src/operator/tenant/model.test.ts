@@ -46,10 +46,7 @@ test("tokens by day and class, where a class has none it has 0", () => {
     uncached_tokens: 6,
     output_tokens: 5,
   };
-  const page: Schemas["UsagePage"] = {
-    object: "page",
-    has_more: false,
-    next_page: null,
+  const page: Pick<Schemas["UsagePage"], "data"> = {
     data: [
       {
         object: "bucket",

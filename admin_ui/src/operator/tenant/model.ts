@@ -50,7 +50,7 @@ export interface Tokens {
 }
 
 /** Tokens of each day by class: prompt and output together. */
-export function tokensOf(page: Schemas["UsagePage"]): Tokens {
+export function tokensOf(page: Pick<Schemas["UsagePage"], "data">): Tokens {
   const names = [
     ...new Set(page.data.flatMap(({ results }) => results.map(({ tier }) => tier ?? ""))),
   ].sort();

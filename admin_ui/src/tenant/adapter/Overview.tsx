@@ -28,7 +28,6 @@ export default function Overview({ adapter }: TabProps) {
 
 function Traffic({ adapter: { name, traffic, month_costs } }: TabProps) {
   if (!traffic) return null;
-  const tokens = traffic.prompt_tokens + traffic.output_tokens;
   return (
     <SimpleGrid cols={{ base: 1, xs: 3 }}>
       <Stat
@@ -50,8 +49,8 @@ function Traffic({ adapter: { name, traffic, month_costs } }: TabProps) {
       />
       <Stat
         label="Tokens, last 24 h"
-        value={formatCompact(tokens)}
-        title={formatCount(tokens)}
+        value={formatCompact(traffic.total_tokens)}
+        title={formatCount(traffic.total_tokens)}
         hint={`${formatCount(traffic.prompt_tokens)} in (${formatCount(traffic.cached_tokens)} cached), ${formatCount(traffic.output_tokens)} out`}
       />
       <Stat

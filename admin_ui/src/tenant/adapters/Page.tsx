@@ -160,7 +160,7 @@ const COLUMNS: readonly Column<Adapter>[] = [
           className="numbers"
           title={`${formatCount(traffic.prompt_tokens)} in, ${formatCount(traffic.output_tokens)} out`}
         >
-          {formatCompact(traffic.prompt_tokens + traffic.output_tokens)}
+          {formatCompact(traffic.total_tokens)}
         </Text>
       ),
   },

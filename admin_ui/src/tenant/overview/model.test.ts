@@ -42,6 +42,7 @@ const answer = (...all: One[]): Answer => ({
   known_until: null,
   total: all.length,
   series: all,
+  sums: [],
 });
 
 describe("how one was served", () => {
@@ -61,7 +62,14 @@ describe("how one was served", () => {
 
   it("knows what was met of what was promised", () => {
     const part = { metric: "ttft_attainment", met: [3, 0, 4], promised: [4, 0, 4], target_ms: 900 };
-    expect(kept(answer(series(part)), "ttft_attainment")).toEqual({
+    const sum = {
+      metric: "ttft_attainment",
+      unit: "part",
+      value: 0.875,
+      met: 7,
+      promised: 8,
+    } as const;
+    expect(kept({ ...answer(series(part)), sums: [sum] }, "ttft_attainment")).toEqual({
       met: 7,
       promised: 8,
       targetMs: 900,
@@ -70,8 +78,13 @@ describe("how one was served", () => {
   });
 
   it("tells nothing known from none", () => {
-    expect(totalOf(answer(series({})), "output_tokens")).toBe(4);
-    expect(totalOf(answer(series({ values: [null] })), "output_tokens")).toBeNull();
+    const of = (value: number | null) => ({
+      ...answer(series({})),
+      sums: [{ metric: "output_tokens", unit: "tokens" as const, value }],
+    });
+    expect(totalOf(of(0), "output_tokens")).toBe(0);
+    expect(totalOf(of(null), "output_tokens")).toBeNull();
+    expect(totalOf(answer(), "output_tokens")).toBeNull();
   });
 
   it("is drawn in steps that fit", () => {

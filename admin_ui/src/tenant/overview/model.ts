@@ -78,22 +78,18 @@ export interface Kept {
 /** How much of what was promised was met, over all the times of an answer. */
 export function kept(answer: Answer, metric: "ttft_attainment" | "tpot_attainment"): Kept {
   const own = answer.series.filter((each) => each.metric === metric);
-  const sum = (counts: readonly number[]) => counts.reduce((total, count) => total + count, 0);
   const targets = new Set(own.map(({ target_ms }) => target_ms));
+  const sum = answer.sums.find((each) => each.metric === metric);
   return {
-    met: sum(own.flatMap(({ met }) => met ?? [])),
-    promised: sum(own.flatMap(({ promised }) => promised ?? [])),
+    met: sum?.met ?? 0,
+    promised: sum?.promised ?? 0,
     targetMs: targets.size === 1 ? ([...targets][0] ?? null) : null,
   };
 }
 
 /** The sum over all series and times of a metric; null: nothing is known. */
 export function totalOf(answer: Answer, metric: string): number | null {
-  const known = answer.series
-    .filter((each) => each.metric === metric)
-    .flatMap(({ values }) => values)
-    .filter((value) => value !== null);
-  return known.length === 0 ? null : known.reduce((sum, value) => sum + value, 0);
+  return answer.sums.find((each) => each.metric === metric)?.value ?? null;
 }
 
 export interface Change {

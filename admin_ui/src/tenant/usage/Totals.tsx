@@ -2,10 +2,12 @@ import { Alert, SimpleGrid } from "@mantine/core";
 import { formatCompact, formatCount, formatMoney } from "../../components/format";
 import { Money } from "../../components/Money";
 import { Stat } from "../../components/Stat";
-import type { Row } from "./model";
+import type { Result } from "./model";
 
 /** All of the window together. */
-export function Totals({ total }: { total: Row }) {
+export function Totals({ total }: { total: Result }) {
+  const costs = total.costs?.amounts ?? [];
+  const unrated = total.costs?.unrated_events ?? 0;
   const tokens = (count: number) => ({ value: formatCompact(count), title: formatCount(count) });
   return (
     <>
@@ -14,19 +16,19 @@ export function Totals({ total }: { total: Row }) {
           label="Cost"
           value={
             <span data-testid="total-cost">
-              {total.costs.length > 0 ? <Money of={total.costs} /> : formatMoney("0")}
+              {costs.length > 0 ? <Money of={costs} /> : formatMoney("0")}
             </span>
           }
           hint={`${formatCount(total.requests)} ${total.requests === 1 ? "request" : "requests"}`}
         />
-        <Stat label="Prompt tokens, uncached" {...tokens(total.uncached)} />
-        <Stat label="Prompt tokens, cached" {...tokens(total.cached)} />
-        <Stat label="Output tokens" {...tokens(total.output)} />
+        <Stat label="Prompt tokens, uncached" {...tokens(total.uncached_tokens)} />
+        <Stat label="Prompt tokens, cached" {...tokens(total.cached_tokens)} />
+        <Stat label="Output tokens" {...tokens(total.output_tokens)} />
       </SimpleGrid>
-      {total.unrated > 0 && (
+      {unrated > 0 && (
         <Alert color="yellow" title="Some usage has no price yet" mb="md">
-          {formatCount(total.unrated)} sequences are not in the cost above, because no price is set
-          for them.
+          {formatCount(unrated)} sequences are not in the cost above, because no price is set for
+          them.
         </Alert>
       )}
     </>

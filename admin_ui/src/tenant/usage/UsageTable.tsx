@@ -3,7 +3,7 @@ import { Link } from "react-router";
 import { formatCount } from "../../components/format";
 import { Money } from "../../components/Money";
 import { Scrollable } from "../../components/Scrollable";
-import { GROUPS, type Group, type Row, type View } from "./model";
+import { GROUPS, type Group, type Result, type View } from "./model";
 
 interface UsageTableProps {
   view: View;
@@ -33,7 +33,7 @@ export function UsageTable({ view, by, addressOf }: UsageTableProps) {
             {view.rows.map((row) => (
               <Table.Tr key={row.key}>
                 <Table.Td>
-                  {row.filter === null || row.requests === 0 ? (
+                  {row.filter === null || row.sums.requests === 0 ? (
                     <Text size="sm" c="dimmed">
                       {row.label}
                     </Text>
@@ -43,7 +43,7 @@ export function UsageTable({ view, by, addressOf }: UsageTableProps) {
                     </Anchor>
                   )}
                 </Table.Td>
-                <Numbers row={row} />
+                <Numbers of={row.sums} />
               </Table.Tr>
             ))}
           </Table.Tbody>
@@ -51,7 +51,7 @@ export function UsageTable({ view, by, addressOf }: UsageTableProps) {
             <Table.Tfoot>
               <Table.Tr fw={600}>
                 <Table.Th>Total</Table.Th>
-                <Numbers row={view.total} />
+                <Numbers of={view.total} />
               </Table.Tr>
             </Table.Tfoot>
           )}
@@ -61,16 +61,16 @@ export function UsageTable({ view, by, addressOf }: UsageTableProps) {
   );
 }
 
-function Numbers({ row }: { row: Row }) {
+function Numbers({ of }: { of: Result }) {
+  const costs = of.costs?.amounts ?? [];
+  const unpriced = (of.costs?.unrated_events ?? 0) > 0 ? "not priced" : "–";
   return (
     <>
-      <Table.Td ta="right">{formatCount(row.requests)}</Table.Td>
-      <Table.Td ta="right">{formatCount(row.uncached)}</Table.Td>
-      <Table.Td ta="right">{formatCount(row.cached)}</Table.Td>
-      <Table.Td ta="right">{formatCount(row.output)}</Table.Td>
-      <Table.Td ta="right">
-        {row.costs.length > 0 ? <Money of={row.costs} /> : row.unrated > 0 ? "not priced" : "–"}
-      </Table.Td>
+      <Table.Td ta="right">{formatCount(of.requests)}</Table.Td>
+      <Table.Td ta="right">{formatCount(of.uncached_tokens)}</Table.Td>
+      <Table.Td ta="right">{formatCount(of.cached_tokens)}</Table.Td>
+      <Table.Td ta="right">{formatCount(of.output_tokens)}</Table.Td>
+      <Table.Td ta="right">{costs.length > 0 ? <Money of={costs} /> : unpriced}</Table.Td>
     </>
   );
 }

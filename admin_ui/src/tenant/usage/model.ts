@@ -1,13 +1,12 @@
-/** Windows of usage, and the answer to one as series, rows and a file. Amounts are added exactly. */
+/** Windows of usage, and the answer to one as series, rows and a file. Every sum is the server's. */
 
 import type { Schemas } from "../../api/client";
-import { sumOf } from "../../components/decimal";
 import { formatCount } from "../../components/format";
-import type { Amount } from "../../components/Money";
 import type { Series } from "../../components/series";
 
 export type Bucket = Schemas["UsageBucket"];
 export type Result = Schemas["UsageResult"];
+export type Answer = Schemas["UsagePage"];
 
 export const GROUPS = [
   { value: "adapter", label: "Adapter" },
@@ -76,16 +75,11 @@ export function months(nowS: number, count: number): { value: string; label: str
   });
 }
 
+/** A group over the whole window. */
 export interface Row {
   key: string;
   label: string;
-  requests: number;
-  uncached: number;
-  cached: number;
-  output: number;
-  /** By currency, the sum of what the server said. */
-  costs: Amount[];
-  unrated: number;
+  sums: Result;
   /** What leads to the requests behind it; null: nothing does, as for many groups together. */
   filter: Record<string, string> | null;
 }
@@ -93,7 +87,7 @@ export interface Row {
 export interface View {
   times: number[];
   rows: Row[];
-  total: Row;
+  total: Result;
   /** One chart, or of money one for each currency (of which the key is the name). */
   charts: { key: string; series: Series[] }[];
 }
@@ -142,76 +136,29 @@ export function named(result: Result, by: Group, keys: ReadonlyMap<string, strin
 }
 
 export function viewOf(
-  buckets: readonly Bucket[],
+  { data, groups, total }: Pick<Answer, "data" | "groups" | "total">,
   by: Group,
   measure: Measure,
   keys: ReadonlyMap<string, string> = new Map(),
 ): View {
-  const rows = new Map<string, Row>();
-  const parts = new Map<string, Amount[]>();
-  for (const bucket of buckets)
-    for (const result of bucket.results) {
-      const { label, filter } = named(result, by, keys);
-      const key = JSON.stringify([label, filter]);
-      const row = rows.get(key) ?? emptyRow(key, label, filter);
-      rows.set(key, row);
-      add(row, result);
-      parts.set(key, [...(parts.get(key) ?? []), ...(result.costs?.amounts ?? [])]);
-    }
-  for (const row of rows.values()) row.costs = byCurrency(parts.get(row.key) ?? []);
-  const total = emptyRow("total", "Total", null);
-  for (const row of rows.values()) {
-    total.requests += row.requests;
-    total.uncached += row.uncached;
-    total.cached += row.cached;
-    total.output += row.output;
-    total.unrated += row.unrated;
-  }
-  total.costs = byCurrency([...parts.values()].flat());
-  const ordered = [...rows.values()].sort(
-    (a, b) => weight(b, measure) - weight(a, measure) || a.label.localeCompare(b.label),
-  );
+  const rows = groups.map((sums) => rowOf(sums, by, keys));
   return {
-    times: buckets.map(({ start }) => Date.parse(start) / 1000),
-    rows: ordered,
+    times: data.map(({ start }) => Date.parse(start) / 1000),
+    rows,
     total,
-    charts: chartsOf(buckets, ordered, total, by, measure, keys),
+    charts: chartsOf(data, rows, total, by, measure, keys),
   };
 }
 
-function emptyRow(key: string, label: string, filter: Row["filter"]): Row {
-  const nothing = { requests: 0, uncached: 0, cached: 0, output: 0, unrated: 0 };
-  return { key, label, filter, costs: [], ...nothing };
-}
-
-function add(row: Row, result: Result): void {
-  row.requests += result.requests;
-  row.uncached += result.uncached_tokens;
-  row.cached += result.cached_tokens;
-  row.output += result.output_tokens;
-  row.unrated += result.costs?.unrated_events ?? 0;
-}
-
-function byCurrency(amounts: readonly Amount[]): Amount[] {
-  const currencies = [...new Set(amounts.map(({ currency }) => currency))].sort();
-  return currencies.map((currency) => ({
-    currency,
-    amount: sumOf(amounts.filter((each) => each.currency === currency).map((each) => each.amount)),
-  }));
-}
-
-/** How large a row is drawn: for an order only. */
-function weight(row: Row, measure: Measure): number {
-  if (row.filter === null) return -1;
-  if (measure === "requests") return row.requests;
-  if (measure === "tokens") return row.uncached + row.cached + row.output;
-  return row.costs.reduce((sum, { amount }) => sum + Number(amount), 0);
+function rowOf(sums: Result, by: Group, keys: ReadonlyMap<string, string>): Row {
+  const { label, filter } = named(sums, by, keys);
+  return { key: JSON.stringify([label, filter]), label, filter, sums };
 }
 
 function chartsOf(
   buckets: readonly Bucket[],
   rows: readonly Row[],
-  total: Row,
+  total: Result,
   by: Group,
   measure: Measure,
   keys: ReadonlyMap<string, string>,
@@ -221,10 +168,7 @@ function chartsOf(
   const at = (row: Row, read: (result: Result) => number) =>
     buckets.map(({ results }) =>
       results
-        .filter((result) => {
-          const { label, filter } = named(result, by, keys);
-          return JSON.stringify([label, filter]) === row.key;
-        })
+        .filter((result) => rowOf(result, by, keys).key === row.key)
         .reduce((sum, result) => sum + read(result), 0),
     );
   const series = (read: (result: Result) => number): Series[] =>
@@ -236,7 +180,7 @@ function chartsOf(
   if (measure === "requests") return [{ key: "Requests", series: series((it) => it.requests) }];
   if (measure === "tokens")
     return [{ key: "Tokens", series: series((it) => it.prompt_tokens + it.output_tokens) }];
-  return total.costs.map(({ currency }) => ({
+  return (total.costs?.amounts ?? []).map(({ currency }) => ({
     key: currency,
     series: series((result) =>
       (result.costs?.amounts ?? [])

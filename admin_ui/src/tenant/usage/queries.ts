@@ -25,7 +25,7 @@ export function useUsage(window: Window, by: Group, measure: Measure) {
   const query = { ...asked(window, by), top: TOP, top_by: measure };
   return useQuery({
     queryKey: ["/v1/usage", query],
-    queryFn: async () => required((await client.GET("/v1/usage", { params: { query } })).data).data,
+    queryFn: async () => required((await client.GET("/v1/usage", { params: { query } })).data),
   });
 }
 
