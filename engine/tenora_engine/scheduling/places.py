@@ -16,6 +16,7 @@ from tenora_engine.scheduling.running import (
     Int64s,
     Running,
     Standings,
+    class_weights,
     fair_shares,
     holder_of,
 )
@@ -184,11 +185,18 @@ class Places:
             return False
         standings = self._standings
         most = max(held for _, held, _ in self._beyond)
+        between = self._beyond[0][0] - excess
+        waits = (standings.waiting > 0) & (excess < 0)
+        if np.any(waits & (between > 2)):
+            return True
         # Who could possibly take one, so that few are looked at one by one (`_givers`).
-        is_far = self._beyond[0][0] - excess > 1
-        if most > 2:
-            is_far |= standings.running == 0
-        rows = np.flatnonzero((standings.waiting > 0) & (excess < 0) & is_far).tolist()
+        has_none = standings.running == 0
+        has_many = most > 2 * (standings.running + 1)
+        is_due = has_none & (self._shares >= 1)
+        lightest = min(CLASS_WEIGHTS[holder[0]] for _, _, holder in self._beyond)
+        is_heavier = class_weights(standings.classes) > lightest
+        could = (between > 1) & (is_due | has_many | is_heavier) | has_none & has_many
+        rows = np.flatnonzero(waits & could).tolist()
         takers = map(standings.holder, rows)
         return any(next(self._givers(taker), None) is not None for taker in takers)
 

@@ -52,6 +52,11 @@ class ScheduledStep:
         return sum(len(item.drafts) for item in self.items)
 
     @cached_property
+    def samples_once(self) -> bool:
+        """Whether no sequence has more samples than the one of its next token."""
+        return not any(item.drafts or item.num_scored for item in self.items)
+
+    @cached_property
     def is_decode(self) -> bool:
         """Whether every sequence runs one token, and its drafts, and samples what comes next."""
         return self.num_tokens == len(self.items) and all(item.samples for item in self.items)
@@ -80,7 +85,7 @@ class PlanWriter:
         return StepPlan(self._number, rows, asked, is_preemptible, list(memory))
 
     def _sampling(self, step: ScheduledStep) -> Sampling | None:
-        if all(item.num_samples == item.samples for item in step.items):
+        if step.samples_once:
             sampling = [item.sequence for item in step.items if item.samples]
             return plan_sampling(sampling, self._vocab, self._seed)
         items = [item for item in step.items if item.num_samples]
@@ -94,14 +99,9 @@ class PlanWriter:
 
     def _decode_rows(self, step: ScheduledStep) -> Rows:
         """The same as `_rows`, of steps in which nearly all that takes time is to begin a row."""
-        size = self._block_tokens
         sequences = [item.sequence for item in step.items]
         contexts = [sequence.num_computed + 1 for sequence in sequences]
         ones = array("i", [1]) * len(sequences)
-        pages = array("i")
-        for sequence, context in zip(sequences, contexts, strict=True):
-            table, num_blocks = sequence.block_table, -(-context // size)
-            pages += table if len(table) == num_blocks else table[:num_blocks]
         return Rows(
             sequence=[sequence.number for sequence in sequences],
             query_len=ones,
@@ -109,35 +109,41 @@ class PlanWriter:
             adapter_slot=array("i", [sequence.adapter_slot for sequence in sequences]),
             num_samples=ones,
             token_ids=array("i", [sequence.token_ids[-1] for sequence in sequences]),
-            pages=pages,
+            pages=self._pages(sequences, contexts),
         )
 
     def _rows(self, step: ScheduledStep) -> Rows:
-        size = self._block_tokens
         sequences = [item.sequence for item in step.items]
-        query = [item.num_tokens + len(item.drafts) for item in step.items]
-        contexts: list[int] = []
+        query = [item.num_tokens for item in step.items]
+        num_samples: list[int] = [item.samples for item in step.items]
+        if not step.samples_once:
+            query = [item.num_tokens + len(item.drafts) for item in step.items]
+            num_samples = [item.num_samples for item in step.items]
         tokens: list[int] = []
-        pages = array("i")
         for item, sequence, count in zip(step.items, sequences, query, strict=True):
             start = sequence.num_computed
-            contexts.append(context := start + count)
             if count == 1:
                 tokens.append(sequence.token_ids[start])
             else:
                 tokens += sequence.token_ids[start : start + item.num_tokens]
                 tokens += item.drafts
-            table, num_blocks = sequence.block_table, -(-context // size)
-            pages += table if len(table) == num_blocks else table[:num_blocks]
+        contexts = [s.num_computed + count for s, count in zip(sequences, query, strict=True)]
         return Rows(
             sequence=[sequence.number for sequence in sequences],
             query_len=array("i", query),
             context_len=array("i", contexts),
             adapter_slot=array("i", [sequence.adapter_slot for sequence in sequences]),
-            num_samples=array("i", [item.num_samples for item in step.items]),
+            num_samples=array("i", num_samples),
             token_ids=array("i", tokens),
-            pages=pages,
+            pages=self._pages(sequences, contexts),
         )
+
+    def _pages(self, sequences: Items[Sequence], contexts: Items[int]) -> array[int]:
+        size, pages = self._block_tokens, array("i")
+        for sequence, context in zip(sequences, contexts, strict=True):
+            table, num_blocks = sequence.block_table, -(-context // size)
+            pages += table if len(table) == num_blocks else table[:num_blocks]
+        return pages
 
 
 def _given(item: ScheduledSequence) -> list[int]:

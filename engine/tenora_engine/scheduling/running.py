@@ -145,6 +145,11 @@ def fair_shares(
     return shares
 
 
+def class_weights(classes: Int64s) -> Float64s:
+    weights: Float64s = _CLASS_WEIGHTS[classes]
+    return weights
+
+
 def _filled(capacity: float, demand: Int64s | Float64s, weights: Float64s) -> Float64s:
     """Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the level, over
     the weights, at which who asks for less has it all and the others share what is left."""

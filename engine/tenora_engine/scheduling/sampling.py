@@ -42,6 +42,9 @@ def plan_sampling(
     if given is None and all(sequence.is_plain for sequence in sequences):
         return None
     asked = _Asked(_Drawn(), _Found(vocab))
+    if drafts is None and given is None:
+        _ask_once(asked, sequences, engine_seed)
+        return asked.sampling(vocab)
     first, count = 0, len(sequences)
     each = zip(sequences, drafts or ((),) * count, given or ((),) * count, strict=True)
     for sequence, draft, known in each:
@@ -76,8 +79,20 @@ def uniform(
 
 
 def _chained(state: UInt64s, column: Rows[int]) -> UInt64s:
-    part = np.array([value & _MASK_64 for value in column], np.uint64)
+    """`column` has numbers of 64 bits, or negative ones."""
+    return _next(state, np.array([value & _MASK_64 for value in column], np.uint64))
+
+
+def _next(state: UInt64s, part: UInt64s) -> UInt64s:
     return _mix((state ^ part) + np.uint64(0x9E3779B97F4A7C15))
+
+
+def _next_one(state: int, part: int) -> int:
+    """As `_chained` of one number."""
+    value = ((state ^ (part & _MASK_64)) + 0x9E3779B97F4A7C15) & _MASK_64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK_64
+    return value ^ (value >> 31)
 
 
 def _unit(state: UInt64s) -> npt.NDArray[np.float32]:
@@ -114,6 +129,11 @@ class Sampler:
     rules: LogitRules | None
     num_top: int | None
     embeds: bool = False
+    is_draw: bool = field(init=False)  # and nothing else
+
+    def __post_init__(self) -> None:
+        is_quiet = self.num_top is None and not self.embeds
+        self.is_draw = self.draw is not None and self.rules is None and is_quiet
 
 
 def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
@@ -124,9 +144,9 @@ def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
         seed = params.seed
         if seed is None:
             seed = request_seed(request.request_id, engine_seed)
-        stream = _chained(_chained(np.zeros(1, np.uint64), [seed]), [sequence.index])
+        stream = _next_one(_next_one(0, seed), sequence.index)
         top_k = min(params.top_k, vocab) or vocab
-        draw = Draw(int(stream[0]), params.temperature, top_k, params.top_p, params.min_p)
+        draw = Draw(stream, params.temperature, top_k, params.top_p, params.min_p)
     rules = LogitRules(sequence, vocab) if has_rules(params) else None
     sequence.sampler = Sampler(draw, rules, params.logprobs, params.embeds)
     return sequence.sampler
@@ -159,7 +179,7 @@ class _Drawn:
         return Draws(
             rows=np.array(self.rows),
             temperature=np.array(temperature, np.float32),
-            uniform=_unit(_chained(np.array(stream, np.uint64), self.positions)),
+            uniform=_unit(_next(np.array(stream, np.uint64), np.array(self.positions, np.uint64))),
             top_k=np.array(top_k) if max_top_k else None,
             top_p=np.array(top_p, np.float32) if min(top_p) < 1.0 else None,
             min_p=np.array(min_p, np.float32) if max(min_p) > 0.0 else None,
@@ -270,6 +290,22 @@ class _Asked:
         if changes is None and drawn is None and not self.num_top and not self.embedded:
             return None
         return Sampling(changes, drawn, self.num_top, self.given, self.embedded)
+
+
+def _ask_once(asked: _Asked, sequences: Rows[Sequence], engine_seed: int) -> None:
+    """Of one sample a sequence: nearly all steps of nearly all sequences."""
+    vocab, drawn = asked.found.vocab, asked.draws
+    rows, draws, positions = drawn.rows.append, drawn.draws.append, drawn.positions.append
+    for row, sequence in enumerate(sequences):
+        if sequence.is_plain:
+            continue
+        sampler = sequence.sampler or _sampler(sequence, vocab, engine_seed)
+        if sampler.is_draw and sampler.draw is not None:
+            rows(row)
+            draws(sampler.draw)
+            positions(len(sequence.token_ids) - sequence.num_prompt)
+        else:
+            asked.add(row, sequence, (), sampler)
 
 
 @dataclass
