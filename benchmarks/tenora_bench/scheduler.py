@@ -21,6 +21,7 @@ from tenora_engine.memory.pool import LIVE_KV, PagePool
 from tenora_engine.memory.prefix import BASE, PrefixNode, PrefixTree, encode_tokens, num_blocks
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
+from tenora_engine.scheduling.plan import PlanWriter
 from tenora_engine.scheduling.scheduler import Scheduler
 from tenora_engine.step import StepPlan, StepResult
 
@@ -107,7 +108,7 @@ class Load:
 
 
 def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> dict[str, Any]:
-    """Milliseconds of processor time of a step with `running` sequences (about one in 64 ends in
+    """Milliseconds of processor time of a step (of deciding on it, and of writing it as a plan) with `running` sequences (about one in 64 ends in
     each step and another starts) and `waiting` in the queue, by what the queue waits for. The
     memory is full: each page is another's before."""
     loads = {
@@ -126,6 +127,18 @@ def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> di
         "queue_waits_for": queues,
         "prefix_match": measure_match(),
     }
+
+
+class TimedWriter(PlanWriter):
+    """Knows what its last plan took to write."""
+
+    last_ms = 0.0
+
+    def write(self, *args: Any, **kwargs: Any) -> StepPlan:
+        started = time.thread_time()
+        plan = super().write(*args, **kwargs)
+        self.last_ms = (time.thread_time() - started) * 1000
+        return plan
 
 
 class _NoCandidates:
@@ -167,10 +180,14 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
     now_s = 1000.0
     memory = MemoryManager(config, make_policy(policy), clock=lambda: now_s)
     scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s, is_exact=True)
+    writer = TimedWriter(config.engine.block_tokens, config.model.vocab, config.engine.seed)
+    scheduler.plans = writer
     for _ in range(200):  # an engine that has run for a while knows what a token takes
         memory.costs.observe_step(config.engine.max_step_tokens, 1, STEP_S)
     seldom_collect()  # as the engine's process does
     schedule_ms: list[float] = []
+    decide_ms: list[float] = []
+    write_ms: list[float] = []
     commit_ms: list[float] = []
     while len(schedule_ms) < steps:
         _fill(scheduler, load, running, waiting, now_s)
@@ -182,9 +199,13 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
         now_s += STEP_S
         if memory.allocator.kv_evictions and len(plan.rows) >= running - running // 32:
             schedule_ms.append((scheduled - started) * 1000)
+            decide_ms.append(schedule_ms[-1] - writer.last_ms)
+            write_ms.append(writer.last_ms)
             commit_ms.append((committed - scheduled) * 1000)
     return {
         "schedule_p50_ms": statistics.median(schedule_ms),
+        "of_it_deciding_p50_ms": statistics.median(decide_ms),
+        "of_it_writing_p50_ms": statistics.median(write_ms),
         "schedule_p99_ms": statistics.quantiles(schedule_ms, n=100)[98],
         "commit_p50_ms": statistics.median(commit_ms),
         "commit_p99_ms": statistics.quantiles(commit_ms, n=100)[98],

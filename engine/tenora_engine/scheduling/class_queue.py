@@ -229,9 +229,9 @@ class ClassQueue:
         return heap[0][-1] if heap else None
 
     @property
-    def first_due_s(self) -> float:
-        """When its next sequence is due. There must be one."""
-        return self._heap[0][1]
+    def first_due_s(self) -> float | None:
+        """When the next sequence of `first` is due."""
+        return self._heap[0][1] if self.first is not None else None
 
     def round_of(self, tenant_key: str) -> int:
         line = self._lines.get(tenant_key)

@@ -172,11 +172,11 @@ class Places:
             self._demand, self._weights = demand, weights.copy()
             self._shares = fair_shares(self.capacity, demand, weights, standings.classes)
         excess = standings.running - self._shares
-        furthest = np.argsort(-excess, kind="stable")[:GIVERS_LIMIT]
+        beyond = np.flatnonzero(excess > 0)
+        furthest = beyond[np.argsort(-excess[beyond], kind="stable")[:GIVERS_LIMIT]]
         self._beyond = [
             (float(excess[row]), int(standings.running[row]), standings.holder(row))
             for row in furthest.tolist()
-            if excess[row] > 0
         ]
         self._contested = self._is_contested(excess)
 

@@ -396,8 +396,9 @@ class FairQueue:
         best: tuple[bool, float] | None = None
         chosen = None
         for name, queue in self._classes.items():
-            if queue.first is not None:
-                key = not self._shares.is_owed(name), queue.first_due_s
+            due_s = queue.first_due_s
+            if due_s is not None:
+                key = not self._shares.is_owed(name), due_s
                 if best is None or key < best:
                     best, chosen = key, queue
         return chosen

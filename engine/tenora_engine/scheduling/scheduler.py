@@ -95,7 +95,7 @@ class Scheduler:
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
             self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
-        self._plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
+        self.plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
         self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
         self._is_behind = False  # the device works on a step that has been committed
         self._load_ended = False
@@ -156,7 +156,7 @@ class Scheduler:
         new sequences."""
         preempted = next(iter(self._in_flight.values()), None)
         step, is_preemptible = self._next_step(preempted, copies)
-        plan = self._plans.write(step, is_preemptible, self._memory.operations.take())
+        plan = self.plans.write(step, is_preemptible, self._memory.operations.take())
         if step.items:
             self._in_flight[plan.number] = step
         return plan
