@@ -108,9 +108,10 @@ class Load:
 
 
 def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> dict[str, Any]:
-    """Milliseconds of processor time of a step (of deciding on it, and of writing it as a plan) with `running` sequences (about one in 64 ends in
-    each step and another starts) and `waiting` in the queue, by what the queue waits for. The
-    memory is full: each page is another's before."""
+    """Milliseconds of processor time of a step, of which are deciding on it and writing it as a
+    plan, with `running` sequences (about one in 64 ends in each step and another starts) and
+    `waiting` in the queue, by what the queue waits for. The memory is full: each page is another's
+    before."""
     loads = {
         "nothing but its turn": Load(0.0, shares=False, seed=0),
         "half of it for adapters": Load(0.5, shares=False, seed=0),
