@@ -27,6 +27,7 @@ from tenora_bench.outputs.command import outputs_command
 from tenora_bench.recorded.command import replay_command
 from tenora_bench.server import ServerUnderTest, serve
 from tenora_bench.tenancy.command import tenancy_command
+from tenora_bench.tools.command import tools_command
 
 if TYPE_CHECKING:
     from tenora_bench.comparison import Workload
@@ -38,6 +39,7 @@ app.command("grammars")(grammars_command)
 app.command("outputs")(outputs_command)
 app.command("replay")(replay_command)
 app.command("tenancy")(tenancy_command)
+app.command("tools")(tools_command)
 
 
 def end(signal_number: int, frame: object) -> NoReturn:
