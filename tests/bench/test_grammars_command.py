@@ -26,7 +26,7 @@ def test_it_says_what_compiles_and_whether_answers_are_valid(
     folder.mkdir()
     for name, schema in {"name": NAME, "colour": COLOUR, "refused": REFUSED}.items():
         (folder / f"{name}.json").write_text(json.dumps({"schema": schema, "tests": []}))
-    command = ["grammars", str(folder), "--most", "24", "--rounds", "1", "--json", str(out)]
+    command = ["grammars", str(folder), "--most", "24", "--rounds", "0", "--json", str(out)]
     told = CliRunner().invoke(app, [*command, "--model", str(base_model_dir)])
     assert told.exit_code == 0, told.output
     result = json.loads(out.read_text())
@@ -34,7 +34,7 @@ def test_it_says_what_compiles_and_whether_answers_are_valid(
     assert sum(result["refusals"].values()) == 1
     assert result["answers"]["reasons"] == {"stop": 2}
     assert (result["answers"]["valid"], result["answers"]["invalid"]) == (2, [])
-    assert all(ratio["median"] > 0 for ratio in result["ratios"].values())
+    assert result["ratios"] == {}
 
 
 def test_a_folder_without_schemas_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def grammars_command(
     folder: Annotated[Path, typer.Argument(help="Of schemas, such as MaskBench's data.")],
     count: Annotated[int, typer.Option(help="Schemas, drawn.")] = 2000,
     most: Annotated[int, typer.Option(help="Tokens of an answer; 0 for no answers.")] = 256,
-    rounds: Annotated[int, typer.Option(help="Of the comparisons, in turns.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Of the comparisons, in turns; 0 for none.")] = 5,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:

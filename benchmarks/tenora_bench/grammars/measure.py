@@ -19,6 +19,7 @@ import jsonschema_rs
 import torch
 
 from tenora_bench.client import BenchError
+from tenora_bench.grammars.hostile import sending
 from tenora_bench.machine import machine
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
@@ -146,7 +147,9 @@ def _is_valid(schema: Any, text: str) -> bool:
         return False
 
 
-def compare(engines: dict[int, Engine], asked: list[Asked], prompt: list[int], rounds: int) -> Any:
+def compare(
+    engines: dict[int, Engine], asked: list[Asked], prompt: list[int], rounds: int
+) -> dict[str, Any]:
     """Ratios of tokens a second, in turns: guided rows over free ones without drafts, and guided
     ones with forced tokens as drafts over those without."""
     cases = {1: asked[:1], STREAMS: asked[:STREAMS]}
@@ -166,6 +169,44 @@ def compare(engines: dict[int, Engine], asked: list[Asked], prompt: list[int], r
         name: {"median": statistics.median(all_), "least": min(all_), "most": max(all_)}
         for name, all_ in ratios.items()
     }
+
+
+def beside_hostile(engine: Engine, prompt: list[int], rounds: int) -> dict[str, Any]:
+    """Of eight free rows, the time between two tokens while another tenant sends grammars without
+    end, over that time alone."""
+    p50, p99 = [], []
+    for _ in range(rounds):
+        alone = _gaps_ms(engine, prompt)
+        with sending(engine) as outcomes:
+            beside = _gaps_ms(engine, prompt)
+        if not outcomes["refused"]:
+            raise BenchError("no hostile grammar was refused: the comparison says nothing")
+        p50.append(statistics.median(beside) / statistics.median(alone))
+        p99.append(statistics.quantiles(beside, n=100)[98] / statistics.quantiles(alone, n=100)[98])
+    return {
+        f"TPOT {name} beside hostile grammars over alone, 8 streams": {
+            "median": statistics.median(all_),
+            "least": min(all_),
+            "most": max(all_),
+        }
+        for name, all_ in (("P50", p50), ("P99", p99))
+    }
+
+
+def _gaps_ms(engine: Engine, prompt: list[int]) -> list[float]:
+    """Between the steps in which all of the rows run."""
+    for place in range(8):
+        sampling = {"max_tokens": 3 * NEW_TOKENS, "temperature": 0.0, "ignore_eos": True}
+        engine.submit(request(f"free{place}", None, prompt, **sampling))
+    gaps, before, left = [], 0.0, 8
+    while left:
+        events = engine.step()
+        now = time.perf_counter()
+        left -= sum(isinstance(event, FinishEvent) for event in events)
+        if before and sum(isinstance(event, TokenEvent) for event in events) == 8:
+            gaps.append((now - before) * 1000)
+        before = now
+    return gaps
 
 
 def _rate(engine: Engine, asked: list[Asked], prompt: list[int], *, is_guided: bool) -> float:
@@ -202,10 +243,13 @@ def measure(
     text = TextProcessor(model)
     prompt = text.encode_chat([{"role": "user", "content": "Write an example, as JSON."}])
     engines[16].grammars.prepare()
-    result = {"machine": machine(), "rounds": rounds, "folder": folder.name}
+    result: dict[str, Any] = {"machine": machine(), "rounds": rounds, "folder": folder.name}
     result |= compile_all(engines[16], asked, prompt)
     result["answers"] = answer_all(engines[16], text, asked, prompt, most) if most else {}
-    result["ratios"] = compare(engines, _lists(engines[0], asked, prompt), prompt, rounds)
+    result["ratios"] = {}
+    if rounds:
+        result["ratios"] |= compare(engines, _lists(engines[0], asked, prompt), prompt, rounds)
+        result["ratios"] |= beside_hostile(engines[0], prompt, rounds)
     for engine in engines.values():
         engine.close()
     return result
