@@ -122,6 +122,30 @@ def test_what_ends_by_stop_validates(engine: Engine, text: TextProcessor, name: 
         ) or re.search(r"\\|[0-9]", output), "spaces between tokens"
 
 
+@pytest.mark.parametrize("drafts", [0, 16])
+def test_where_the_library_gives_up_an_answer_has_not_ended_by_stop(
+    folder: Path, text: TextProcessor, drafts: int
+) -> None:
+    """Its masks of such a pattern, of MaskBench's, grow beyond its limits as words come; they then
+    have the end of the sequence alone."""
+    words = {"type": "string", "pattern": r"^(?:\S+\s+){0,49}\S+$", "maxLength": 500}
+    content = {"type": "array", "items": words, "minItems": 1}
+    engine = engine_of(folder, max_draft_tokens=drafts)
+    found = answers(engine, request("words", schema(content), n=16, max_tokens=60))
+    engine.close()
+    validator = jsonschema_rs.validator_for(content)
+    reasons = set()
+    for answer in found.values():
+        reasons.add(answer.reason)
+        if answer.reason == "stop":
+            validator.validate(json.loads(answer.text(text)))
+        elif answer.reason == "error":
+            assert answer.end is not None
+            assert answer.end.error is not None
+            assert "the grammar cannot be followed any further" in answer.end.error
+    assert "error" in reasons
+
+
 @pytest.mark.parametrize(
     "grammar",
     [

@@ -48,6 +48,7 @@ class Vocabulary:
             raise InvalidRequestError(
                 f"this model has no grammars: {file.name} of its folder cannot be read ({error})"
             ) from error
+        self.ends = frozenset(eos_token_ids)
         self.words = -(-vocab // 32)
         self._executor = LLExecutor(threads)
         self._watched = 0
@@ -137,9 +138,21 @@ class Guide:
         if self.allowance.is_spent:
             self.error = TOO_SLOW
         elif not self.matcher.consume_token(token_id):
-            reason = self.matcher.get_error()
-            self.error = f"the grammar cannot be followed any further: {reason}"
+            self.error = self._failure()
         return self.error is None and not self.matcher.is_stopped()
+
+    def can_end(self, token_id: int) -> bool:
+        """Whether the text may end here by this token, which is in no text. Where the library has
+        given up, its mask has the end of the sequence alone, whatever the grammar says."""
+        if self.matcher.is_error() or (
+            token_id in self.vocabulary.ends and not self.matcher.is_accepting()
+        ):
+            self.error = self._failure()
+        return self.error is None
+
+    def _failure(self) -> str:
+        reason = self.matcher.get_error() or "what may come next takes too long to find"
+        return f"the grammar cannot be followed any further: {reason}"
 
     def validate(self, token_ids: list[int]) -> int:
         """How many of these tokens, from the first, it would allow one after the other."""

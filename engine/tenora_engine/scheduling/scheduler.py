@@ -358,11 +358,13 @@ class Scheduler:
             self.requests.events.append(
                 TokenEvent(request.request_id, sequence.index, token_ids, logprobs, told)
             )
-        if stop is not None:
+        error = None if guide is None else guide.error
+        if error is not None:
+            self.requests.finish(sequence, "error", error=error)
+        elif stop is not None:
             self.requests.finish(sequence, "stop", stop_token_id=stop)
-        elif guide is not None and not may_go_on:
-            error = guide.error
-            self.requests.finish(sequence, "error" if error else "stop", error=error)
+        elif not may_go_on:
+            self.requests.finish(sequence, "stop")
         elif len(tokens) >= sequence.max_length:
             self.requests.finish(sequence, "length")
         return added
@@ -381,7 +383,7 @@ def _kept(sequence: Sequence, token_ids: list[int]) -> tuple[list[int], bool]:
     token_ids = token_ids[: sequence.max_length - len(sequence.token_ids)]
     for place, token_id in enumerate(token_ids):
         if token_id in sequence.stop_ids:
-            return token_ids[: place + 1], True
+            return token_ids[: place + 1], guide is None or guide.can_end(token_id)
         if guide is not None and not guide.advance(token_id):
             return token_ids[: place + 1], False
     return token_ids, True
