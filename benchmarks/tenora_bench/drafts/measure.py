@@ -1,28 +1,32 @@
-"""What drafts bring: tokens a second with them over those without, on one engine each, in turns;
-behind `tenora bench drafts`."""
+"""What drafts bring: tokens a second with them over those without, on one engine, in turns; behind
+`tenora bench drafts`."""
 
 from __future__ import annotations
 
 import random
 import statistics
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from tenora_bench.adapters import publish_adapters
 from tenora_bench.client import BenchError
 from tenora_bench.machine import machine
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.threads import call_in_ending_thread
 
 TOPICS = ("rain", "bread", "trains", "the sea", "winter", "a library", "bees", "maps")
 NEW_TOKENS = 128
+STREAMS = 16
 GREEDY = {"temperature": 0.0}
 
 
@@ -64,40 +68,37 @@ def run(engine: Engine, requests: list[GenerationRequest]) -> tuple[float, dict[
     return NEW_TOKENS * len(requests) / (time.perf_counter() - started), tokens
 
 
+@dataclass
+class Bench:
+    """One engine for both, so that they have the same memory: with drafts and without."""
+
+    engine: Engine
+    most: int  # drafts of a sequence, where there are any
+
+    def run(
+        self, requests: list[GenerationRequest], drafts: bool
+    ) -> tuple[float, dict[str, list[int]]]:
+        self.engine._scheduler.drafts.most = self.most if drafts else 0
+        return run(self.engine, requests)
+
+    def ratio(self, name: str, requests: list[GenerationRequest], drafts_last: bool) -> float:
+        """With drafts over without. Raises BenchError where an answer differs."""
+        found = {drafts: self.run(requests, drafts) for drafts in (not drafts_last, drafts_last)}
+        if found[False][1] != found[True][1]:
+            raise BenchError(f"{name}: answers differ with drafts and without")
+        return found[True][0] / found[False][0]
+
+
 def measure(model: Path, rounds: int, threads: int) -> dict[str, Any]:
     """Raises BenchError where an answer differs."""
     torch.set_num_threads(threads)
-    engines = {most: _engine(model, most) for most in (0, 16)}
-    text = TextProcessor(model)
-    vocab = engines[0].config.model.vocab
-    prompts = chats(text, 16)
-    # A tenant of its own: what one that keeps none is answered ends what is kept of it.
-    again = request("again", prompts[1], sampling=GREEDY, keeps_answers=True, tenant="again")
-    run(engines[16], [again])
-    ratios: dict[str, list[float]] = {}
-    for number in range(rounds):
-        chat = [request(f"{n}", p, sampling=GREEDY) for n, p in enumerate(prompts)]
-        _, said = run(engines[0], chat)
-        predicted = [
-            msgspec.structs.replace(each, prediction_token_ids=said[each.request_id])
-            for each in chat
-        ]
-        cases = {
-            "an answer as predicted, 1 stream": predicted[:1],
-            "answers as predicted, 16 streams": predicted,
-            "the tenant's answer again, 1 stream": [again],
-            "greedy chats, 1 stream": chat[2:3],
-            "greedy chats, 16 streams": chat,
-        }
-        for streams in (1, 16, 64):
-            cases[f"drawn at temperature 1 after random tokens, {streams} streams"] = [
-                request(f"{n}", p, sampling={"temperature": 1.0, "seed": n})
-                for n, p in enumerate(random_prompts(vocab, streams, number))
-            ]
-        for name, requests in cases.items():
-            ratios.setdefault(name, []).append(_ratio(name, engines, requests, number % 2 == 1))
-    counters = engines[16].stats().counters
-    for engine in engines.values():
+    with tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
+        store = Path(folder) / "store"
+        refs = publish_adapters(Path(folder) / "adapters", store, model, STREAMS, [8])
+        engine = _engine(model, store)
+        bench = Bench(engine, engine.config.engine.max_draft_tokens)
+        ratios = _ratios(bench, TextProcessor(model), refs, rounds)
+        counters = engine.stats().counters
         engine.close()
     return {
         "machine": machine(),
@@ -111,26 +112,59 @@ def measure(model: Path, rounds: int, threads: int) -> dict[str, Any]:
     }
 
 
-def _ratio(
-    name: str, engines: dict[int, Engine], requests: list[GenerationRequest], drafts_last: bool
-) -> float:
-    found = {
-        most: run(engines[most], requests) for most in sorted(engines, reverse=not drafts_last)
-    }
-    if found[0][1] != found[16][1]:
-        raise BenchError(f"{name}: answers differ with drafts and without")
-    return found[16][0] / found[0][0]
+def _ratios(
+    bench: Bench, text: TextProcessor, refs: list[AdapterRef], rounds: int
+) -> dict[str, list[float]]:
+    vocab = bench.engine.config.model.vocab
+    prompts = chats(text, STREAMS)
+    # A tenant of its own: what one that keeps none is answered ends what is kept of it.
+    again = request("again", prompts[1], sampling=GREEDY, keeps_answers=True, tenant="again")
+    bench.run([again], drafts=True)
+    chat = [request(f"{n}", p, sampling=GREEDY) for n, p in enumerate(prompts)]
+    mixed = [
+        msgspec.structs.replace(each, adapter=ref, request_id=f"a{each.request_id}")
+        for each, ref in zip(chat, refs, strict=True)
+    ]
+    ratios: dict[str, list[float]] = {}
+    for number in range(rounds):
+        predicted = [_predicted(each, bench) for each in (chat, mixed)]
+        cases = {
+            "an answer as predicted, 1 stream": predicted[0][:1],
+            "answers as predicted, 16 streams": predicted[0],
+            "answers as predicted, 16 streams of 16 adapters": predicted[1],
+            "the tenant's answer again, 1 stream": [again],
+            "greedy chats, 1 stream": chat[2:3],
+            "greedy chats, 16 streams": chat,
+        }
+        for streams in (1, STREAMS, 64):
+            cases[f"drawn at temperature 1 after random tokens, {streams} streams"] = [
+                request(f"{n}", p, sampling={"temperature": 1.0, "seed": n})
+                for n, p in enumerate(random_prompts(vocab, streams, number))
+            ]
+        for name, requests in cases.items():
+            ratios.setdefault(name, []).append(bench.ratio(name, requests, number % 2 == 1))
+    return ratios
 
 
-def _engine(model: Path, most: int) -> Engine:
+def _predicted(requests: list[GenerationRequest], bench: Bench) -> list[GenerationRequest]:
+    """With what they are answered as what is predicted."""
+    _, said = bench.run(requests, drafts=False)
+    return [
+        msgspec.structs.replace(each, prediction_token_ids=said[each.request_id])
+        for each in requests
+    ]
+
+
+def _engine(model: Path, store: Path) -> Engine:
     config = EngineConfig(
         model=str(model),
         served_name=model.name,
-        memory_bytes=2 * 1024**3,
-        arena_bytes=600 * 1024**2,
+        memory_bytes=3 * 1024**3,
+        arena_bytes=800 * 1024**2,
         max_context_tokens=1024,
-        max_adapters=1,
-        max_draft_tokens=most,
+        max_adapters=STREAMS,
+        max_rank=8,
         prefix_caching=False,
+        object_store=str(store),
     )
     return call_in_ending_thread(lambda: build_engine(config))

@@ -188,7 +188,7 @@ class Drafts:
         self.answers = Answers()
         self.accepted_tokens = 0
         self.rejected_tokens = 0
-        self._most = engine.max_draft_tokens if is_exact else 0
+        self.most = engine.max_draft_tokens if is_exact else 0  # of a sequence in a step
         self._max_rows = min(engine.max_running, engine.max_step_tokens)
         self._memory = memory
 
@@ -200,7 +200,7 @@ class Drafts:
         and a search of the text of each."""
         num_tokens = sum(row.num_tokens for row in rows)
         room = self._max_rows - num_tokens
-        if not self._most or not rows or room <= 0 or num_tokens > 2 * len(rows):
+        if not self.most or not rows or room <= 0 or num_tokens > 2 * len(rows):
             return rows
         row_s, worth = self.times.row_s, self.times.worth(len(rows))
         if slack_s < math.inf:
@@ -208,7 +208,7 @@ class Drafts:
         drafted: list[ScheduledSequence] = []
         for row in rows:
             if room > 0 and row.num_tokens == 1 and row.samples:
-                most = min(room, self._most)
+                most = min(room, self.most)
                 drafts = self._drafts(row.sequence, most, worth, not others_wait)
                 if drafts:
                     room -= len(drafts)
@@ -292,6 +292,6 @@ class Drafts:
         tenant = sequence.request.tenant
         if not tenant.keeps_answers:
             self.answers.forget_tenant(tenant.key)
-        elif self._most and sequence.num_output:
+        elif self.most and sequence.num_output:
             self.answers.add(sequence)
         sequence.drafting = None
