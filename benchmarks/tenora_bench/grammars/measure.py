@@ -9,6 +9,7 @@ import random
 import re
 import statistics
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ def answer_all(
         if each.reason == "stop" and not _is_valid(each.schema, said):
             wrong.append({"schema": each.name, "answer": said[:500]})
         if _WHITESPACE.search(said):
-            spaced.append(each.name)
+            spaced.append({"schema": each.name, "answer": said[:500]})
     return {
         "reasons": dict(reasons),
         "valid": reasons["stop"] - len(wrong),
@@ -134,7 +135,7 @@ def _start(engine: Engine, waiting: Iterator[Asked], prompt: list[int], most: in
     each = next(waiting, None)
     if each is None:
         return False
-    seed = hash(each.name) & 0xFFFF
+    seed = zlib.crc32(each.name.encode())
     asked = request(each.name, each.schema, prompt, max_tokens=most, temperature=0.8, seed=seed)
     engine.submit(asked, each.guides)
     return True
