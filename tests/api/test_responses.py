@@ -164,6 +164,8 @@ async def test_events(base_url: str, api: Api, tenant: TestTenant) -> None:
     ]
     text = "".join(event["delta"] for event in events if event["type"].endswith("text.delta"))
     assert text == "Well."
+    pieces = [event["delta"] for event in events if event["type"].endswith("arguments.delta")]
+    assert pieces == list('{"city": "Köln"}')  # a token a letter
     done = [event["item"] for event in events if event["type"].endswith("output_item.done")]
     assert events[-1]["response"]["output"] == done
     assert events[0]["response"]["status"] == "in_progress"
@@ -179,6 +181,21 @@ async def test_what_is_cut_off_is_incomplete(api: Api, client: openai.AsyncOpenA
         assert answer.incomplete_details.reason == "max_output_tokens"
         assert answer.output_text == "Hello"
         assert answer.output[0].status == "incomplete"
+
+
+async def test_a_call_that_is_cut_off_is_incomplete(api: Api, client: openai.AsyncOpenAI) -> None:
+    text = f"Well. {CALL}"
+    api.engine.answer = lambda request, index: text
+    body = {"tools": [WEATHER], "max_output_tokens": text.index("Köln")}
+    events = [event async for event in await ask(client, **body, stream=True)]
+    assert events[-1].type == "response.incomplete"
+    (done,) = [event for event in events if event.type.endswith("arguments.done")]
+    assert done.arguments == '{"city": "'
+    for answer in (await ask(client, **body), events[-1].response):
+        assert answer.status == "incomplete"
+        message, call = answer.output
+        assert (message.status, call.status) == ("completed", "incomplete")
+        assert (call.name, call.arguments) == ("get_weather", '{"city": "')
 
 
 @pytest.mark.parametrize("make", [ask, streamed])

@@ -116,24 +116,19 @@ async def test_the_deltas_are_openais(api: Api, client: openai.AsyncOpenAI) -> N
     assert deltas[0] == {"role": "assistant", "content": None}
     content = [delta["content"] for delta in deltas[1:] if "content" in delta]
     assert "".join(content) == "Well."
-    calls = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
-    ids = [call["id"] for (call,) in calls if "id" in call]
-    assert [call for (call,) in calls] == [
-        {
-            "index": 0,
-            "id": ids[0],
-            "type": "function",
-            "function": {"name": "get_weather", "arguments": ""},
-        },
-        {"index": 0, "function": {"arguments": '{"city": "Köln"}'}},
-        {
-            "index": 1,
-            "id": ids[1],
-            "type": "function",
-            "function": {"name": "add", "arguments": ""},
-        },
-        {"index": 1, "function": {"arguments": "{}"}},
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    firsts = [call for call in calls if "id" in call]
+    assert len({call.pop("id") for call in firsts}) == 2
+    assert firsts == [
+        {"index": index, "type": "function", "function": {"name": name, "arguments": ""}}
+        for index, name in enumerate(["get_weather", "add"])
     ]
+    for first, arguments in zip(firsts, ['{"city": "Köln"}', "{}"], strict=True):
+        of_it = [call for call in calls if call["index"] == first["index"]]
+        assert of_it[0] is first
+        assert all(call.keys() == {"index", "function"} for call in of_it[1:])
+        pieces = [call["function"]["arguments"] for call in of_it[1:]]
+        assert pieces == list(arguments)  # a token a letter
     assert deltas[-1] == {}
 
 
@@ -168,16 +163,44 @@ async def test_one_call_where_they_are_not_parallel(api: Api, client: openai.Asy
         assert [call.function.name for call in message.tool_calls] == ["get_weather"]
 
 
-async def test_what_is_cut_off_is_content(api: Api, client: openai.AsyncOpenAI) -> None:
+WITHIN = CALL.index(': "Köln')  # tokens
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "tokens", "content", "arguments"),
+    [
+        ("auto", 30, CALL[:30], None),  # of a call that has not named its tool
+        ("auto", WITHIN, None, '{"city"'),
+        ("required", WITHIN, None, '{"city"'),
+        (NAMED, WITHIN, None, '{"city"'),
+        ("required", 30, None, None),  # it is not known whose call it is
+        (NAMED, 30, None, ""),
+        (NAMED, 5, None, ""),
+    ],
+)
+async def test_what_is_cut_off(
+    api: Api,
+    client: openai.AsyncOpenAI,
+    choice: Any,
+    tokens: int,
+    content: str | None,
+    arguments: str | None,
+) -> None:
+    """A call without the end of its arguments; content where none has begun or is forced."""
     api.engine.answer = lambda request, index: CALL
-    whole = await ask(client, max_tokens=30)
+    body = {"tool_choice": choice, "max_tokens": tokens}
+    whole = await ask(client, **body)
     with pytest.raises(openai.LengthFinishReasonError) as cut:
-        await streamed(client, max_tokens=30)
-    for answer in (whole, cut.value.completion):
-        choice = answer.choices[0]
-        assert choice.finish_reason == "length"
-        assert choice.message.content == CALL[:30]
-        assert not choice.message.tool_calls
+        await streamed(client, **body)
+    answers: list[Any] = [whole, cut.value.completion]
+    for answer in answers:
+        (made,) = answer.choices
+        assert made.finish_reason == "length"
+        assert (made.message.content or None) == content
+        calls = [call.function for call in made.message.tool_calls or []]
+        expected = [] if arguments is None else [("get_weather", arguments)]
+        assert [(call.name, call.arguments) for call in calls] == expected
 
 
 async def test_none_hides_the_tools(api: Api, client: openai.AsyncOpenAI) -> None:

@@ -62,6 +62,38 @@ async def test_a_forced_call_fits_its_schema(
             jsonschema_rs.validate(SCHEMA, json.loads(call.function.arguments))
 
 
+async def test_arguments_are_streamed_and_may_be_cut_off(
+    running: Running, acme: openai.AsyncOpenAI
+) -> None:
+    """A forced call token by token, and again without its last tokens: a call in both cases."""
+    asked: dict[str, Any] = {
+        "model": running.base_model,
+        "messages": QUESTION,
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+        "temperature": 0,
+    }
+    pieces: list[str] = []
+    stream = await acme.chat.completions.create(**asked, max_tokens=200, stream=True)
+    async for chunk in stream:
+        for call in chunk.choices[0].delta.tool_calls or []:
+            assert call.function is not None
+            pieces.append(call.function.arguments or "")
+    assert len(pieces) > 5  # the name, then tokens; how many come together is the engine's
+    arguments = "".join(pieces)
+    jsonschema_rs.validate(SCHEMA, json.loads(arguments))
+    whole = await acme.chat.completions.create(**asked, max_tokens=200)
+    assert whole.usage is not None
+    most = whole.usage.completion_tokens - 12  # the mark and the end have fewer
+    cut = (await acme.chat.completions.create(**asked, max_tokens=most)).choices[0]
+    assert cut.finish_reason == "length"
+    assert not cut.message.content
+    (made,) = cut.message.tool_calls or []
+    assert made.type == "function"
+    assert arguments.startswith(made.function.arguments)
+    assert made.function.arguments != arguments
+
+
 async def test_responses(running: Running, acme: openai.AsyncOpenAI) -> None:
     """The answer of the chat, in the other shape."""
     chat = await acme.chat.completions.create(

@@ -15,7 +15,9 @@ from llguidance import LLMatcher, LLTokenizer
 from tenora_engine.grammar.checker import compile_text
 from tenora_engine.text.tool_formats import FORMATS, ToolFormat
 from tenora_engine.text.tool_grammar import CallableTool, calls_in_text, calls_or_json, forced_calls
-from tenora_engine.text.tool_parser import ToolCallText, ToolParser
+from tenora_engine.text.tool_parser import ToolParser
+from tool_reading import Call
+from tool_reading import read as read_pieces
 
 ADD: dict[str, Any] = {
     "type": "object",
@@ -62,9 +64,8 @@ def written(lark: str, chance: random.Random) -> str:
     return made.decode()
 
 
-def read(form: ToolFormat, text: str) -> list[str | ToolCallText]:
-    parser = ToolParser(form, SCHEMAS)
-    return parser.push(text) + parser.finish()
+def read(form: ToolFormat, text: str) -> list[str | Call]:
+    return read_pieces(ToolParser(form, SCHEMAS), [text])
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -76,7 +77,7 @@ def test_what_is_forced_are_calls_that_validate(form: ToolFormat, parallel: bool
         calls = read(form, written(lark, chance))
         counts.add(len(calls))
         for call in calls:
-            assert isinstance(call, ToolCallText)
+            assert isinstance(call, Call)
             assert SCHEMAS[call.name].is_valid(json.loads(call.arguments))
     assert (max(counts) > 1) == parallel
     assert min(counts) == 1
@@ -125,7 +126,7 @@ def test_an_answer_is_json_or_a_call(name: str) -> None:
     chance = random.Random(5)
     said = [written(lark, chance) for _ in range(30)]
     calls = [each for text in said for each in read(form, text)]
-    assert {type(each) for each in calls} == {str, ToolCallText}
+    assert {type(each) for each in calls} == {str, Call}
 
 
 def test_what_is_not_strict_may_have_any_schema() -> None:

@@ -5585,7 +5585,7 @@ export interface components {
         };
         /**
          * FunctionMade
-         * @description `arguments` is JSON, as the model wrote it.
+         * @description `arguments` is JSON as the model wrote it: it may be invalid, or cut off.
          */
         FunctionMade: {
             /** Arguments */

@@ -122,8 +122,10 @@ class _Collected:
         for said in self.reader.read(piece):
             if isinstance(said, str):
                 self.texts.append(said)
-            else:
+            elif isinstance(said, ToolCallMade):
                 self.calls.append(said)
+            else:
+                self.calls[-1].function.arguments += said.text
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.last = piece

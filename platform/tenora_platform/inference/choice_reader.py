@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenora_engine.text.tool_parser import ToolCallText
+from tenora_engine.text.tool_parser import Said, ToolCallArguments, ToolCallStart
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.schemas import FinishReasonText
 from tenora_platform.inference.session import InferenceSession
@@ -36,26 +36,29 @@ class ChoiceReader:
         """What a stream says of the content before there is any."""
         return "" if self._parser is None else None
 
-    def read(self, piece: Piece) -> list[str | ToolCallMade]:
-        """Content and calls that are complete, in order."""
+    def read(self, piece: Piece) -> list[str | ToolCallMade | ToolCallArguments]:
+        """Content and calls in order: a call without its arguments, then these as they come."""
         if self._parser is None:
             return [piece.text]
         found = self._parser.push(piece.text)
         if piece.finish_reason is not None:
             found += self._parser.finish()
-        return [each if isinstance(each, str) else self._made(each) for each in found]
+        return [self._made(each) for each in found]
 
     def deltas(self, piece: Piece) -> list[dict[str, Any]]:
-        """The same, as a stream gives it: a call's id and name, then its arguments."""
+        """The same, as a stream gives it."""
         made: list[dict[str, Any]] = []
-        index = self._calls
+        index = self._calls - 1
         for each in self.read(piece):
             if isinstance(each, str):
                 made.append({"content": each})
                 self._said = True
-            else:
-                made += _call_deltas(index, each)
+            elif isinstance(each, ToolCallMade):
                 index += 1
+                made.append({"tool_calls": [{"index": index, **each.model_dump()}]})
+            elif each.text:
+                more = {"index": index, "function": {"arguments": each.text}}
+                made.append({"tool_calls": [more]})
         if piece.finish_reason is not None and not self._said and not self._calls:
             made.append({"content": ""})
         return made
@@ -64,15 +67,10 @@ class ChoiceReader:
         """What has called tools and ended by itself, ended for them."""
         return "tool_calls" if self._calls and reason == "stop" else reason
 
-    def _made(self, call: ToolCallText) -> ToolCallMade:
+    def _made(self, each: Said) -> str | ToolCallMade | ToolCallArguments:
+        if not isinstance(each, ToolCallStart):
+            return each
         assert self._tools is not None  # or there would be no parser
         self._calls += 1
-        function = FunctionMade(name=call.name, arguments=call.arguments)
+        function = FunctionMade(name=each.name, arguments="")
         return ToolCallMade(id=self._tools.new_id(), function=function)
-
-
-def _call_deltas(index: int, call: ToolCallMade) -> list[dict[str, Any]]:
-    name = {"name": call.function.name, "arguments": ""}
-    first = {"index": index, "id": call.id, "type": call.type, "function": name}
-    rest = {"index": index, "function": {"arguments": call.function.arguments}}
-    return [{"tool_calls": [first]}, {"tool_calls": [rest]}]

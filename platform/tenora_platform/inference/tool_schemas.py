@@ -42,7 +42,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class FunctionMade(BaseModel):
-    """`arguments` is JSON, as the model wrote it."""
+    """`arguments` is JSON as the model wrote it: it may be invalid, or cut off."""
 
     name: str
     arguments: str

@@ -48,7 +48,7 @@ class ToolUse:
     def parser(self) -> ToolParser:
         """For one choice."""
         names = {function.name for function in self.functions}
-        return ToolParser(self.form, names, self.parallel)
+        return ToolParser(self.form, names, self.parallel, self.forced)
 
     def new_id(self) -> str:
         """Of one call."""

@@ -12,6 +12,7 @@ import msgspec
 from pydantic import BaseModel
 
 from tenora_engine.errors import EngineError
+from tenora_engine.text.tool_parser import ToolCallArguments
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.ids import new_id
 from tenora_platform.inference.choice_reader import readers_of
@@ -35,17 +36,25 @@ Event = dict[str, Any]
 
 
 class _Output:
-    """The items, complete ones and the message that is being said."""
+    """The items, complete ones and the message or call that is being said."""
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
         self.reason: str | None = None  # why the model ended
         self._open: OutputMessage | None = None
-        self._texts: list[str] = []
+        self._call: OutputCall | None = None
+        self._texts: list[str] = []  # of either
 
-    def add(self, said: str | ToolCallMade) -> Iterator[Event]:
+    def add(self, said: str | ToolCallMade | ToolCallArguments) -> Iterator[Event]:
         if isinstance(said, ToolCallMade):
-            yield from self._call(said)
+            yield from self._close("completed")
+            yield from self._begin_call(said)
+        elif isinstance(said, ToolCallArguments):
+            if said.text:
+                self._texts.append(said.text)
+                yield self._of_call("delta", delta=said.text)
+            if said.is_last:
+                yield from self._close("completed")
         elif said:
             if self._open is None:
                 yield from self._begin()
@@ -59,24 +68,16 @@ class _Output:
             yield from self._begin()
         yield from self._close("incomplete" if reason == "length" else "completed")
 
-    def _call(self, call: ToolCallMade) -> Iterator[Event]:
-        yield from self._close("completed")
-        item = OutputCall(
+    def _begin_call(self, call: ToolCallMade) -> Iterator[Event]:
+        self._call = OutputCall(
             id=new_id("fc"),
             status="in_progress",
             call_id=call.id,
             name=call.function.name,
             arguments="",
         )
-        self.items.append(item)
-        yield self._item("response.output_item.added", item)
-        arguments = call.function.arguments
-        of_item = {"item_id": item.id, "output_index": len(self.items) - 1}
-        kind = "response.function_call_arguments"
-        yield {"type": f"{kind}.delta", **of_item, "delta": arguments}
-        yield {"type": f"{kind}.done", **of_item, "name": item.name, "arguments": arguments}
-        item.status, item.arguments = "completed", arguments
-        yield self._item("response.output_item.done", item)
+        self.items.append(self._call)
+        yield self._item("response.output_item.added", self._call)
 
     def _begin(self) -> Iterator[Event]:
         self._open = OutputMessage(id=new_id("msg"), status="in_progress", content=[])
@@ -86,14 +87,24 @@ class _Output:
         yield self._event("response.content_part.added", part=part)
 
     def _close(self, status: Status) -> Iterator[Event]:
-        if self._open is None:
-            return
-        part = OutputText(text="".join(self._texts))
-        yield self._event("response.output_text.done", text=part.text, logprobs=[])
-        yield self._event("response.content_part.done", part=part.model_dump())
-        self._open.status, self._open.content = status, [part]
-        yield self._item("response.output_item.done", self._open)
-        self._open, self._texts = None, []
+        """What is being said; nothing if nothing is."""
+        text = "".join(self._texts)
+        if self._call is not None:
+            yield self._of_call("done", name=self._call.name, arguments=text)
+            self._call.status, self._call.arguments = status, text
+            yield self._item("response.output_item.done", self._call)
+        elif self._open is not None:
+            part = OutputText(text=text)
+            yield self._event("response.output_text.done", text=text, logprobs=[])
+            yield self._event("response.content_part.done", part=part.model_dump())
+            self._open.status, self._open.content = status, [part]
+            yield self._item("response.output_item.done", self._open)
+        self._open, self._call, self._texts = None, None, []
+
+    def _of_call(self, kind: str, **more: Any) -> Event:
+        assert self._call is not None
+        at = {"item_id": self._call.id, "output_index": len(self.items) - 1}
+        return {"type": f"response.function_call_arguments.{kind}", **at, **more}
 
     def _event(self, kind: str, **more: Any) -> Event:
         """Of the message's one part."""
