@@ -275,11 +275,13 @@ async def test_forced_calls_and_strict_tools_are_grammars(
         {"tools": [WEATHER, strict]},
         {"tools": [strict], "tool_choice": "none"},
         {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object"}, "tool_choice": "required"},
     ):
         await ask(client, **body)
         grammar = api.engine.requests[-1].sampling.grammar
         grammars.append(None if grammar is None else grammar.text)
-    free, required, one, held, hidden, either = grammars
+    free, required, one, held, hidden, either, beside = grammars
+    assert beside == required  # nothing is said that the format could be about
     assert either is not None
     assert "answer" in either
     assert free is None
@@ -321,11 +323,8 @@ def test_the_form_is_read_off_the_template(source: str, name: str) -> None:
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [ADD, ADD]}, "tools"),
-        (
-            {"response_format": {"type": "json_object"}, "tool_choice": "required"},
-            "response_format",
-        ),
         ({"extra_body": {"guided_regex": "a"}}, "guided_regex"),
+        ({"extra_body": {"guided_regex": "a"}, "tool_choice": "required"}, "guided_regex"),
         ({"tools": [ADD] * 129}, "tools"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),

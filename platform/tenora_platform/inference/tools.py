@@ -31,16 +31,16 @@ class ToolUse:
 
     def grammar(self, other: Grammar | None) -> Grammar | None:
         """What the answer has to be, where a call is forced or a tool strict, or where what is no
-        call has to follow `other`. Raises BadRequestError where both cannot be."""
+        call has to follow `other`, JSON. Raises BadRequestError where both cannot be."""
         tools = [CallableTool(each.name, each.parameters, each.strict) for each in self.functions]
-        if other is not None:
-            schema = _schema_of(other)
-            if self.forced or schema is None or self.form.bare:
-                raise unsupported(other.param, f"{other.param} cannot be together with these tools")
-            text = calls_or_json(self.form, tools, self.parallel, schema)
-            return Grammar("grammar", text, other.param)
+        schema = _schema_of(other) if other is not None else None
+        if other is not None and (schema is None or (self.form.bare and not self.forced)):
+            raise unsupported(other.param, f"{other.param} cannot be together with these tools")
         if self.forced:
             return Grammar("grammar", forced_calls(self.form, tools, self.parallel), "tools")
+        if other is not None and schema is not None:
+            text = calls_or_json(self.form, tools, self.parallel, schema)
+            return Grammar("grammar", text, other.param)
         if any(each.strict for each in self.functions):
             return Grammar("grammar", calls_in_text(self.form, tools, self.parallel), "tools")
         return None
