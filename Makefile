@@ -12,8 +12,9 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 STAMP := $(VENV)/.stamp
+CLIENTS := .venv-clients
 
-.PHONY: up test check format bench gpu setup portal wheel clean
+.PHONY: up test clients check format bench gpu setup portal wheel clean
 
 up: $(STAMP)-kernels portal
 	@exec $(BIN)/tenora up $(ARGS)
@@ -21,6 +22,12 @@ up: $(STAMP)-kernels portal
 # Two processes, each with servers of its own; -n 0 in ARGS for one.
 test: $(STAMP)-test $(STAMP)-kernels portal
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Other clients than openai's for Python, in an environment of their own, against a served Tenora.
+# LiteLLM would fetch a list of prices when it is imported.
+clients: $(STAMP)-test $(STAMP)-kernels $(CLIENTS)/.stamp tests/clients/node/node_modules/.stamp
+	PATH="$(CURDIR)/$(BIN):$$PATH" TENORA_CLIENTS_SERVER="$(CURDIR)/$(BIN)/python" \
+	LITELLM_LOCAL_MODEL_COST_MAP=true $(CLIENTS)/bin/python -m pytest tests/clients $(ARGS)
 
 check: $(STAMP)-test $(STAMP)-check $(STAMP)-kernels portal-check
 	$(BIN)/ruff format --check .
@@ -59,6 +66,15 @@ $(STAMP)-check: $(STAMP)-embedded
 	$(PIP) -e '.[portal,check]'
 	@touch $@
 
+$(CLIENTS)/.stamp: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	@touch $@
+
+tests/clients/node/node_modules/.stamp: tests/clients/node/package-lock.json | $(STAMP)-embedded
+	cd tests/clients/node && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --loglevel=error
+	@touch $@
+
 # The CPU's kernels are compiled once for this machine. Without a compiler plain torch serves, and
 # says so.
 $(STAMP)-kernels: $(STAMP)-embedded $(wildcard kernels/tenora_kernels/compiled/*.py kernels/tenora_kernels/compiled/src/*)
@@ -82,4 +98,4 @@ portal-check: $(STAMP)-portal
 	cd admin_ui && PATH="$(CURDIR)/$(BIN):$$PATH" npm run --silent check
 
 clean:
-	rm -rf $(VENV) admin_ui/node_modules admin_ui/dist dist
+	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules admin_ui/node_modules admin_ui/dist dist
