@@ -16,7 +16,7 @@ from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import EngineUnavailableError, InvalidRequestError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.grammar import compiler as compiler_module
-from tenora_engine.grammar.checker import Checker
+from tenora_engine.grammar.checker import NICENESS, Checker
 from tenora_engine.grammar.compiler import TENANT_CACHED_MAX, GrammarCompiler
 from tenora_engine.grammar.guide import Guide
 from tenora_engine.loop import EngineLoop
@@ -229,3 +229,18 @@ def test_what_is_compiling_when_the_engine_ends_is_refused(engine: Engine) -> No
         submitted.result(PATIENCE_S)
     with pytest.raises(EngineUnavailableError):
         loop.submit(request("late", regex(1)))
+
+
+def test_the_process_for_checks_gives_way_to_the_engine() -> None:
+    """In a session of its own the kernel would give it a share of the cores like the engine's,
+    whatever its niceness (autogroups): a step took five times as long beside it."""
+    checker = Checker()
+    try:
+        checker.check(Grammar("regex", "[0-9]"), 2.0)
+        assert checker._process is not None
+        pid = checker._process.pid
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == pid, "Ctrl-C would reach it"
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= NICENESS
+    finally:
+        checker.close()

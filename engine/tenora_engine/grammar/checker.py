@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar.limits import CHECK_MEMORY_BYTES, parser_limits
+from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
 
 ERROR_CHARACTERS_MAX = 500
@@ -74,7 +75,9 @@ class Checker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1"},
-            start_new_session=True,  # who ends the engine with Ctrl-C means the engine
+            # Who ends the engine with Ctrl-C means the engine. In a session of its own it would
+            # have a share of the cores of its own (autogroups), whatever its niceness.
+            process_group=0,
         )
         if self._answer(self._process, _START_S) is None:
             self.close()
@@ -154,7 +157,7 @@ def main() -> None:
     """Answer questions of standard input until it ends."""
     import llguidance  # noqa: F401  # before memory is bounded
 
-    os.nice(NICENESS)
+    stand_behind(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (CHECK_MEMORY_BYTES, CHECK_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer

@@ -172,3 +172,19 @@ class Guide:
 def next_masks(guides: Sequence[Guide]) -> Bits:  # [num_guides, words]
     """See `Vocabulary.fill`; the guides are of one vocabulary, at least one."""
     return guides[0].vocabulary.fill(guides)
+
+
+def masks_by_row(
+    guided: Sequence[tuple[int, Guide]], forced: Sequence[tuple[int, int]]
+) -> tuple[npt.NDArray[np.int64], Bits]:  # [num_rows], [num_rows * words]
+    """The rows in order, and their masks: of guides, at least one, and of rows that only one token
+    may follow, for which the library need not be asked."""
+    rows = np.array([row for row, _ in (*guided, *forced)])
+    masks = next_masks([guide for _, guide in guided])
+    if forced:
+        tokens = np.array([token_id for _, token_id in forced])
+        ones = np.zeros((len(tokens), masks.shape[1]), np.uint32)
+        ones[np.arange(len(tokens)), tokens >> 5] = np.uint32(1) << (tokens & 31).astype(np.uint32)
+        masks = np.concatenate([masks, ones.view(np.int32)])
+    order = np.argsort(rows)
+    return rows[order], masks[order].reshape(-1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tenora_engine.grammar.guide import Guide, next_masks
+from tenora_engine.grammar.guide import Guide, masks_by_row
 from tenora_engine.request import SamplingParams
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import Draws, Entries, Float32s, Int64s, LogitChanges, Sampling
@@ -280,6 +280,8 @@ class _Asked:
             sampler.rules.take_in(sequence.token_ids)
             for ahead in range(1 + len(draft)):
                 self.found.add(row + ahead, sampler.rules, sequence, draft[:ahead])
+        if sequence.guide is not None:
+            self.found.guide(row, sequence.guide, draft, is_forced=_is_forced(sequence))
         if sampler.num_top is not None:
             self.num_top.update(dict.fromkeys(range(row, row + 1 + len(draft)), sampler.num_top))
         if sampler.embeds and not sequence.num_output:
@@ -290,6 +292,11 @@ class _Asked:
         if changes is None and drawn is None and not self.num_top and not self.embedded:
             return None
         return Sampling(changes, drawn, self.num_top, self.given, self.embedded)
+
+
+def _is_forced(sequence: Sequence) -> bool:
+    """Whether the drafts of this step are all that the grammar allows."""
+    return sequence.drafting is not None and sequence.drafting.source == "grammar"
 
 
 def _ask_once(asked: _Asked, sequences: Rows[Sequence], engine_seed: int) -> None:
@@ -320,6 +327,7 @@ class _Found:
     allowed: list[Int64s] = field(default_factory=list)
     barred: list[Int64s] = field(default_factory=list)
     guided: list[tuple[int, Guide]] = field(default_factory=list)
+    forced: list[tuple[int, int]] = field(default_factory=list)  # rows and their only tokens
 
     def add(self, row: int, rules: LogitRules, sequence: Sequence, ahead: tuple[int, ...]) -> None:
         """What is asked of the sample that follows the sequence's tokens and those `ahead`."""
@@ -340,14 +348,24 @@ class _Found:
         barred = rules.barred(sequence, ahead)
         if barred.size:
             self.barred.append(first + barred)
-        if sequence.guide is not None:
-            self.guided.append((row, sequence.guide.ahead(ahead) if ahead else sequence.guide))
+
+    def guide(self, row: int, guide: Guide, draft: tuple[int, ...], *, is_forced: bool) -> None:
+        """The sample from `row` on, and one after each of its drafts. Where these `is_forced` each
+        is the one token that may come, and no mask has to be made for it."""
+        if is_forced and draft:
+            self.forced += zip(range(row, row + len(draft)), draft, strict=True)
+            self.guided.append((row + len(draft), guide.ahead(draft)))
+            return
+        self.guided.append((row, guide))
+        for ahead, token_id in enumerate(draft, 1):
+            guide = guide.ahead((token_id,))
+            self.guided.append((row + ahead, guide))
 
     def changes(self) -> LogitChanges | None:
         parts = (self.repetition, self.bias, self.penalties, self.allowed_rows, self.barred)
         if not any(parts) and not self.guided:
             return None
-        guides = [guide for _, guide in self.guided]
+        mask_rows, masks = masks_by_row(self.guided, self.forced) if self.guided else (None, None)
         return LogitChanges(
             repetition=_entries(self.repetition),
             bias=_entries(self.bias),
@@ -355,8 +373,8 @@ class _Found:
             allowed_rows=np.array(self.allowed_rows) if self.allowed_rows else None,
             allowed_places=np.concatenate(self.allowed) if self.allowed else None,
             barred=np.concatenate(self.barred) if self.barred else None,
-            mask_rows=np.array([row for row, _ in self.guided]) if guides else None,
-            masks=next_masks(guides).reshape(-1) if guides else None,
+            mask_rows=mask_rows,
+            masks=masks,
         )
 
 
