@@ -4,6 +4,7 @@ to a request meanwhile."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
