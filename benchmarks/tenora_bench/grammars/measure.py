@@ -32,6 +32,7 @@ from tenora_engine.text.processor import TextProcessor
 from tenora_engine.threads import call_in_ending_thread
 
 STREAMS = 16
+DRAFTS = 16
 NEW_TOKENS = 96
 """Of the timed answers; those that are looked at may be longer."""
 
@@ -148,9 +149,7 @@ def _is_valid(schema: Any, text: str) -> bool:
         return False
 
 
-def compare(
-    engines: dict[int, Engine], asked: list[Asked], prompt: list[int], rounds: int
-) -> dict[str, Any]:
+def compare(engine: Engine, asked: list[Asked], prompt: list[int], rounds: int) -> dict[str, Any]:
     """Ratios of tokens a second, in turns: guided rows over free ones without drafts, and guided
     ones with forced tokens as drafts over those without."""
     cases = {1: asked[:1], STREAMS: asked[:STREAMS]}
@@ -158,9 +157,9 @@ def compare(
     for number in range(rounds):
         for streams, some in cases.items():
             some = [asked[(number * streams + place) % len(asked)] for place in range(len(some))]
-            free = _rate(engines[0], some, prompt, is_guided=False)
-            guided = _rate(engines[0], some, prompt, is_guided=True)
-            forced = _rate(engines[16], some, prompt, is_guided=True)
+            free = _rate(engine, some, prompt, is_guided=False)
+            guided = _rate(engine, some, prompt, is_guided=True)
+            forced = _rate(engine, some, prompt, is_guided=True, drafts=DRAFTS)
             of = f"{streams} stream{'s' * (streams > 1)}"
             ratios.setdefault(f"TPOT guided over free, {of}", []).append(free / guided)
             ratios.setdefault(f"forced tokens as drafts over none, {of}", []).append(
@@ -196,6 +195,7 @@ def beside_hostile(engine: Engine, prompt: list[int], rounds: int) -> dict[str, 
 
 def _gaps_ms(engine: Engine, prompt: list[int]) -> list[float]:
     """Between the steps in which all of the rows run."""
+    engine._scheduler.drafts.most = 0
     for place in range(8):
         sampling = {"max_tokens": 3 * NEW_TOKENS, "temperature": 0.0, "ignore_eos": True}
         engine.submit(request(f"free{place}", None, prompt, **sampling))
@@ -210,8 +210,11 @@ def _gaps_ms(engine: Engine, prompt: list[int]) -> list[float]:
     return gaps
 
 
-def _rate(engine: Engine, asked: list[Asked], prompt: list[int], *, is_guided: bool) -> float:
+def _rate(
+    engine: Engine, asked: list[Asked], prompt: list[int], *, is_guided: bool, drafts: int = 0
+) -> float:
     """Tokens a second of answers that do not end before NEW_TOKENS: lists of what fits a schema."""
+    engine._scheduler.drafts.most = drafts
     guides: dict[str, list[Guide]] = {}
     requests = []
     for place, each in enumerate(asked):
@@ -240,19 +243,18 @@ def measure(
     """Of `count` schemas of the folder, answers of at most `most` tokens. Raises BenchError."""
     asked = schemas(folder, count, seed=0)
     torch.set_num_threads(threads)
-    engines = {drafts: _engine(model, drafts) for drafts in (0, 16)}
+    engine = _engine(model)
     text = TextProcessor(model)
     prompt = text.encode_chat([{"role": "user", "content": "Write an example, as JSON."}])
-    engines[16].grammars.prepare()
+    engine.grammars.prepare()
     result: dict[str, Any] = {"machine": machine(), "rounds": rounds, "folder": folder.name}
-    result |= compile_all(engines[16], asked, prompt)
-    result["answers"] = answer_all(engines[16], text, asked, prompt, most) if most else {}
+    result |= compile_all(engine, asked, prompt)
+    result["answers"] = answer_all(engine, text, asked, prompt, most) if most else {}
     result["ratios"] = {}
     if rounds:
-        result["ratios"] |= compare(engines, _lists(engines[0], asked, prompt), prompt, rounds)
-        result["ratios"] |= beside_hostile(engines[0], prompt, rounds)
-    for engine in engines.values():
-        engine.close()
+        result["ratios"] |= compare(engine, _lists(engine, asked, prompt), prompt, rounds)
+        result["ratios"] |= beside_hostile(engine, prompt, rounds)
+    engine.close()
     return result
 
 
@@ -276,7 +278,7 @@ def _kind(message: str) -> str:
     return re.sub(r"[\"'`].*?[\"'`]|\d+", "_", message)[:100]
 
 
-def _engine(model: Path, drafts: int) -> Engine:
+def _engine(model: Path) -> Engine:
     config = EngineConfig(
         model=str(model),
         served_name=model.name,
@@ -284,6 +286,6 @@ def _engine(model: Path, drafts: int) -> Engine:
         arena_bytes=400 * 1024**2,
         max_context_tokens=2048,
         max_adapters=1,
-        max_draft_tokens=drafts,
+        max_draft_tokens=DRAFTS,
     )
     return call_in_ending_thread(lambda: build_engine(config))
