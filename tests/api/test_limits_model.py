@@ -97,11 +97,14 @@ class Model:
             if owner == "plan" or each.event.is_keys
         )
 
-    def rates_allow(self, tenant: TenantContext, tokens: int, at_ms: int) -> bool:
+    def rates_allow(self, tenant: TenantContext, tokens: int | None, at_ms: int) -> bool:
+        """Of no tokens that are known yet (None) requests are counted alone."""
         for owner, caps in capped(tenant):
             requests_used, tokens_used = self.used(owner, at_ms)
             if caps.requests_per_min is not None and requests_used + 1 > caps.requests_per_min:
                 return False
+            if tokens is None:
+                continue
             if caps.tokens_per_min is not None and tokens_used + tokens > caps.tokens_per_min:
                 return False
         return True
@@ -171,7 +174,9 @@ class LimitsMachine(RuleBasedStateMachine):
             assert not (allowed and fits)
             if fits:
                 then = model.now_ms + error.retry_after_ms
-                assert model.rates_allow(tenant, tokens, then), "the wait that is told helps"
+                # Who is refused at the door has said nothing of tokens.
+                known = None if admit and "requests per minute" in str(error) else tokens
+                assert model.rates_allow(tenant, known, then), "the wait that is told helps"
                 assert not model.rates_allow(tenant, tokens, then - 1), "and no shorter one"
             return multiple()
         assert allowed
