@@ -10102,8 +10102,9 @@ export interface components {
         };
         /**
          * TimeSeriesSum
-         * @description A metric over all times and all its series, also those that `limit` left out: of counts and
-         *     tokens `value`, null where nothing is known; of parts what was `met` of what was `promised`.
+         * @description A metric over all times and all its series, also those that `limit` left out (by adapter and
+         *     version of the 200 largest): of counts and tokens `value`, null where nothing is known; of parts
+         *     what was `met` of what was `promised`.
          */
         TimeSeriesSum: {
             /** Met */

@@ -29,8 +29,9 @@ class TimeSeries(BaseModel):
 
 
 class TimeSeriesSum(BaseModel):
-    """A metric over all times and all its series, also those that `limit` left out: of counts and
-    tokens `value`, null where nothing is known; of parts what was `met` of what was `promised`."""
+    """A metric over all times and all its series, also those that `limit` left out (by adapter and
+    version of the 200 largest): of counts and tokens `value`, null where nothing is known; of parts
+    what was `met` of what was `promised`."""
 
     metric: str
     unit: Literal["count", "tokens", "part"]
