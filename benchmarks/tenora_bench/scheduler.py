@@ -74,21 +74,22 @@ class NeverLoads:
 
 
 class Load:
-    """Requests of TENANTS tenants in all classes; `adapter_part` of them for adapters that never
-    come. With `shares` every tenant has a memory share of its own."""
+    """Requests of TENANTS tenants in all classes; the first `num_blocked` are for adapters that
+    never come, fewer than SCAN_LIMIT, or nothing behind them would be looked at. With `shares`
+    every tenant has a memory share of its own."""
 
-    def __init__(self, adapter_part: float, shares: bool, seed: int) -> None:
+    def __init__(self, num_blocked: int, shares: bool, seed: int) -> None:
         self._draw = random.Random(seed)
-        self._adapter_part = adapter_part
+        self._num_blocked = num_blocked
         self._share = 0.5 / TENANTS if shares else 0.0
         self._number = 0
 
-    def request(self, now_s: float, can_start: bool) -> GenerationRequest:
+    def request(self, now_s: float) -> GenerationRequest:
         draw = self._draw
         self._number += 1
         name = f"t{draw.randrange(TENANTS)}"
         adapter = None
-        if not can_start and draw.random() < self._adapter_part:
+        if self._number <= self._num_blocked:
             adapter = AdapterRef(f"sha256:{draw.randrange(1000)}", 8)
         return GenerationRequest(
             request_id=str(self._number),
@@ -113,10 +114,10 @@ def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> di
     `waiting` in the queue, by what the queue waits for. The memory is full: each page is another's
     before."""
     loads = {
-        "nothing but its turn": Load(0.0, shares=False, seed=0),
-        "half of it for adapters": Load(0.5, shares=False, seed=0),
-        "nine tenths of it for adapters": Load(0.9, shares=False, seed=0),
-        "half of it for adapters, memory shared out": Load(0.5, shares=True, seed=0),
+        "nothing but its turn": Load(0, shares=False, seed=0),
+        "one in 32 for adapters": Load(waiting // 32, shares=False, seed=0),
+        "one in 10 for adapters": Load(waiting // 10, shares=False, seed=0),
+        "one in 32 for adapters, memory shared out": Load(waiting // 32, shares=True, seed=0),
     }
     queues = {name: _measure(load, running, waiting, steps, policy) for name, load in loads.items()}
     return {
@@ -194,15 +195,17 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
         _fill(scheduler, load, running, waiting, now_s)
         started = time.thread_time()
         plan = scheduler.schedule()
-        scheduled = time.thread_time()
-        scheduler.commit(plan, _result(plan), STEP_S)
-        committed = time.thread_time()
+        schedule_s = time.thread_time() - started
+        result = _result(plan)
+        started = time.thread_time()
+        scheduler.commit(plan, result, STEP_S)
+        commit_s = time.thread_time() - started
         now_s += STEP_S
         if memory.allocator.kv_evictions and len(plan.rows) >= running - running // 32:
-            schedule_ms.append((scheduled - started) * 1000)
+            schedule_ms.append(schedule_s * 1000)
             decide_ms.append(schedule_ms[-1] - writer.last_ms)
             write_ms.append(writer.last_ms)
-            commit_ms.append((committed - scheduled) * 1000)
+            commit_ms.append(commit_s * 1000)
     return {
         "schedule_p50_ms": statistics.median(schedule_ms),
         "of_it_deciding_p50_ms": statistics.median(decide_ms),
@@ -214,13 +217,10 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
 
 
 def _fill(scheduler: Scheduler, load: Load, running: int, waiting: int, now_s: float) -> None:
-    """The queue as long as it is to be, and something in it for each place that is free: all that
-    waits may be waiting for adapters."""
-    running_now, requests = scheduler.running, scheduler.requests
-    while requests.num_waiting < waiting:
-        scheduler.submit(load.request(now_s, len(running_now) < running))
-    for _ in range(min(running - len(running_now), 2 * waiting - requests.num_waiting)):
-        scheduler.submit(load.request(now_s, True))
+    """The queue as long as it is to be, beside who can start at once."""
+    free = running - len(scheduler.running)
+    while scheduler.requests.num_waiting < waiting + free:
+        scheduler.submit(load.request(now_s))
 
 
 def _config(running: int, waiting: int) -> ResolvedConfig:
