@@ -192,6 +192,57 @@ def test_shares_are_max_min_fair(capacity: float, demands: dict[Holder, Demand])
     assert sum(shares.values()) == pytest.approx(min(capacity, total) if demands else 0.0)
 
 
+def filled_one_by_one(capacity: float, demands: Mapping[Holder, Demand]) -> dict[Holder, float]:
+    """Progressive filling as it is told: who asks for least, over its weight, has it all, while
+    what is left would give everybody after it more than that."""
+    shares = {holder: float(demand.sequences) for holder, demand in demands.items()}
+    by_need = sorted(demands, key=lambda h: demands[h].sequences / demands[h].weight)
+    left = capacity
+    for place, holder in enumerate(by_need):
+        behind = by_need[place:]
+        level = left / sum(demands[h].weight for h in reversed(behind))
+        if demands[holder].sequences > level * demands[holder].weight:
+            return shares | {h: level * demands[h].weight for h in behind}
+        left -= demands[holder].sequences
+    return shares
+
+
+@given(
+    st.integers(1, 1024),
+    st.dictionaries(
+        st.tuples(st.sampled_from(sorted(CLASS_WEIGHTS)), st.integers(0, 40).map(str)),
+        st.builds(Demand, st.integers(1, 50), st.sampled_from([0.25, 0.5, 1.0, 2.0, 8.0])),
+        max_size=90,
+    ),
+)
+def test_shares_of_all_classes_at_once_are_those_of_one_after_the_other(
+    capacity: int, demands: dict[Holder, Demand]
+) -> None:
+    """To the bit, since sums of such weights are exact: who gives up a place hangs on comparisons
+    of shares that are often equal."""
+    names = list(CLASS_WEIGHTS)
+    classes = {name: [h for h in demands if h[0] == name] for name in names}
+    totals = {
+        (name, ""): Demand(sum(demands[h].sequences for h in own), CLASS_WEIGHTS[name])
+        for name, own in classes.items()
+    }
+    parts = filled_one_by_one(capacity, totals)
+    expected = {
+        holder: share
+        for name, own in classes.items()
+        for holder, share in filled_one_by_one(
+            parts[name, ""], {holder: demands[holder] for holder in own}
+        ).items()
+    }
+    vectors = (
+        np.array([demand.sequences for demand in demands.values()], np.int64),
+        np.array([demand.weight for demand in demands.values()], np.float64),
+        np.array([names.index(name) for name, _ in demands], np.int64),
+    )
+    shares = dict(zip(demands, fair_shares(capacity, *vectors).tolist(), strict=True))
+    assert shares == expected
+
+
 @dataclass(frozen=True)
 class Arrival:
     step: int

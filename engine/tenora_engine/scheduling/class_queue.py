@@ -51,8 +51,8 @@ class ClassShares:
     def charge(self, name: str, cost: float) -> None:
         weight = CLASS_WEIGHTS[name]
         self._time += cost / _TOTAL
-        most = self._time + CREDIT_TOKENS / weight
-        self._counters[name] = min(self._counters[name] + cost / weight, most)
+        most, counter = self._time + CREDIT_TOKENS / weight, self._counters[name] + cost / weight
+        self._counters[name] = counter if counter < most else most
 
     def enter(self, name: str) -> None:
         """The class has work again."""
@@ -167,7 +167,7 @@ AHEAD_ROUNDS = 4
 
 _TENANTS_KEPT = 4096
 
-_Entry = tuple[int, float, int, int, TenantLine]  # round, due_s, turn, a number; least first
+Entry = tuple[int, float, int, int, TenantLine]  # round, due_s, turn, a number; least first
 
 
 class ClassQueue:
@@ -213,8 +213,8 @@ class ClassQueue:
         self._empty_round = 0  # the same, when somebody last came to an empty queue
         # The tenants that wait, in order, among entries that hold no more: a tenant's own is in
         # `_entries`.
-        self._heap: list[_Entry] = []
-        self._entries: dict[TenantLine, _Entry] = {}
+        self._heap: list[Entry] = []
+        self._entries: dict[TenantLine, Entry] = {}
         self._numbers = count()
 
     def line(self, tenant_key: str) -> TenantLine | None:
@@ -223,15 +223,18 @@ class ClassQueue:
     @property
     def first(self) -> TenantLine | None:
         """Whose turn it is."""
-        heap, entries = self._heap, self._entries
-        while heap and entries.get(heap[0][-1]) is not heap[0]:
-            heapq.heappop(heap)
-        return heap[0][-1] if heap else None
+        head = self.head()
+        return None if head is None else head[-1]
 
-    @property
-    def first_due_s(self) -> float | None:
-        """When the next sequence of `first` is due."""
-        return self._heap[0][1] if self.first is not None else None
+    def head(self) -> Entry | None:
+        """The entry of `first`, with when its next sequence is due."""
+        heap, entries = self._heap, self._entries
+        while heap:
+            entry = heap[0]
+            if entries.get(entry[-1]) is entry:
+                return entry
+            heapq.heappop(heap)
+        return None
 
     def round_of(self, tenant_key: str) -> int:
         line = self._lines.get(tenant_key)
@@ -243,6 +246,10 @@ class ClassQueue:
         has_backlog = line.work >= BACKLOG_ROUNDS * self._quantum * line.weight
         if has_backlog is not (line.key in self.backlogged):
             self._note_backlog(line.key, has_backlog)
+        self.place_by_next(line)
+
+    def place_by_next(self, line: TenantLine) -> None:
+        """The same, where nothing has changed but which of its sequences is the next."""
         waiting = line.next
         entry = self._entries.get(line)
         if waiting is None:

@@ -98,6 +98,7 @@ class AdapterLoads:
         self._waits = waits
         self._clock = clock
         self._in_flight: dict[str, AdapterRef] = {}
+        self._begun: set[str] = set()  # of these, known to be past cancelling
         self._ready: dict[str, LoadResult] = {}
         self._tenants: dict[str, str] = {}  # who asked first for each of them
         self._cold: set[str] = set()  # loads from beyond host memory that nobody is metered for yet
@@ -113,11 +114,10 @@ class AdapterLoads:
         result = self._ready.get(ref.digest)
         if result is not None or ref.digest in self._in_flight:
             return result
-        own = [digest for digest, key in self._tenants.items() if key == tenant_key]
-        full = own if len(own) >= MAX_TENANT_PENDING else list(self._tenants)
-        if len(own) >= MAX_TENANT_PENDING or len(self._tenants) >= MAX_PENDING:
-            spare = (d for d in reversed(full) if d not in (keep or ()) and self._give_up(d))
-            if keep is None or next(spare, None) is None:
+        is_own_full = list(self._tenants.values()).count(tenant_key) >= MAX_TENANT_PENDING
+        if is_own_full or len(self._tenants) >= MAX_PENDING:
+            whose = tenant_key if is_own_full else None
+            if keep is None or not self._give_up_one(whose, keep):
                 return None
         self._in_flight[ref.digest] = ref
         self._tenants[ref.digest] = tenant_key
@@ -140,6 +140,7 @@ class AdapterLoads:
         for result in self._loader.take_completed():
             digest = result.ref.digest
             self._in_flight.pop(digest, None)
+            self._begun.discard(digest)
             try:
                 self._take_in(result)
             except AdapterLoadError as error:
@@ -210,10 +211,25 @@ class AdapterLoads:
             if result.residency != "host":
                 self._cold.add(result.ref.digest)
 
+    def _give_up_one(self, tenant_key: str | None, keep: Collection[str]) -> bool:
+        """The last that was asked for, of one tenant or of all, and is not in `keep`. It costs next
+        to nothing while all are being read: each sequence that waits for a load asks in each
+        step."""
+        if len(self._begun) == len(self._tenants):
+            return False
+        return any(
+            self._give_up(digest)
+            for digest, key in reversed(list(self._tenants.items()))
+            if tenant_key in (key, None) and digest not in keep
+        )
+
     def _give_up(self, digest: str) -> bool:
         """Whether it could be: what is being read right now comes to its end."""
+        if digest in self._begun:
+            return False
         if digest in self._in_flight:
             if not self._loader.cancel(digest):
+                self._begun.add(digest)
                 return False
             del self._in_flight[digest]
             self._waits.load_changed(digest, is_coming=False)

@@ -49,11 +49,11 @@ class Charges:
 
     def settle(self, sequence: Sequence) -> float:
         """What the sequence decoded and held since the last time; it is settled now."""
-        length = len(sequence.token_ids)
-        generated = length - sequence.service.settled_length
-        decoded = DECODE_COST * sequence.service.token_cost * generated
-        held = (self.kv_price - sequence.service.settled_kv) * len(sequence.block_table)
-        sequence.service.settled_length, sequence.service.settled_kv = length, self.kv_price
+        service, length = sequence.service, len(sequence.token_ids)
+        generated = length - service.settled_length
+        decoded = DECODE_COST * service.token_cost * generated
+        held = (self.kv_price - service.settled_kv) * len(sequence.block_table)
+        service.settled_length, service.settled_kv = length, self.kv_price
         sequence.usage.meter.output_tokens += generated
         return decoded + held
 

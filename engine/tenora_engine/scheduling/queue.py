@@ -15,6 +15,7 @@ from tenora_engine.scheduling.class_queue import (
     CLASS_WEIGHTS,
     ClassQueue,
     ClassShares,
+    Entry,
     TenantLine,
     service_class,
 )
@@ -257,21 +258,20 @@ class FairQueue:
         over; so is what leaves the queue by other ways meanwhile. One walk at a time: close it."""
         walked: list[tuple[ClassQueue, TenantLine]] = []
         try:
-            while (queue := self._next_class()) is not None:
-                line = queue.first
-                assert line is not None
+            while (chosen := self._next_class()) is not None:
+                queue, (_, due_s, _, _, line) = chosen
                 if line.ahead is None:
                     line.begin_walk()
                     walked.append((queue, line))
-                waiting, due_s = line.next, queue.first_due_s
+                waiting = line.next
                 if waiting is not None and line.ahead and waiting.due_s == due_s:
                     line.ahead.popleft()
                     yield waiting.sequence
-                queue.place(line)
+                queue.place_by_next(line)
         finally:
             for queue, line in walked:
                 line.end_walk()
-                queue.place(line)
+                queue.place_by_next(line)
 
     def turn(self, sequence: Sequence) -> Turn:
         """Of the tenant of a sequence that runs. Of classes that are all owed, or none of them, the
@@ -391,16 +391,17 @@ class FairQueue:
         self._standings.wait(sequence, 1)
         return queue, queue.enter(sequence)
 
-    def _next_class(self) -> ClassQueue | None:
-        """The one that is owed service, of several the one with the least slack."""
+    def _next_class(self) -> tuple[ClassQueue, Entry] | None:
+        """The one that is owed service, of several the one with the least slack, and the entry of
+        the tenant whose turn it is in it."""
         best: tuple[bool, float] | None = None
         chosen = None
         for name, queue in self._classes.items():
-            due_s = queue.first_due_s
-            if due_s is not None:
-                key = not self._shares.is_owed(name), due_s
+            head = queue.head()
+            if head is not None:
+                key = not self._shares.is_owed(name), head[1]
                 if best is None or key < best:
-                    best, chosen = key, queue
+                    best, chosen = key, (queue, head)
         return chosen
 
 

@@ -27,6 +27,7 @@ Float64s = npt.NDArray[np.float64]
 
 _CLASSES = {name: number for number, name in enumerate(CLASS_WEIGHTS)}
 _CLASS_WEIGHTS = np.array(list(CLASS_WEIGHTS.values()))
+_ALL_TOGETHER = np.zeros(len(CLASS_WEIGHTS), np.int64)  # one group
 
 
 def holder_of(sequence: Sequence) -> Holder:
@@ -137,12 +138,10 @@ def fair_shares(
 ) -> Float64s:  # [num_rows]
     """Max-min fair parts of `capacity`: of the classes by their weights, of the tenants in a class
     by theirs. Nobody has more than it asks for, and what one leaves the others have. O(n log n)."""
-    totals = np.bincount(classes, demand, len(_CLASS_WEIGHTS))
-    shares = np.zeros(len(demand))
-    for number, part in enumerate(_filled(capacity, totals, _CLASS_WEIGHTS)):
-        rows = np.flatnonzero(classes == number)
-        shares[rows] = _filled(part, demand[rows], weights[rows])
-    return shares
+    asked = demand.astype(np.float64)
+    totals = np.bincount(classes, asked, len(_CLASS_WEIGHTS)).astype(np.float64, copy=False)
+    parts = _filled(np.array([capacity]), totals, _CLASS_WEIGHTS, _ALL_TOGETHER)
+    return _filled(parts, asked, weights, classes)
 
 
 def class_weights(classes: Int64s) -> Float64s:
@@ -150,16 +149,26 @@ def class_weights(classes: Int64s) -> Float64s:
     return weights
 
 
-def _filled(capacity: float, demand: Int64s | Float64s, weights: Float64s) -> Float64s:
-    """Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the level, over
-    the weights, at which who asks for less has it all and the others share what is left."""
-    order = np.argsort(demand / weights, kind="stable")
-    asked, weight = demand[order].astype(np.float64), weights[order]
-    left = capacity - (np.cumsum(asked) - asked)
-    levels = left / np.cumsum(weight[::-1])[::-1]  # if all before it have what they ask for
-    short = np.flatnonzero(asked > levels * weight)
-    everything = demand.astype(np.float64)
-    return np.minimum(everything, levels[short[0]] * weights) if short.size else everything
+def _filled(
+    capacities: Float64s,  # [num_groups]
+    demand: Float64s,  # [num_rows]
+    weights: Float64s,  # [num_rows], positive
+    groups: Int64s,  # [num_rows]
+) -> Float64s:  # [num_rows]
+    """Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2) of each group: the
+    level, over the weights, at which who asks for less has it all and the others share what is
+    left. Of all groups at once: sums within one are those over all rows less those of the groups
+    before it."""
+    order = np.lexsort((demand / weights, groups))
+    group, asked, weight = groups[order], demand[order], weights[order]
+    totals = np.bincount(groups, demand, len(capacities))
+    before = asked.cumsum() - asked - (totals.cumsum() - totals)[group]
+    all_weights = np.bincount(groups, weights, len(capacities)).cumsum()
+    levels = (capacities[group] - before) / (all_weights[group] - weight.cumsum() + weight)
+    short = np.flatnonzero(asked > levels * weight)[::-1]
+    level = np.full(len(capacities), np.inf)
+    level[group[short]] = levels[short]  # of several in a group the last to be written is its first
+    return np.minimum(demand, level[groups] * weights)
 
 
 _NOBODY: dict[Sequence, None] = {}
@@ -228,7 +237,7 @@ class Running(Collection[Sequence]):
             self._short.append(sequence)
         if sequence in self._prefilling:
             return
-        if sequence.num_uncomputed == 1:
+        if length - sequence.num_computed == 1:
             sequence.num_uneventful = self._uneventful(sequence)
         else:
             self._stop_decoding(sequence)

@@ -225,8 +225,12 @@ class Scheduler:
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
-            is_uneventful = sequence.num_uneventful and len(new) == 1 and not item.drafts
-            if is_uneventful and new[0] not in sequence.stop_ids:
+            if (
+                sequence.num_uneventful
+                and len(new) == 1
+                and not item.drafts
+                and new[0] not in sequence.stop_ids
+            ):
                 sequence.num_uneventful -= 1
                 sequence.num_computed += 1
                 sequence.token_ids.append(new[0])
@@ -324,12 +328,14 @@ class Scheduler:
             self._memory.cache_blocks(sequence)
         if item.num_tokens > 1 or item.drafts or sequence.num_computed % self._block_tokens == 0:
             self.requests.settle(sequence)
-        sequence.num_computed += max(len(kept) - 1, 0)  # drafts that were right
+        if len(kept) > 1:
+            sequence.num_computed += len(kept) - 1  # drafts that were right
         added = 0
         if kept:
             added = self._append(sequence, kept, logprobs, now_s, may_go_on)
         elif item.samples:  # it was to compute its prompt alone
-            self._begin_output(sequence, now_s)
+            if sequence.usage.first_token_s is None:
+                self._begin_output(sequence, now_s)
             self.requests.finish(sequence, "length")
         if sequence.state is SequenceState.RUNNING:
             self.running.advanced(sequence)
@@ -344,17 +350,19 @@ class Scheduler:
         may_go_on: bool,
     ) -> int:
         """New tokens of a sequence, the last of which may end it; returns how many."""
-        self._begin_output(sequence, now_s)
+        if sequence.usage.first_token_s is None:
+            self._begin_output(sequence, now_s)
         tokens, added, guide = sequence.token_ids, len(token_ids), sequence.guide
         tokens += token_ids
         stop = token_ids[-1] if token_ids[-1] in sequence.stop_ids else None
         shown = added if stop is None else added - 1
-        token_ids = token_ids[:shown]
+        if shown < added:
+            token_ids = token_ids[:shown]
         logprobs = None if logprobs is None else logprobs[:shown]
         if shown:
-            request, is_first = sequence.request, sequence.num_output == added
-            tier = sequence.service.tier
-            told = tier if is_first and tier != request.tenant.tier else None
+            request, tier = sequence.request, sequence.service.tier
+            is_relegated = tier != request.tenant.tier
+            told = tier if is_relegated and sequence.num_output == added else None
             self.requests.events.append(
                 TokenEvent(request.request_id, sequence.index, token_ids, logprobs, told)
             )
@@ -370,17 +378,18 @@ class Scheduler:
         return added
 
     def _begin_output(self, sequence: Sequence, now_s: float) -> None:
-        if sequence.usage.first_token_s is None:
-            sequence.usage.first_token_s = now_s
-            meter_first_token(sequence, now_s)
-            self.requests.prompt_computed(sequence)
+        sequence.usage.first_token_s = now_s
+        meter_first_token(sequence, now_s)
+        self.requests.prompt_computed(sequence)
 
 
 def _kept(sequence: Sequence, token_ids: list[int]) -> tuple[list[int], bool]:
     """New tokens of a sequence, up to the one that ends it; its grammar is advanced by them. And
     whether the grammar lets more come."""
-    guide = sequence.guide
-    token_ids = token_ids[: sequence.max_length - len(sequence.token_ids)]
+    guide, room = sequence.guide, sequence.max_length - len(sequence.token_ids)
+    if guide is None and len(token_ids) == 1 <= room:
+        return token_ids, True
+    token_ids = token_ids[:room]
     for place, token_id in enumerate(token_ids):
         if token_id in sequence.stop_ids:
             return token_ids[: place + 1], guide is None or guide.can_end(token_id)

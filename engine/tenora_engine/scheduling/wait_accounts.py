@@ -69,6 +69,8 @@ class WaitClock:
         self.rates = parts
 
 
+_OTHERS_QUEUE = queue_of(0)
+
 TENANTS_MAX = 256
 """As many have a place of their own in a reading, OTHER among them."""
 
@@ -142,12 +144,12 @@ class WaitNames:
         for place, seconds in zip(places.tolist(), waited[places].tolist(), strict=True):
             if place == OWN or (own and (place - FIRST_TENANT) >> 1 == own):
                 own_s += seconds
-            elif place == queue_of(0):
+            elif place == _OTHERS_QUEUE:
                 rest_s += seconds
             else:
                 cause, other = cells[place]
                 parts.append(WaitPart("preempted" if again else cause, other, 1000 * seconds))
-        for place, seconds in ((OWN, own_s), (queue_of(0), rest_s)):
+        for place, seconds in ((OWN, own_s), (_OTHERS_QUEUE, rest_s)):
             if seconds:
                 cause, other = cells[place]
                 parts.append(WaitPart("preempted" if again else cause, other, 1000 * seconds))
