@@ -157,6 +157,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling | None = None  # None: of each sample the likeliest token
     is_preemptible: bool = False
     memory: list[MemoryOperation] = []
+    proposals: dict[int, int] = {}
+    """Row -> how many tokens the executor's draft layer is to propose behind what comes of it."""
 
     def __bool__(self) -> bool:
         return bool(self.rows.sequence or self.memory)
@@ -176,6 +178,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """That the step was worked on. None where its end was not waited for, since it samples nothing:
     the device works on it while the next plan is made."""
     embeddings: dict[int, list[float]] = {}  # row -> [hidden], where they were asked for
+    proposals: dict[int, list[int]] = {}  # row -> tokens that may come next, where asked for
 
 
 def encode(value: StepPlan | StepResult) -> bytes:

@@ -206,6 +206,8 @@ class Settings(BaseSettings):
     """Largest rank accepted."""
     max_draft_tokens: int = Field(default=16, ge=0, le=64)
     """Tokens of a sequence that are drafted and verified in one step; 0: none."""
+    draft_layer: Path | None = None
+    """A trained draft layer of the base model, a file of `examples/train_draft.py`."""
     stream_chunk_tokens: int = Field(default=0, ge=0, le=256)
     """Of each chunk of a stream, so that its size says nothing of drafts; 0: as they come."""
     host_adapter_memory: Size = 256 * 1024**2
@@ -328,6 +330,7 @@ class Settings(BaseSettings):
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             max_draft_tokens=self.max_draft_tokens,
+            draft_layer=str(self.draft_layer.resolve()) if self.draft_layer else None,
             host_adapter_bytes=self.host_adapter_memory,
             host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,

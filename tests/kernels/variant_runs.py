@@ -19,6 +19,7 @@ OF_COMPILED = (
     "test_compiled_layer.py",
     "test_compiled_decoder.py",
     "test_decoder_adapters.py",
+    "test_draft_layer.py",
     "test_compiled.py::test_same_bits_for_any_number_of_threads",
     "test_compiled.py::test_a_row_has_the_same_bits_in_any_batch",
     "test_compiled.py::test_a_row_has_the_same_bits_in_a_run_of_any_length",
@@ -55,7 +56,7 @@ def run_tests(variant: Variant) -> subprocess.CompletedProcess[str]:
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *(word for plugin in OF_THE_PLATFORM for word in ("-p", f"no:{plugin}")),
-            *("-k", "compiled or packed or decoder"),
+            *("-k", "compiled or packed or decoder or draft"),
             *(str(TESTS / name) for name in files),
         ],
         env=environment,

@@ -4,7 +4,8 @@ plan's rows, on the CPU (`cuda_inputs` for CUDA). Steps of decode alone have a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from tenora_engine.model.inputs import ForwardInputs
 from tenora_engine.step import Rows, Sampling, StepPlan, StepResult
 from tenora_kernels import build_attention_layout, build_segments
 from tenora_kernels.compiled.decoder import Masks, Progress
+from tenora_kernels.compiled.draft_layer import Seeds
 from tenora_kernels.segments import AdapterTable
 
 Int32s = npt.NDArray[np.int32]
@@ -32,7 +34,8 @@ class Batch:
     sample_rows: Tensor  # [num_samples] int64, the rows whose next token is wanted
     sampling: Sampling | None  # of those rows, in that order
     rows: Rows
-    progress: Progress | None = None  # of a step that can be paused
+    progress: Progress | None = None  # of a step that can be paused, or whose states are read
+    proposals: dict[int, int] = field(default_factory=dict)  # see StepPlan
 
 
 def result_of(rows: Rows, sampled: Sampled, seconds: float | None) -> StepResult:
@@ -60,6 +63,20 @@ def result_of(rows: Rows, sampled: Sampled, seconds: float | None) -> StepResult
     return StepResult(token_ids, logprobs, seconds, embeddings)
 
 
+def seeds(rows: Rows, wanted: list[int], token_ids: list[list[int]]) -> Seeds:
+    """Of some of the rows, whose new tokens are given by row, where drafts of theirs go on. What
+    was computed for drafts that came to nothing is passed over."""
+    ends = list(accumulate(rows.query_len))
+    wrong = [rows.num_samples[row] - len(token_ids[row]) for row in wanted]
+    each = list(zip(wanted, wrong, strict=True))
+    return Seeds(
+        last=[ends[row] - 1 - count for row, count in each],
+        token_ids=[token_ids[row][-1] for row in wanted],
+        positions=[rows.context_len[row] - count for row, count in each],
+        table_rows=wanted,
+    )
+
+
 class BatchBuilder:
     """Builds batches for one adapter table. `pause` stops what can be paused, see `Progress`; None
     where nothing can."""
@@ -73,6 +90,7 @@ class BatchBuilder:
         self._block_tokens = block_tokens
         self._table = table
         self._pause = pause
+        self._never = torch.zeros(1, dtype=torch.int32)
         self._decode = DecodeInputs(block_tokens, table)
 
     def build(self, plan: StepPlan) -> Batch:
@@ -83,8 +101,13 @@ class BatchBuilder:
             inputs, sample_rows = self._decode.write(rows)
         else:
             inputs, sample_rows = self._ragged(rows)
-        progress = Progress(self._pause) if can_pause and self._pause is not None else None
-        return Batch(inputs, sample_rows, plan.sampling, rows, progress)
+        return Batch(inputs, sample_rows, plan.sampling, rows, self._progress(plan), plan.proposals)
+
+    def _progress(self, plan: StepPlan) -> Progress | None:
+        if plan.is_preemptible and self._pause is not None:
+            return Progress(self._pause)
+        embeds = plan.sampling is not None and bool(plan.sampling.embedded)
+        return Progress(self._never) if embeds or plan.proposals else None
 
     def _ragged(self, rows: Rows) -> tuple[ForwardInputs, Tensor]:
         """Inputs, and [num_samples] int64: the rows that sample."""

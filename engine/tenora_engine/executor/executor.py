@@ -7,12 +7,20 @@ import time
 from array import array
 from collections.abc import Callable, Iterable
 
+import msgspec
 import torch
 from torch import Tensor
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.executor.batch import Batch, BatchBuilder, is_likeliest, masks_of, result_of
+from tenora_engine.executor.batch import (
+    Batch,
+    BatchBuilder,
+    is_likeliest,
+    masks_of,
+    result_of,
+    seeds,
+)
 from tenora_engine.executor.cuda import CudaSteps
 from tenora_engine.executor.device_memory import DeviceMemory
 from tenora_engine.executor.sampling import Sampled, sample
@@ -21,7 +29,6 @@ from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
-from tenora_kernels.compiled.decoder import Progress
 from tenora_kernels.gpu.tuning import decode_parts
 
 
@@ -37,7 +44,7 @@ class ModelExecutor:
         model: LoadedModel,
         memory: DeviceMemory,
     ) -> None:
-        self._decoder = model.decoder
+        self._decoder, self._draft = model.decoder, model.draft
         self.memory = memory
         pool, table = memory.arena.pool, memory.table
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
@@ -45,7 +52,6 @@ class ModelExecutor:
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
         self.can_preempt = self.is_exact = isinstance(self._decoder, CompiledDecoder)
         self._pause = array("i", [0])
-        self._never = torch.zeros(1, dtype=torch.int32)
         pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_preempt else None
         self._builder = BatchBuilder(resolved.engine.block_tokens, table, pause)
         self._preempted: dict[int, tuple[float, Batch]] = {}
@@ -99,11 +105,13 @@ class ModelExecutor:
                 return result_of(plan.rows, done, waited_s)
             batch = self._builder.build(plan)
         sampled = self._run(batch)
-        seconds = before_s + time.perf_counter() - started
         if sampled is None:
-            self._preempted[plan.number] = seconds, batch
+            self._preempted[plan.number] = before_s + time.perf_counter() - started, batch
             return None
-        return result_of(plan.rows, sampled, seconds)
+        result = result_of(plan.rows, sampled, 0.0)
+        proposals = self._propose(batch, result.token_ids) if batch.proposals else {}
+        seconds = before_s + time.perf_counter() - started
+        return msgspec.structs.replace(result, seconds=seconds, proposals=proposals)
 
     def _run(self, batch: Batch) -> Sampled | None:
         if isinstance(self._decoder, CompiledDecoder) and is_likeliest(batch.sampling):
@@ -120,6 +128,24 @@ class ModelExecutor:
             states = hidden.float().tolist()
             sampled.embeddings.update(zip(batch.sampling.embedded, states, strict=True))
         return sampled
+
+    def _propose(self, batch: Batch, token_ids: list[list[int]]) -> dict[int, list[int]]:
+        """By row, what the draft layer takes to come behind its new tokens."""
+        progress = batch.progress
+        if self._draft is None or progress is None:
+            return {}
+        wanted = [row for row in batch.proposals if token_ids[row]]
+        chains = self._draft.propose(
+            progress,
+            seeds(batch.rows, wanted, token_ids),
+            batch.inputs.attention.block_table,
+            self._arena.pool,
+            self._arena.kv,
+            max(batch.proposals.values()),
+        )
+        return {
+            row: chain[: batch.proposals[row]] for row, chain in zip(wanted, chains, strict=True)
+        }
 
     def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
         step = (batch.inputs, self._arena, batch.sample_rows)
@@ -139,9 +165,8 @@ class ModelExecutor:
             logits = decoder.logits(every, rows)
             return logits, None if embedded is None else every.index_select(0, embedded)
         progress = batch.progress
-        if progress is None and embedded is None:
+        if progress is None:
             return decoder.next_logits(batch.inputs, self._arena, rows), None
-        progress = progress or Progress(self._never)
         found = decoder.advance_logits(batch.inputs, self._arena, rows, progress)
         if found is None:
             return None

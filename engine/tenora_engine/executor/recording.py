@@ -203,7 +203,12 @@ def _create(path: Path) -> BinaryIO:
 def _without_secrets(config: ResolvedConfig) -> ResolvedConfig:
     """Without what an executor does not need, which may hold passwords."""
     engine = msgspec.structs.replace(
-        config.engine, redis_url=None, object_store=None, outbox_dir=None, record=None
+        config.engine,
+        redis_url=None,
+        object_store=None,
+        outbox_dir=None,
+        record=None,
+        draft_layer=None,  # what it proposed is in the plans
     )
     return msgspec.structs.replace(config, engine=engine)
 

@@ -8,6 +8,7 @@ from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.layers import DecoderWeights, Layer
 from tenora_engine.model.linear import Linear, PackedLinear
 from tenora_engine.model.rope import RopeTable, rope_tables
+from tenora_engine.model.spec import DecoderSpec
 from tenora_kernels import rms_norm
 from tenora_kernels.compiled.decoder import (
     DecoderSizes,
@@ -25,6 +26,18 @@ def can_compile(form: type[Linear]) -> bool:
     return issubclass(form, PackedLinear)
 
 
+def decoder_sizes(spec: DecoderSpec) -> DecoderSizes:
+    layer = spec.layer
+    return DecoderSizes(
+        hidden=layer.hidden,
+        intermediate=layer.intermediate,
+        heads=layer.heads,
+        kv_heads=layer.kv_heads,
+        head_dim=layer.head_dim,
+        vocab=spec.vocab,
+    )
+
+
 class CompiledDecoder:
     """As `Decoder`, on weights packed for the CPU. A tied embedding is kept once."""
 
@@ -33,14 +46,7 @@ class CompiledDecoder:
         spec, layer = weights.spec, weights.spec.layer
         tables = rope_tables(spec, max_positions, weights.embedding.device)
         self._steps = StepDecoder(
-            sizes=DecoderSizes(
-                hidden=layer.hidden,
-                intermediate=layer.intermediate,
-                heads=layer.heads,
-                kv_heads=layer.kv_heads,
-                head_dim=layer.head_dim,
-                vocab=spec.vocab,
-            ),
+            sizes=decoder_sizes(spec),
             layers=[_packed(*pair) for pair in zip(weights.layers, tables, strict=True)],
             embedding=None if spec.tied_embeddings else weights.embedding,
             final_norm=weights.final_norm,

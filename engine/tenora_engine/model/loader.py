@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -12,12 +13,15 @@ from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.compiled_decoder import CompiledDecoder, can_compile
 from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.draft_layer import draft_bytes, load_draft_layer
 from tenora_engine.model.families import read_spec
-from tenora_engine.model.layers import read_weights
+from tenora_engine.model.layers import DecoderWeights, read_weights
 from tenora_engine.model.linear import Int8Linear, Linear, PlainLinear, choose_form
+from tenora_engine.model.rope import rope_tables
 from tenora_engine.model.spec import DecoderSpec
 from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
 from tenora_kernels.backend import why_not_compiled
+from tenora_kernels.compiled.draft_layer import DraftLayer
 from tenora_kernels.compiled.variants import UnknownKernelsError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -31,6 +35,7 @@ class LoadedModel:
     spec: DecoderSpec
     decoder: Decoder | CompiledDecoder
     load_s: float
+    draft: DraftLayer | None = None
 
 
 def read_model_info(config: EngineConfig) -> ModelInfo:
@@ -65,7 +70,18 @@ def load_model(config: EngineConfig) -> LoadedModel:
         spec=spec,
         decoder=decoder(weights, info.context_tokens),
         load_s=time.perf_counter() - started,
+        draft=_draft_layer(config, weights, info.context_tokens),
     )
+
+
+def _draft_layer(
+    config: EngineConfig, weights: DecoderWeights, max_positions: int
+) -> DraftLayer | None:
+    if config.draft_layer is None:
+        return None
+    spec, device = weights.spec, weights.final_norm.device
+    rope = rope_tables(spec, max_positions, device)[-1]
+    return load_draft_layer(Path(config.draft_layer), weights, rope)
 
 
 def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
@@ -120,9 +136,10 @@ def _form(config: EngineConfig, spec: DecoderSpec) -> type[Linear]:
 def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
     form, item = _form(config, spec), DTYPES[config.dtype].itemsize
     elements = spec.num_parameters
+    draft = 0 if config.draft_layer is None else draft_bytes(spec, item)
     if spec.tied_embeddings and form is not PlainLinear and not can_compile(form):
         elements += spec.vocab * spec.layer.hidden  # the embedding, beside the LM head's own form
     if form is not Int8Linear:
-        return elements * item
+        return elements * item + draft
     linears = spec.num_linear_parameters
-    return linears + 4 * spec.num_linear_outputs + (elements - linears) * item
+    return linears + 4 * spec.num_linear_outputs + (elements - linears) * item + draft

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tenora_engine.config import ResolvedConfig
@@ -29,6 +29,9 @@ SEARCHED_TOKENS = 16384
 
 FIRST_RATE = 0.7
 """Of the drafts of a sequence, until it has had any: the part that is taken to be right."""
+
+PROPOSED_MAX = 4
+"""Tokens that the trained layer proposes at once: what it was trained for."""
 
 _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
 _RECOVERY = 0.02  # of the way back to FIRST_RATE, a step without drafts
@@ -122,9 +125,9 @@ def _key(request: GenerationRequest) -> _Key:
     return tenant.namespace, BASE if adapter is None else adapter.digest, tenant.key
 
 
-Source = Literal["text", "prediction", "answers", "grammar"]
+Source = Literal["text", "prediction", "answers", "grammar", "layer"]
 """The request's own text, what it predicted, the tenant's earlier answers, what alone its grammar
-allows."""
+allows, what the trained layer proposes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -135,9 +138,24 @@ class Drafting:
     known: int  # tokens of it that are in `text`
     prediction: Text | None
     source: Source = "text"  # of its last drafts
-    rate: float = FIRST_RATE
+    rate: float = FIRST_RATE  # of what is looked up
+    layer_rate: float = FIRST_RATE
+    proposed: list[int] = field(default_factory=list)  # by the layer
+    proposed_at: int = 0  # tokens of the sequence that they come after
     accepted: int = 0
     rejected: int = 0
+
+    def observe(self, num_accepted: int, num_rejected: int) -> None:
+        """Of its last drafts."""
+        self.accepted += num_accepted
+        self.rejected += num_rejected
+        rate = self.layer_rate if self.source == "layer" else self.rate
+        for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
+            rate = _MEMORY * rate + (1 - _MEMORY) * is_right
+        if self.source == "layer":
+            self.layer_rate = rate
+        else:
+            self.rate = rate
 
 
 class StepTimes:
@@ -178,6 +196,14 @@ class StepTimes:
         return row_s * num_rows / max(step_s, row_s)
 
 
+def _worthwhile(rate: float, worth: float) -> int:
+    """So many drafts, each right with `rate` where those before it are, that the last one is worth
+    its time."""
+    if worth <= 0:
+        return SEARCHED_TOKENS
+    return int(math.log(min(worth, 1.0)) / math.log(min(rate, 0.98)))
+
+
 class Drafts:
     """Adds drafts to the rows of a step."""
 
@@ -189,6 +215,7 @@ class Drafts:
         self.accepted_tokens = 0
         self.rejected_tokens = 0
         self.most = engine.max_draft_tokens if is_exact else 0  # of a sequence in a step
+        self._most_proposed = 0 if engine.draft_layer is None else min(self.most, PROPOSED_MAX)
         self._max_rows = min(engine.max_running, engine.max_step_tokens)
         self._memory = memory
 
@@ -225,17 +252,48 @@ class Drafts:
             if forced:
                 drafting.source = "grammar"
                 return self._fitting(sequence, forced, most, takes_page)
-        if rate <= worth:
+        proposed = self._proposed(sequence, drafting)
+        found: list[int] = []
+        if rate > worth and (rate >= drafting.layer_rate or not proposed):
+            most = min(most, _worthwhile(rate, worth))
+            drafting.text.append(sequence.token_ids[drafting.known :])
+            drafting.known = len(sequence.token_ids)
+            found = self._look_up(sequence, drafting, most)
+        else:
             drafting.rate += _RECOVERY * (FIRST_RATE - rate)
-            return []
-        if worth > 0:
-            most = min(most, int(math.log(worth) / math.log(min(rate, 0.98))))
-        drafting.text.append(sequence.token_ids[drafting.known :])
-        drafting.known = len(sequence.token_ids)
-        found = self._look_up(sequence, drafting, most)
+        if not found and proposed:
+            drafting.source, found = "layer", proposed
         if found and sequence.guide is not None:
             found = found[: sequence.guide.validate(found)]
         return self._fitting(sequence, found, most, takes_page)
+
+    def wanted(self, rows: list[ScheduledSequence]) -> dict[int, int]:
+        """Of the rows of a step, those behind whose new tokens the trained layer is to propose what
+        comes, and how many."""
+        wanted: dict[int, int] = {}
+        if not self._most_proposed or not rows:
+            return wanted
+        worth = self.times.worth(len(rows))
+        for place, row in enumerate(rows):
+            if not row.samples or row.num_scored:
+                continue
+            drafting = row.sequence.drafting or self._begin(row.sequence)
+            rate = drafting.layer_rate
+            if rate > worth:
+                wanted[place] = min(self._most_proposed, _worthwhile(rate, worth))
+            else:
+                drafting.layer_rate += _RECOVERY * (FIRST_RATE - rate)
+        return wanted
+
+    def take(self, sequence: Sequence, proposed: list[int]) -> None:
+        """What the layer proposes behind the sequence's tokens."""
+        if sequence.drafting is not None:
+            sequence.drafting.proposed = proposed
+            sequence.drafting.proposed_at = len(sequence.token_ids)
+
+    def _proposed(self, sequence: Sequence, drafting: Drafting) -> list[int]:
+        is_next = drafting.proposed_at == len(sequence.token_ids)
+        return drafting.proposed if is_next else []
 
     def _fitting(
         self, sequence: Sequence, found: list[int], most: int, takes_page: bool
@@ -277,12 +335,9 @@ class Drafts:
         drafting = item.sequence.drafting
         num_rejected = len(item.drafts) - num_accepted
         if drafting is not None:
-            drafting.accepted += num_accepted
-            drafting.rejected += num_rejected
+            drafting.observe(num_accepted, num_rejected)
             meter = item.sequence.usage.meter
             meter.verify_drafts(drafting.source, num_accepted, num_rejected)
-            for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
-                drafting.rate = _MEMORY * drafting.rate + (1 - _MEMORY) * is_right
         self.accepted_tokens += num_accepted
         self.rejected_tokens += num_rejected
         return num_rejected

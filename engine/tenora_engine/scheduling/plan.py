@@ -34,8 +34,11 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
 class ScheduledStep:
     """The sequences of a step, in the order of its plan's rows."""
 
-    def __init__(self, items: Items[ScheduledSequence] = ()) -> None:
+    def __init__(
+        self, items: Items[ScheduledSequence] = (), proposals: dict[int, int] | None = None
+    ) -> None:
         self.items = items
+        self.proposals = proposals or {}  # see StepPlan
 
     def __len__(self) -> int:
         return len(self.items)
@@ -82,7 +85,7 @@ class PlanWriter:
         is_plain = step.is_decode and not step.num_drafts
         rows = self._decode_rows(step) if is_plain else self._rows(step)
         asked = self._sampling(step)
-        return StepPlan(self._number, rows, asked, is_preemptible, list(memory))
+        return StepPlan(self._number, rows, asked, is_preemptible, list(memory), step.proposals)
 
     def _sampling(self, step: ScheduledStep) -> Sampling | None:
         if step.samples_once:

@@ -190,13 +190,14 @@ class Scheduler:
         chunks = draft.chunks
         self.waits.plan(chunks, self.running, self._places.are_full)
         self.waits.gaps.look(self.queue, now_s)
-        rows = self.running.rows(chunks)
+        rows, proposals = self.running.rows(chunks), None
         if self.running.num_decoding:
             slack_s = self._chunks.slack_s(self.running.most_urgent(now_s), now_s)
             rows = self.drafts.add(rows, slack_s, others_wait=bool(len(self.queue)))
+            proposals = self.drafts.wanted(rows)
         self._stalled = not (rows or self.requests.events)
         is_preemptible = self._express is not None and self._express.may_pass(chunks, now_s)
-        return ScheduledStep(rows), is_preemptible
+        return ScheduledStep(rows, proposals), is_preemptible
 
     def is_express(self, request: GenerationRequest) -> bool:
         """Whether a step is to be preempted for the request, if it can be; from any thread."""
@@ -239,6 +240,8 @@ class Scheduler:
             elif sequence.state is SequenceState.RUNNING:
                 output_tokens += self._take_in(item, new, logprobs, now_s)
         self.requests.counters.output_tokens += output_tokens
+        for row, proposed in result.proposals.items():
+            self.drafts.take(step.items[row].sequence, proposed)
         return self.take_events()
 
     def _observe(self, step: ScheduledStep, step_s: float) -> None:

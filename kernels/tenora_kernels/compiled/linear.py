@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+PANEL = 32  # outputs side by side (src/gemm.h)
+INT8_STEP = 4  # inputs of one output next to each other, where they have 8 bits
+
 
 @dataclass(frozen=True)
 class PackedWeight:
@@ -39,6 +42,20 @@ def quantise_weight(
     out_features, in_features = weight.shape
     packed, scales = torch.ops.tenora.quantise_weight(weight)
     return PackedWeight(out_features, in_features, packed, scales)
+
+
+def unpack_rows(
+    weight: PackedWeight,
+    rows: Tensor,  # [num_rows] int64
+    dtype: torch.dtype,  # the weight's own, or what it was rounded from
+) -> Tensor:  # [num_rows, in]
+    """The weights of some outputs, as they are used in products."""
+    step = INT8_STEP if weight.scales is not None else 4 // weight.packed.itemsize
+    panels = weight.packed.view(-1, weight.in_features // step, PANEL, step)
+    found = panels[rows // PANEL, :, rows % PANEL].flatten(1)
+    if weight.scales is None:
+        return found
+    return ((found.float() - 128) * weight.scales[rows].unsqueeze(1)).to(dtype)
 
 
 def packed_linear(

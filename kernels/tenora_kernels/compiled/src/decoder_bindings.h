@@ -30,6 +30,26 @@ void check_size(const Tensor& tensor, int64_t elements, at::ScalarType type,
               ", or another dtype");
 }
 
+template <typename T>
+const T* vector_of(const Tensor& tensor, int64_t elements, at::ScalarType type,
+                   bool optional = false) {
+  check_size(tensor, elements, type, optional);
+  return tensor.numel() ? data<T>(tensor) : nullptr;
+}
+
+// Of three tensors, see ProjectionTensor.
+template <typename T>
+tenora::PackedWeight<T> packed_of(const Tensor* t, at::ScalarType type, int64_t out, int64_t in) {
+  const bool quantised = t[SCALES].numel() > 0;
+  const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
+  TORCH_CHECK(in % (quantised ? 4 : 2) == 0, "decoder: a packed weight has ", in, " inputs");
+  check_size(t[PACKED], tenora::packed_elements(out, in), quantised ? at::kByte : type);
+  const T* bias = vector_of<T>(t[BIAS], out, type, true);
+  if (!quantised) return {t[PACKED].const_data_ptr(), bias, out, in};
+  check_size(t[SCALES], filled, at::kFloat);
+  return {t[PACKED].const_data_ptr(), bias, out, in, data<float>(t[SCALES])};
+}
+
 void check_vector(const Tensor& tensor, int64_t elements, at::ScalarType type, const char* name) {
   TORCH_CHECK(tensor.is_contiguous() && tensor.device().is_cpu() && tensor.scalar_type() == type &&
                   tensor.dim() == 1 && tensor.size(0) == elements,
@@ -218,20 +238,12 @@ class Decoder : public torch::CustomClassHolder {
 
   template <typename T>
   const T* vector(const Tensor& tensor, int64_t elements, bool optional = false) const {
-    check_size(tensor, elements, type_, optional);
-    return tensor.numel() ? data<T>(tensor) : nullptr;
+    return vector_of<T>(tensor, elements, type_, optional);
   }
 
   template <typename T>
   tenora::PackedWeight<T> packed(const Tensor* t, int64_t out, int64_t in) const {
-    const bool quantised = t[SCALES].numel() > 0;
-    const int64_t filled = tenora::panels_of(out) * tenora::PANEL;
-    TORCH_CHECK(in % (quantised ? 4 : 2) == 0, "decoder: a packed weight has ", in, " inputs");
-    check_size(t[PACKED], tenora::packed_elements(out, in), quantised ? at::kByte : type_);
-    const T* bias = vector<T>(t[BIAS], out, true);
-    if (!quantised) return {t[PACKED].const_data_ptr(), bias, out, in};
-    check_size(t[SCALES], filled, at::kFloat);
-    return {t[PACKED].const_data_ptr(), bias, out, in, data<float>(t[SCALES])};
+    return packed_of<T>(t, type_, out, in);
   }
 
   template <typename T>

@@ -27,4 +27,9 @@ struct RopeArguments {
 template <typename T>
 void rope_and_write(Member& member, const RopeArguments<T>& arguments);
 
+// The same of queries alone, in place.
+template <typename T>
+void rotate(Member& member, const HeadRows<T>& q, int64_t rows, int64_t heads, const float* cos,
+            const float* sin, int64_t half, const int64_t* positions);
+
 }  // namespace tenora

@@ -1,0 +1,274 @@
+"""A trained draft layer: what the engine proposes is what the module that is trained foretells,
+what it learned comes true, and no answer shows that there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tenora_engine.config import EngineConfig
+from tenora_engine.engine import Engine, build_engine
+from tenora_engine.errors import ModelLoadError
+from tenora_engine.events import FinishEvent, TokenEvent
+from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.step import StepPlan, StepResult
+from tenora_kernels.backend import compiled_implementation
+from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows
+from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
+
+pytestmark = pytest.mark.skipif(
+    compiled_implementation() is None, reason="the kernels are not compiled"
+)
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_draft.py"
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("examples_train_draft", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up here
+    spec.loader.exec_module(module)
+    return module
+
+
+train_draft = load_script()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("draft") / "model")
+
+
+@pytest.fixture(scope="module")
+def base(model: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def layer(base: Any) -> Any:
+    """Weights that nothing has been learned into."""
+    torch.manual_seed(1)
+    made = train_draft.DraftLayer(base, torch.arange(0, VOCAB, 2))
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+            weight.copy_(weight.bfloat16().float())  # as a file has it
+    return made
+
+
+@pytest.fixture(scope="module")
+def file(layer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("layers") / "draft.safetensors"
+    train_draft.save(layer, path)
+    return path
+
+
+def engine_of(model: Path, draft_layer: Path | None, **settings: Any) -> Engine:
+    config = EngineConfig(
+        model=str(model),
+        served_name="tiny",
+        dtype="float32",
+        arena_bytes=48 * PAGE_BYTES,
+        memory_bytes=1024**3,
+        max_running=8,
+        draft_layer=None if draft_layer is None else str(draft_layer),
+    )
+    return build_engine(msgspec.structs.replace(config, **settings))
+
+
+def request(name: str, prompt: list[int], **sampling: Any) -> GenerationRequest:
+    asked = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **sampling}
+    return GenerationRequest(
+        request_id=name,
+        tenant=Tenant(key="t", namespace="t"),
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(**asked),
+    )
+
+
+def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {each.request_id: [] for each in requests}
+    for each in requests:
+        engine.submit(each)
+    left = len(requests)
+    while left:
+        for event in engine.step():
+            if isinstance(event, TokenEvent):
+                found[event.request_id] += event.token_ids
+            elif isinstance(event, FinishEvent):
+                assert event.error is None
+                left -= 1
+    engine.check_integrity()
+    return found
+
+
+def prompts(count: int) -> list[list[int]]:
+    draw = random.Random(5)
+    return [[draw.randrange(3, VOCAB) for _ in range(draw.randrange(3, 40))] for _ in range(count)]
+
+
+@torch.inference_mode()
+def chain(layer: Any, base: Any, token_ids: list[int], count: int) -> list[int]:
+    """What the module that is trained foretells behind the tokens, of which the base has computed
+    all but the last."""
+    seen = base.model(input_ids=torch.tensor([token_ids[:-1]]), use_cache=True)
+    last = seen.past_key_values.layers[-1]
+    state, found = seen.last_hidden_state[:, -1:], [token_ids[-1]]
+    everything = torch.ones(1, len(token_ids) - 1, dtype=torch.bool)
+    for ahead in range(count):
+        at = torch.tensor([len(token_ids) - 1 + ahead])
+        newest = torch.tensor([found[-1:]])
+        state = layer(newest, state, at, last.keys, last.values, everything)
+        best = (state[0, 0] @ layer.head.T).argmax()
+        found.append(int(layer.vocabulary[best]))
+    return found[1:]
+
+
+class Recorder:
+    """Of an executor: what it proposed, by sequence and place."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.seen: list[tuple[StepPlan, StepResult]] = []
+        self._execute = engine._executor.execute
+        engine._executor.execute = self.execute  # type: ignore[method-assign]
+
+    def execute(self, plan: StepPlan) -> StepResult | None:
+        result = self._execute(plan)
+        if result is not None:
+            self.seen.append((plan, result))
+        return result
+
+
+def test_proposes_what_the_module_foretells(model: Path, base: Any, layer: Any, file: Path) -> None:
+    """Beside one another, behind drafts that were right or wrong, and behind a prompt."""
+    engine = engine_of(model, file)
+    recorder = Recorder(engine)
+    requests = [request(f"{n}", prompt) for n, prompt in enumerate(prompts(3))]
+    found = answers(engine, requests)
+    engine.close()
+    said = {n: each.prompt_token_ids + found[each.request_id] for n, each in enumerate(requests)}
+    known = {n: len(each.prompt_token_ids) for n, each in enumerate(requests)}
+    numbers = sorted({number for plan, _ in recorder.seen for number in plan.rows.sequence})
+    compared = behind_drafts = 0
+    for plan, result in recorder.seen:
+        for row, new in enumerate(result.token_ids):
+            n = numbers.index(plan.rows.sequence[row])
+            known[n] += len(new)
+            if row not in result.proposals or known[n] > len(said[n]):
+                continue
+            proposed = result.proposals[row]
+            assert len(proposed) == plan.proposals[row]
+            assert proposed == chain(layer, base, said[n][: known[n]], len(proposed))
+            compared += 1
+            behind_drafts += plan.rows.num_samples[row] > 1
+    assert compared > 30
+    assert behind_drafts > 10
+
+
+def test_answers_are_the_same_to_the_bit(model: Path, file: Path) -> None:
+    draw = random.Random(2)
+    requests = [
+        request(
+            f"{n}",
+            prompt,
+            temperature=draw.choice((0.0, 0.0, 0.7)),
+            seed=n,
+            max_tokens=draw.randrange(1, 60),
+            repetition_penalty=draw.choice((1.0, 0.9)),
+            logprobs=draw.choice((None, 2)),
+        )
+        for n, prompt in enumerate(prompts(80))
+    ]
+    plain = engine_of(model, None, max_draft_tokens=0)
+    expected = answers(plain, requests)
+    plain.close()
+    drafting = engine_of(model, file, arena_bytes=20 * PAGE_BYTES)
+    found = answers(drafting, requests)
+    (meter,) = drafting.stats().telemetry.meters
+    preemptions = drafting.stats().counters["preemptions"]
+    drafting.close()
+    assert found == expected
+    assert preemptions > 0
+    assert meter.drafts_accepted["layer"] > 0
+    assert meter.drafts_rejected["layer"] > 100
+
+
+def test_what_is_learned_comes_true(model: Path, tmp_path: Path) -> None:
+    """On the chats that it was trained on: a tiny base's are as good as random."""
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    recipe = train_draft.Recipe(vocabulary=VOCAB, depth=3, epochs=30, batch_tokens=256)
+    base.lm_head.weight.data *= 20  # of random weights all tokens are about as likely
+    base.save_pretrained(tmp_path / "model")
+    model = tmp_path / "model"
+    engine = engine_of(model, None, max_draft_tokens=0)
+    asked = prompts(12)
+    said = train_draft.generate(
+        engine, asked, [SamplingParams(temperature=0.0, max_tokens=30)] * len(asked)
+    )
+    chats = [
+        train_draft.Chat(prompt + answer, len(prompt))
+        for prompt, answer in zip(asked, said, strict=True)
+    ]
+    features = train_draft.read_features(base.bfloat16(), chats)
+    base.float()
+    vocabulary = train_draft.vocabulary_of(chats, recipe.vocabulary, VOCAB)
+    torch.manual_seed(0)
+    layer = train_draft.DraftLayer(base, vocabulary)
+    before = train_draft.accepted(layer, features, recipe)
+    train_draft.train(layer, features, replace(recipe, learning_rate=3e-3))
+    after = train_draft.accepted(layer, features, recipe)
+    print(before, after)
+    assert after[0] > before[0] + 0.3
+    assert after[0] > after[1] > after[2]
+    train_draft.save(layer, tmp_path / "learned.safetensors")
+    engine = engine_of(model, tmp_path / "learned.safetensors")
+    steps = engine.stats().counters["steps"]
+    again = answers(engine, [request("again", asked[0], max_tokens=30)])
+    steps = engine.stats().counters["steps"] - steps
+    engine.close()
+    assert again["again"][: len(said[0])] == said[0]
+    assert steps < 24
+
+
+def test_refuses_what_is_no_layer_of_this_base(model: Path, file: Path, tmp_path: Path) -> None:
+    def refused(path: Path, match: str, **settings: Any) -> None:
+        with pytest.raises(ModelLoadError, match=match):
+            engine_of(model, path, **settings)
+
+    refused(tmp_path / "none.safetensors", "could not be read")
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"no safetensors")
+    refused(other, "could not be read")
+    save_file({"a": torch.ones(1)}, other)
+    refused(other, "is no draft layer")
+    tensors = load_file(file)
+    without = {name: each for name, each in tensors.items() if name != "join"}
+    form = {"format": train_draft.FORMAT}
+    save_file({**tensors, "down": torch.ones(64, 100)}, other, metadata=form)
+    refused(other, r"for another base model: down is \(64, 100\), this base needs \(64, 96\)")
+    save_file(without, other, metadata=form)
+    refused(other, "join is missing")
+    save_file({**tensors, "vocabulary": torch.tensor([3, VOCAB])}, other, metadata=form)
+    refused(other, "its vocabulary is not of 1 to")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_come_out_of_packed_weights(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight, rows = torch.randn(70, 64).to(dtype), torch.tensor([69, 0, 33, 33])
+    assert torch.equal(unpack_rows(pack_weight(weight), rows, dtype), weight[rows])
+    rounded = unpack_rows(quantise_weight(weight), rows, dtype)
+    # Half a step of 127 to a row's largest, and bfloat16's own rounding.
+    torch.testing.assert_close(rounded, weight[rows], atol=4 / 127, rtol=2**-8)
