@@ -309,7 +309,7 @@ class Requests:
         sequence.state = SequenceState.FINISHED
         self._memory.leave(sequence)
         flight.sequences.remove(sequence)
-        if sequence.index == 0:
+        if sequence.index == 0 and flight.held:
             self._release_held(flight)
         if not flight.sequences:
             del self._flights[sequence.request.request_id]

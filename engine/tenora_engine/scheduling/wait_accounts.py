@@ -4,6 +4,7 @@ tenants, and sums of waits."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +117,7 @@ class WaitNames:
         for reading, again in ((waited, False), (waited_again, True)):
             if reading is not None:
                 parts += self._parts(reading, own, again)
-        parts.sort(key=_by_length)
+        parts.sort(key=attrgetter("ms"), reverse=True)
         return parts
 
     def totals(self, name: str, tenant: str, sums: WaitSums, again: bool) -> list[WaitTotal]:
@@ -135,13 +136,16 @@ class WaitNames:
         ]
 
     def _parts(self, waited: Float64s, own: int, again: bool) -> list[WaitPart]:
-        places = waited.nonzero()[0]
         rest_s = own_s = 0.0
-        if len(places) > PARTS_MAX:
+        if np.count_nonzero(waited) > PARTS_MAX:
             places = waited.argpartition(-PARTS_MAX)[-PARTS_MAX:]
-            rest_s = max(float(waited.sum()) - float(waited[places].sum()), 0.0)
+            largest = waited[places].tolist()
+            rest_s = max(float(waited.sum()) - sum(largest), 0.0)
+        else:
+            places = waited.nonzero()[0]
+            largest = waited[places].tolist()
         cells, parts = self._cells, []
-        for place, seconds in zip(places.tolist(), waited[places].tolist(), strict=True):
+        for place, seconds in zip(places.tolist(), largest, strict=True):
             if place == OWN or (own and (place - FIRST_TENANT) >> 1 == own):
                 own_s += seconds
             elif place == _OTHERS_QUEUE:
@@ -161,10 +165,6 @@ class WaitNames:
             place = OWN
         cause, other = self._cells[place]
         return ("preempted" if again else cause), other
-
-
-def _by_length(part: WaitPart) -> float:
-    return -part.ms
 
 
 COUNTED_S = 0.001
