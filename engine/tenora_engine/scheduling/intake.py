@@ -149,7 +149,7 @@ class Intake:
     @property
     def is_open(self) -> bool:
         """Whether anything waits that might start."""
-        return bool(len(self._queue)) and self._has_places
+        return bool(len(self._queue)) and self._places.are_open
 
     def admit(self, draft: StepDraft, now_s: float) -> None:
         """Start waiting sequences in fair order while the draft has room, and there are places or
@@ -157,7 +157,7 @@ class Intake:
         loading or whose tenant has its part of the step is passed over; so is, where the
         queue lets pass, one that finds no pages, but not for long: then it stops all behind it that
         compete for them, so that it gets them."""
-        if (draft.room and self._has_places) or self._prefetch.is_due(now_s):
+        if (draft.room and self._places.are_open) or self._prefetch.is_due(now_s):
             self._walk(_Step(draft.chunks), draft, now_s)
         if self._backlog_s is not None:
             self._feasibility.observe_drain(self._work, now_s - self._backlog_s)
@@ -187,7 +187,7 @@ class Intake:
         passed: list[Sequence] = []
         with closing(self._queue.candidates()) as candidates:
             scan = islice(candidates, SCAN_LIMIT)
-            while draft.room and self._has_places:
+            while draft.room and self._places.are_open:
                 sequence = next(scan, None)
                 if sequence is None:
                     break
@@ -213,10 +213,6 @@ class Intake:
                     break
             is_short = bool(short or step.without_pages)
             self._prefetch.look_ahead(chain(passed, scan), is_short, now_s)
-
-    @property
-    def _has_places(self) -> bool:
-        return not self._places.are_full or self._places.are_contested
 
     def _try_place(self, sequence: Sequence, step: _Step) -> _Start:
         """Start the sequence, where the places are full in that of another. One that gets none is

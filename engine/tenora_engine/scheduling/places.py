@@ -75,11 +75,13 @@ class Places:
         return len(self._running) >= self.capacity
 
     @property
-    def are_contested(self) -> bool:
-        """Whether something that waits might take one that is another's."""
-        if not self.are_full:
-            return False
-        self._refresh()
+    def are_open(self) -> bool:
+        """Whether something that waits might have one, free or another's. Asked before each one
+        that is looked at."""
+        if len(self._running) < self.capacity:
+            return True
+        if self._seen != self._standings.changes:
+            self._refresh()
         return self._contested
 
     def giver(self, sequence: Sequence, planned: Collection[Sequence]) -> Sequence | None:

@@ -48,7 +48,7 @@ class ScheduledStep:
 
     @cached_property
     def num_tokens(self) -> int:
-        return sum(item.num_tokens for item in self.items)
+        return sum([item.num_tokens for item in self.items])
 
     @cached_property
     def num_drafts(self) -> int:

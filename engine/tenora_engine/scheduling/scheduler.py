@@ -327,9 +327,10 @@ class Scheduler:
             num_rejected = self.drafts.observe(item, min(len(new) - 1, len(kept)))
             self.requests.pay_for_drafts(sequence, num_rejected)
         sequence.num_computed += item.num_tokens
-        if item.num_tokens > 1 or sequence.usage.first_token_s is None:  # its output when it stops
+        is_decode = item.num_tokens == 1
+        if not is_decode or sequence.usage.first_token_s is None:  # its output when it stops
             self._memory.cache_blocks(sequence)
-        if item.num_tokens > 1 or item.drafts or sequence.num_computed % self._block_tokens == 0:
+        if not is_decode or item.drafts or sequence.num_computed % self._block_tokens == 0:
             self.requests.settle(sequence)
         if len(kept) > 1:
             sequence.num_computed += len(kept) - 1  # drafts that were right
