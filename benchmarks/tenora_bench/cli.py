@@ -358,12 +358,13 @@ def scheduler_command(
     waiting: Annotated[int, typer.Option(help="In the queue behind them.")] = 2000,
     steps: Annotated[int, typer.Option(help="Of each kind of queue.")] = 300,
     policy: Annotated[str, typer.Option(help="Of eviction.")] = "joint",
+    step_mb: Annotated[int, typer.Option(help="Read in each step, as weights are.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """The scheduler's own time in a step: `schedule` and `commit`, without a model."""
     from tenora_bench.scheduler import measure_scheduler
 
-    result = measure_scheduler(running, waiting, steps, policy)
+    result = measure_scheduler(running, waiting, steps, policy, step_mb)
     queues = result["queue_waits_for"]
     figures = list(next(iter(queues.values())))
     table = Table("the queue waits for", *(figure.replace("_", " ") for figure in figures))

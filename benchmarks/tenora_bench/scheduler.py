@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tenora_bench.machine import machine
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
@@ -108,24 +110,31 @@ class Load:
         )
 
 
-def measure_scheduler(running: int, waiting: int, steps: int, policy: str) -> dict[str, Any]:
+def measure_scheduler(
+    running: int, waiting: int, steps: int, policy: str, step_mb: int = 0
+) -> dict[str, Any]:
     """Milliseconds of processor time of a step, of which are deciding on it and writing it as a
     plan, with `running` sequences (about one in 64 ends in each step and another starts) and
     `waiting` in the queue, by what the queue waits for. The memory is full: each page is another's
-    before."""
+    before. So much as `step_mb` is read between `schedule` and `commit`, as a model reads its
+    weights: without it both find in the caches what they had left there."""
     loads = {
         "nothing but its turn": Load(0, shares=False, seed=0),
         "one in 32 for adapters": Load(waiting // 32, shares=False, seed=0),
         "one in 10 for adapters": Load(waiting // 10, shares=False, seed=0),
         "one in 32 for adapters, memory shared out": Load(waiting // 32, shares=True, seed=0),
     }
-    queues = {name: _measure(load, running, waiting, steps, policy) for name, load in loads.items()}
+    queues = {
+        name: _measure(load, running, waiting, steps, policy, step_mb)
+        for name, load in loads.items()
+    }
     return {
         "machine": machine(),
         "running": running,
         "waiting": waiting,
         "steps": steps,
         "policy": policy,
+        "step_mb": step_mb,
         "queue_waits_for": queues,
         "prefix_match": measure_match(),
     }
@@ -177,8 +186,10 @@ def measure_match(num_tokens: int = 32768, rounds: int = 100) -> dict[str, float
     }
 
 
-def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) -> dict[str, float]:
-    config = _config(running, waiting)
+def _measure(
+    load: Load, running: int, waiting: int, steps: int, policy: str, step_mb: int = 0
+) -> dict[str, float]:
+    config, weights = _config(running, waiting), np.ones(step_mb * 1_000_000, np.int8)
     now_s = 1000.0
     memory = MemoryManager(config, make_policy(policy), clock=lambda: now_s)
     scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s, is_exact=True)
@@ -197,6 +208,7 @@ def _measure(load: Load, running: int, waiting: int, steps: int, policy: str) ->
         plan = scheduler.schedule()
         schedule_s = time.thread_time() - started
         result = _result(plan)
+        weights.max(initial=0)
         started = time.thread_time()
         scheduler.commit(plan, result, STEP_S)
         commit_s = time.thread_time() - started
