@@ -31,6 +31,16 @@ class Grammar(msgspec.Struct, frozen=True):
     param: str = "grammar"  # what the caller knows it by, for errors
 
 
+class BeamSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """How a beam search compares texts and when it ends, as in transformers' `generate`. A text's
+    score is the sum of its tokens' log probabilities over their number to the power of
+    `length_penalty`. With `early_stopping` it ends when `n` texts have ended; without, when no text
+    of the present length could be better than these; "never" looks ahead to the largest one."""
+
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the tokens of one request are chosen. `scheduling.admission` says which values are
     valid; the engine asks it of every request.
@@ -48,6 +58,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     Of what a `grammar` does not allow nothing comes, whatever else is asked for; the sequence ends
     by "stop" when it is complete, and may end where it can be. `ignore_eos` does not change that.
+
+    With `beams` the n sequences are the n best texts that a beam search of that width finds, the
+    best first; their tokens come when it has ended.
     """
 
     temperature: float = 1.0
@@ -70,6 +83,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     embeds: bool = False
     grammar: Grammar | None = None
+    beams: BeamSearch | None = None
 
 
 class AdapterRef(msgspec.Struct, frozen=True):

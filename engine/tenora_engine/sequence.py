@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenora_engine.grammar.guide import Guide
     from tenora_engine.memory.host_kv import KVFetch
     from tenora_engine.memory.prefix import PrefixNode, PrefixRoot
+    from tenora_engine.scheduling.beam_search import BeamGroup
     from tenora_engine.scheduling.drafts import Drafting
     from tenora_engine.scheduling.sampling import Sampler
     from tenora_engine.scheduling.wait_accounts import Float64s
@@ -115,6 +116,7 @@ class Sequence:
     num_uneventful: int = 0  # tokens that it may decode before one means more than itself
     sampler: Sampler | None = None  # made when it is first sampled, unless it is plain
     guide: Guide | None = None  # in its grammar, advanced by its output
+    beams: BeamGroup | None = None  # of whose beams it computes one
     drafting: Drafting | None = None  # made when drafts are first looked for
     prefix: CachedPrefix = field(default_factory=CachedPrefix)
     usage: Usage = field(default_factory=Usage)
@@ -124,6 +126,11 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.token_ids) - self.num_prompt
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens that it is metered for: of a beam search each step's, whatever became of them."""
+        return self.num_output if self.beams is None else self.beams.num_steps
 
     @property
     def num_uncomputed(self) -> int:
@@ -150,8 +157,9 @@ class Sequence:
 @dataclass
 class Flight:
     """`sequences` have not ended; of these `held` wait until the blocks of their common prompt,
-    which sequence 0 computes, are in the prefix tree. When several end together sequence 0 goes
-    last, so that it knows whether the prompt was ever computed."""
+    which sequence 0 computes, are in the prefix tree, or in a beam search for the others' next
+    tokens. When several end together sequence 0 goes last, so that it knows whether the prompt was
+    ever computed."""
 
     request: GenerationRequest
     sequences: list[Sequence]

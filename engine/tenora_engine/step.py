@@ -63,6 +63,13 @@ class StoreKV(msgspec.Struct, frozen=True, array_like=True, tag="store"):
     host_page: int
 
 
+class CopyKV(msgspec.Struct, frozen=True, array_like=True, tag="copy_kv"):
+    """A page of KV to another, before anything of the step is computed."""
+
+    page: int
+    target: int
+
+
 class FetchKV(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
     """Begin to copy KV of the host into pages, beside the steps."""
 
@@ -85,7 +92,7 @@ class CancelCopy(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     copy: int
 
 
-MemoryOperation = InstallAdapter | ClearSlot | StoreKV | FetchKV | CopyAdapter | CancelCopy
+MemoryOperation = InstallAdapter | ClearSlot | StoreKV | CopyKV | FetchKV | CopyAdapter | CancelCopy
 
 
 class EndedCopy(msgspec.Struct, frozen=True, array_like=True):

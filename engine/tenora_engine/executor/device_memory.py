@@ -19,6 +19,7 @@ from tenora_engine.step import (
     CancelCopy,
     ClearSlot,
     CopyAdapter,
+    CopyKV,
     EndedCopy,
     FetchKV,
     InstallAdapter,
@@ -111,6 +112,8 @@ class DeviceMemory:
         match operation:
             case StoreKV(page, host_page):
                 self.host_pages[host_page].copy_(self.arena.pool[page], non_blocking=True)
+            case CopyKV(page, target):
+                self.arena.pool[target].copy_(self.arena.pool[page], non_blocking=True)
             case InstallAdapter(digest, slot, pages, is_copied):
                 packed, numbers = self._staged[digest], torch.tensor(pages, dtype=torch.int64)
                 if not is_copied:

@@ -11,6 +11,7 @@ from tenora_engine.step import (
     CancelCopy,
     ClearSlot,
     CopyAdapter,
+    CopyKV,
     FetchKV,
     InstallAdapter,
     MemoryOperation,
@@ -53,6 +54,9 @@ class MemoryOperations:
 
     def store(self, page: int, host_page: int) -> None:
         self._written.append(StoreKV(page, host_page))
+
+    def copy_kv(self, page: int, target: int) -> None:
+        self._written.append(CopyKV(page, target))
 
     def copy(self, packed: PackedAdapter, pages: Iterable[int]) -> int:
         """Begin a copy beside the steps; returns its number."""

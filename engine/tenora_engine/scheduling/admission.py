@@ -31,6 +31,7 @@ from tenora_engine.request import (
     SamplingParams,
     Tenant,
 )
+from tenora_engine.scheduling.beam_search import BeamGroup, check_beams
 from tenora_engine.scheduling.class_queue import LOWEST_CLASS, service_class
 from tenora_engine.scheduling.meters import Charges
 from tenora_engine.scheduling.queue import WaitingQueue
@@ -114,6 +115,8 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
             f"token ids must lie between 0 and {config.model.vocab - 1}", param="prompt"
         )
     check_sampling(sampling, config.model.vocab)
+    if sampling.beams is not None:
+        check_beams(sampling, config.model.vocab, stop_ids(config, request))
     _check_tenant(request.tenant)
     if request.adapter is not None and request.adapter.rank > config.engine.max_rank:
         raise InvalidRequestError(
@@ -193,14 +196,15 @@ def make_sequences(
     now_s: float,
     guides: Items[Guide] = (),
 ) -> list[Sequence]:
-    """The request's n sequences; `first_number` is where the engine's count of arrivals is,
-    `guides` has one for each where there is a grammar."""
+    """The request's n sequences, or beams of one search; `first_number` is where the engine's count
+    of arrivals is, `guides` has one for each where there is a grammar."""
     ends = stop_ids(config, request)
     tpot_ms = request.tenant.tpot_ms if config.engine.scheduling_policy == "sla" else None
     length = len(request.prompt_token_ids) + request.sampling.max_tokens
     length = min(length, config.model.context_tokens)
     scores = request.sampling.prompt_logprobs is not None
     unscored = len(request.prompt_token_ids) - 1 if scores else 0
+    beams = _beams(request, length - len(request.prompt_token_ids), ends)
     return [
         Sequence(
             request=request,
@@ -218,9 +222,24 @@ def make_sequences(
             num_unscored=0 if index else unscored,
             is_plain=is_plain(request.sampling),
             guide=guides[index] if guides else None,
+            beams=beams,
         )
         for index in range(request.sampling.n)
     ]
+
+
+def _beams(request: GenerationRequest, max_tokens: int, ends: frozenset[int]) -> BeamGroup | None:
+    sampling = request.sampling
+    if sampling.beams is None:
+        return None
+    return BeamGroup(
+        params=sampling.beams,
+        width=sampling.n,
+        max_tokens=max_tokens,
+        min_tokens=sampling.min_tokens,
+        stop_ids=ends,
+        num_logprobs=sampling.logprobs,
+    )
 
 
 _MEMORY_S = 10.0  # time in which an observation loses 63% of its weight

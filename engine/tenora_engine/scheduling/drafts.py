@@ -234,7 +234,7 @@ class Drafts:
             room = min(room, int(slack_s / row_s)) if row_s else 0
         drafted: list[ScheduledSequence] = []
         for row in rows:
-            if room > 0 and row.num_tokens == 1 and row.samples:
+            if room > 0 and row.num_tokens == 1 and row.samples and row.sequence.beams is None:
                 most = min(room, self.most)
                 drafts = self._drafts(row.sequence, most, worth, not others_wait)
                 if drafts:
@@ -275,7 +275,7 @@ class Drafts:
             return wanted
         worth = self.times.worth(len(rows))
         for place, row in enumerate(rows):
-            if not row.samples or row.num_scored:
+            if not row.samples or row.num_scored or row.sequence.beams is not None:
                 continue
             drafting = row.sequence.drafting or self._begin(row.sequence)
             rate = drafting.layer_rate

@@ -5,6 +5,7 @@ What is billed is decided here and nowhere else."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import FinishEvent, FinishReason, UsageRecord
@@ -102,9 +103,9 @@ def meter_end(sequence: Sequence, reason: FinishReason, now_s: float) -> None:
     meter, target_ms = sequence.usage.meter, sequence.request.tenant.ttft_ms
     meter.finish(reason)
     if sequence.usage.first_token_s is not None:
-        if sequence.num_output > 1:
+        if sequence.num_generated > 1:
             decode_s = now_s - sequence.usage.first_token_s
-            meter.last_token(decode_s / (sequence.num_output - 1), sequence.service.tpot_s)
+            meter.last_token(decode_s / (sequence.num_generated - 1), sequence.service.tpot_s)
     elif target_ms is not None:
         is_late = now_s - sequence.arrival_s > target_ms / 1000
         if is_late or reason != "abort":
@@ -149,25 +150,25 @@ def usage_record(
     )
 
 
-def finish_event(
-    flight: Flight,
-    sequence: Sequence,
-    reason: FinishReason,
-    now_s: float,
-    *,
-    output_tokens: int | None = None,
-    error: str | None = None,
-    stop_token_id: int | None = None,
-) -> FinishEvent:
-    """The last event of a sequence of `flight`, metered at `output_tokens` if given (never more
-    than were generated). The prompt is metered on sequence 0, unless the request ends without
-    having run at all."""
-    generated = sequence.num_output
-    metered = generated if output_tokens is None else max(min(output_tokens, generated), 0)
+class Ending(NamedTuple):
+    """How a sequence ends; it is metered at `output_tokens` if given, never at more than were
+    generated."""
+
+    reason: FinishReason
+    output_tokens: int | None = None
+    error: str | None = None
+    stop_token_id: int | None = None
+
+
+def finish_event(flight: Flight, sequence: Sequence, ending: Ending, now_s: float) -> FinishEvent:
+    """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
+    request ends without having run at all."""
+    generated, asked = sequence.num_generated, ending.output_tokens
+    metered = generated if asked is None else max(min(asked, generated), 0)
     ran = flight.ran or len(flight.sequences) > 1
     usage = usage_record(
         sequence,
-        reason,
+        ending.reason,
         prompt_ran=sequence.index == 0 and ran,
         output_tokens=metered,
         now_s=now_s,
@@ -175,8 +176,8 @@ def finish_event(
     return FinishEvent(
         request_id=sequence.request.request_id,
         index=sequence.index,
-        reason=reason,
+        reason=ending.reason,
         usage=usage,
-        error=error,
-        stop_token_id=stop_token_id,
+        error=ending.error,
+        stop_token_id=ending.stop_token_id,
     )

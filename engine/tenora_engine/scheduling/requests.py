@@ -26,10 +26,19 @@ from tenora_engine.scheduling.admission import (
     check_share,
     make_sequences,
 )
+from tenora_engine.scheduling.beams import give_text
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
+from tenora_engine.scheduling.held import Held
 from tenora_engine.scheduling.loads import AdapterLoads, Pins
-from tenora_engine.scheduling.meters import Charges, Counters, finish_event, meter_end, meter_start
+from tenora_engine.scheduling.meters import (
+    Charges,
+    Counters,
+    Ending,
+    finish_event,
+    meter_end,
+    meter_start,
+)
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waits import Waits
@@ -72,11 +81,10 @@ class Requests:
         self._waits = waits
         self._telemetry = telemetry
         self._clock = clock
-        self._flights: dict[str, Flight] = {}
+        self.flights: dict[str, Flight] = {}
         self._tenants: Counter[str] = Counter()  # requests in flight
         self._num_sequences = 0
-        # By tenant: siblings that wait for their first sequence's prefill.
-        self._held: Counter[str] = Counter()
+        self.held = Held(queue, waits)
         self._deadlines = Deadlines(memory.costs)
         self.events: list[Event] = []
         self.counters = Counters()
@@ -89,10 +97,10 @@ class Requests:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue) + self._held.total()
+        return len(self._queue) + self.held.by_tenant.total()
 
     def waiting_by_tenant(self) -> dict[str, int]:
-        return dict(Counter(self._queue.waiting_by_tenant()) + self._held)
+        return dict(Counter(self._queue.waiting_by_tenant()) + self.held.by_tenant)
 
     @property
     def next_deadline_s(self) -> float:
@@ -105,16 +113,14 @@ class Requests:
         check_request(self._config, request)
         self._memory.register(request.tenant)
         check_share(self._config, request, self._memory)
-        if request.request_id in self._flights:
+        if request.request_id in self.flights:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
-        key = request.tenant.key
+        key, held = request.tenant.key, self.held.by_tenant
         meter = self._telemetry.meter(service_class(request.tenant.tier), key)
         try:
-            self._gate.check_room(
-                request.tenant, request.sampling.n, self._held.total(), self._held[key]
-            )
+            self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
         except QueueFullError:
             meter.refuse("queue_full")
             raise
@@ -126,13 +132,13 @@ class Requests:
         )
         self._enter(sequences, residency, now_s)
         self._num_sequences += len(sequences)
-        held = sequences[1:] if self._config.engine.prefix_caching else []
-        self._flights[request.request_id] = Flight(request, list(sequences), held)
+        holds = self._config.engine.prefix_caching or request.sampling.beams is not None
+        first = sequences[:1] if holds else sequences
+        flight = self.flights[request.request_id] = Flight(request, list(sequences), [])
         self._tenants[key] += 1
-        if held:
-            self._held[key] += len(held)
-            self._waits.hold(held, now_s)
-        for sequence in sequences[: len(sequences) - len(held)]:
+        if len(first) < len(sequences):
+            self.held.hold(flight, sequences[1:], now_s)
+        for sequence in first:
             self._queue.push(sequence, now_s)
             self._begin_wait(sequence, now_s)
             self._watch(sequence)
@@ -149,12 +155,12 @@ class Requests:
         output_tokens: int | None,
     ) -> None:
         """See `Engine.abort`."""
-        flight = self._flights.get(request_id)
+        flight = self.flights.get(request_id)
         if flight is None:
             return
         finish: FinishReason = "stop" if reason == "stop" else "abort"
         for sequence in reversed(flight.sequences.copy()):
-            if index is None or sequence.index == index:
+            if index in (None, sequence.index) and sequence.state is not SequenceState.FINISHED:
                 self.finish(sequence, finish, output_tokens=output_tokens)
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
@@ -192,27 +198,35 @@ class Requests:
     def settle(self, sequence: Sequence) -> None:
         """Charge a running sequence's tenant for what it decoded and held since the last time:
         whenever it has filled a block, and when it stops."""
-        self._charge(sequence, self._charges.settle(sequence))
+        self.charge(sequence, self._charges.settle(sequence))
 
     def pay_for_drafts(self, sequence: Sequence, num_rejected: int) -> None:
         """Rows of a step that came to nothing are of its tenant's share; they are not billed."""
         if num_rejected:
-            self._charge(sequence, sequence.service.token_cost * num_rejected)
+            self.charge(sequence, sequence.service.token_cost * num_rejected)
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its tenant's line; its full blocks stay cached, so that computing
         it again costs little as long as they are."""
-        self._stop(sequence)
-        sequence.state = SequenceState.WAITING
-        self._memory.wait(sequence)
-        again = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
-        sequence.service.work = again * sequence.service.token_cost
+        self.suspend(sequence)
+        self.expect_work(sequence)
         now_s = self._clock()
         self._queue.push_front(sequence, now_s)
         self._begin_wait(sequence, now_s, again=True)
         self.changes += 1
         sequence.usage.preemptions += 1
         sequence.usage.meter.preemptions += 1
+
+    def suspend(self, sequence: Sequence) -> None:
+        """A running sequence gives back its pages; it is the caller's to have it wait."""
+        self._stop(sequence)
+        sequence.state = SequenceState.WAITING
+        self._memory.wait(sequence)
+
+    def expect_work(self, sequence: Sequence) -> None:
+        """Of one that waits to run again: what is not cached of it."""
+        again = len(sequence.token_ids) - self._memory.cached_tokens(sequence)
+        sequence.service.work = again * sequence.service.token_cost
 
     def give_up_place(self, sequence: Sequence) -> None:
         """A running sequence lets one of another tenant run in its place."""
@@ -227,7 +241,7 @@ class Requests:
                 continue  # refused beside its sibling
             if sequence.request.tenant.late == "relegate":
                 self._relegate(sequence)
-            elif self._flights[sequence.request.request_id].is_whole:
+            elif self.flights[sequence.request.request_id].is_whole:
                 self._refuse(sequence)
 
     def _relegate(self, sequence: Sequence) -> None:
@@ -247,48 +261,49 @@ class Requests:
         error: str | None = None,
         stop_token_id: int | None = None,
     ) -> None:
-        """End a sequence, wherever it is, give back what it holds and make its last event."""
-        flight, now_s = self._flights[sequence.request.request_id], self._clock()
+        """End a sequence, wherever it is, give back what it holds and make its last event. A beam
+        search ends as a whole."""
+        flight = self.flights[sequence.request.request_id]
+        ending = Ending(reason, output_tokens, error, stop_token_id)
+        ends = [sequence] if sequence.beams is None else flight.sequences.copy()
+        for each in reversed(ends):
+            self._end(flight, each, ending)
+
+    def _end(self, flight: Flight, sequence: Sequence, ending: Ending) -> None:
+        now_s = self._clock()
         self._take_out(flight, sequence, now_s)
         sequence.waits.parts = self._waits.parts(sequence)
-        meter_end(sequence, reason, now_s)
-        self.events.append(
-            finish_event(
-                flight,
-                sequence,
-                reason,
-                now_s,
-                output_tokens=output_tokens,
-                error=error,
-                stop_token_id=stop_token_id,
-            )
-        )
+        if sequence.beams is not None and ending.reason in ("stop", "length"):
+            ending = give_text(sequence, ending, self.events)
+        meter_end(sequence, ending.reason, now_s)
+        self.events.append(finish_event(flight, sequence, ending, now_s))
         self._leave(flight, sequence)
         self._drafts.ended(sequence)
         if not flight.sequences:
             self.counters.requests_finished += 1
-            self.counters.requests_aborted += reason == "abort"
+            self.counters.requests_aborted += ending.reason == "abort"
 
     def abandon(self, reason: FinishReason, error: str | None) -> list[Event]:
         """The last events, with their meters, of all that is in flight when the engine ends. The
         memory may be beyond repair by now and is not touched: nothing can be done after this."""
         events, now_s = self.events.copy(), self._clock()
         ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
-        for flight in self._flights.values():
+        for flight in self.flights.values():
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
                     self._waits.end(sequence, now_s)
                 sequence.waits.parts = self._waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
-                    events.append(finish_event(flight, sequence, reason, now_s, error=error))
+                    ending = Ending(reason, error=error)
+                    events.append(finish_event(flight, sequence, ending, now_s))
                 flight.sequences.remove(sequence)
-        self._flights.clear()
+        self.flights.clear()
         self.events.clear()
         return events
 
     def _refuse(self, sequence: Sequence) -> None:
         """End all sequences of a waiting request, of which none has run."""
-        flight, request = self._flights[sequence.request.request_id], sequence.request
+        flight, request = self.flights[sequence.request.request_id], sequence.request
         meter = sequence.usage.meter
         for each in reversed(flight.sequences.copy()):
             self._take_out(flight, each, self._clock())
@@ -312,15 +327,18 @@ class Requests:
         if sequence.index == 0 and flight.held:
             self._release_held(flight)
         if not flight.sequences:
-            del self._flights[sequence.request.request_id]
-            _count_down(self._tenants, sequence.request.tenant.key)
+            del self.flights[sequence.request.request_id]
+            key = sequence.request.tenant.key
+            self._tenants[key] -= 1
+            if not self._tenants[key]:
+                del self._tenants[key]
         if sequence.request.adapter is not None:
             self._loads.release(sequence.request.adapter.digest)
 
     def prompt_computed(self, sequence: Sequence) -> None:
         """A sequence has its first token: if it is the first of several, its siblings may queue."""
-        if sequence.index == 0 and self._held:
-            flight = self._flights.get(sequence.request.request_id)
+        if sequence.index == 0 and self.held.by_tenant:
+            flight = self.flights.get(sequence.request.request_id)
             if flight is not None:
                 self._release_held(flight)
 
@@ -363,7 +381,8 @@ class Requests:
                 self._loads.request(adapter, tenant_key)
             raise
 
-    def _charge(self, sequence: Sequence, cost: float) -> None:
+    def charge(self, sequence: Sequence, cost: float) -> None:
+        """A sequence's tenant."""
         sequence.usage.meter.service += cost
         self._queue.charge(sequence, cost)
 
@@ -371,7 +390,7 @@ class Requests:
         """The first to start on an adapter that has come pays for it."""
         resident = self._memory.resident(sequence.request)
         if resident is not None and resident.unpaid_bytes:
-            self._charge(sequence, self._charges.load(resident.unpaid_bytes))
+            self.charge(sequence, self._charges.load(resident.unpaid_bytes))
             resident.unpaid_bytes = 0
 
     def _begin_wait(self, sequence: Sequence, now_s: float, again: bool = False) -> None:
@@ -388,8 +407,7 @@ class Requests:
             self._stop(sequence)
             return
         if sequence in flight.held:
-            flight.held.remove(sequence)
-            _count_down(self._held, flight.request.tenant.key)
+            self.held.take_out(flight, sequence)
         else:
             self._queue.remove(sequence)
         self._waits.end(sequence, now_s)
@@ -403,9 +421,9 @@ class Requests:
     def _meter_start(self, sequence: Sequence, now_s: float) -> None:
         request = sequence.request
         sequence.usage.admitted_s = now_s
-        self._flights[request.request_id].ran = True
+        self.flights[request.request_id].ran = True
         fetched = self._charges.fetch(sequence.prefix.unpaid_pages)
-        self._charge(sequence, sequence.service.token_cost * sequence.num_uncomputed + fetched)
+        self.charge(sequence, sequence.service.token_cost * sequence.num_uncomputed + fetched)
         if request.adapter is not None and sequence.usage.residency != "device":
             resident = self._memory.resident(request)
             sequence.usage.adapter_load_ms = 0.0 if resident is None else resident.load_ms
@@ -418,25 +436,15 @@ class Requests:
     def _release_held(self, flight: Flight) -> None:
         """The prompt's blocks are cached, or sequence 0 has ended: its siblings queue."""
         self.changes += 1
-        now_s = self._clock()
-        for sequence in reversed(flight.held):
-            self._queue.push_front(sequence, now_s)
-            self._waits.release(sequence, now_s)
-            self._watch(sequence)
-        _count_down(self._held, flight.request.tenant.key, len(flight.held))
-        flight.held.clear()
+        if flight.held:
+            for sequence in self.held.release(flight, self._clock()):
+                self._watch(sequence)
 
     def _fail_waiting(self, digest: str, error: AdapterLoadError) -> None:
-        for flight in list(self._flights.values()):
+        for flight in list(self.flights.values()):
             adapter = flight.request.adapter
             if adapter is None or adapter.digest != digest:
                 continue
             for sequence in reversed(flight.sequences.copy()):
                 if sequence.state is SequenceState.WAITING:
                     self.finish(sequence, "error", error=str(error))
-
-
-def _count_down(counter: Counter[str], key: str, by: int = 1) -> None:
-    counter[key] -= by
-    if not counter[key]:
-        del counter[key]

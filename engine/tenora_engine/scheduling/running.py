@@ -320,8 +320,9 @@ class Running(Collection[Sequence]):
 
     def _uneventful(self, sequence: Sequence) -> int:
         """Tokens until one fills a block, or is the first or the last of the output; a grammar
-        looks at each."""
-        if sequence.usage.first_token_s is None or sequence.guide is not None:
+        looks at each, and a beam search chooses each."""
+        is_watched = sequence.guide is not None or sequence.beams is not None
+        if sequence.usage.first_token_s is None or is_watched:
             return 0
         length = len(sequence.token_ids)
         return min(-length % self._block_tokens, sequence.max_length - 1 - length)

@@ -65,7 +65,7 @@ def is_greedy(params: SamplingParams) -> bool:
 
 def is_plain(params: SamplingParams) -> bool:
     """Whether the likeliest token of the model's own distribution is all that is wanted."""
-    is_quiet = params.logprobs is None and not params.embeds
+    is_quiet = params.logprobs is None and not params.embeds and params.beams is None
     return is_greedy(params) and is_quiet and not has_rules(params)
 
 
@@ -148,7 +148,8 @@ def _sampler(sequence: Sequence, vocab: int, engine_seed: int) -> Sampler:
         top_k = min(params.top_k, vocab) or vocab
         draw = Draw(stream, params.temperature, top_k, params.top_p, params.min_p)
     rules = LogitRules(sequence, vocab) if has_rules(params) else None
-    sequence.sampler = Sampler(draw, rules, params.logprobs, params.embeds)
+    num_top = params.logprobs if sequence.beams is None else sequence.beams.num_candidates
+    sequence.sampler = Sampler(draw, rules, num_top, params.embeds)
     return sequence.sampler
 
 

@@ -15,6 +15,7 @@ from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import Gate
+from tenora_engine.scheduling.beams import Beams
 from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, StepDraft
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
 from tenora_engine.scheduling.drafts import Drafts
@@ -87,6 +88,7 @@ class Scheduler:
             telemetry,
             clock,
         )
+        self._beams = Beams(config, memory, self.requests, running, clock)
         self._places = places = Places(config, queue, running, standings)
         self._intake = Intake(
             self.requests, queue, running, places, loads, waits, memory, gate.feasibility
@@ -239,6 +241,8 @@ class Scheduler:
                 add(TokenEvent(sequence.request.request_id, sequence.index, new, logprobs))
             elif sequence.state is SequenceState.RUNNING:
                 output_tokens += self._take_in(item, new, logprobs, now_s)
+        if self._beams.delivered:
+            output_tokens += self._beams.advance()
         self.requests.counters.output_tokens += output_tokens
         for row, proposed in result.proposals.items():
             self.drafts.take(step.items[row].sequence, proposed)
@@ -315,23 +319,16 @@ class Scheduler:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
         if item.num_scored and logprobs is not None:
-            scored, new = logprobs[: item.num_scored], new[item.num_scored :]
-            logprobs = logprobs[item.num_scored :] or None
-            sequence.num_unscored -= len(scored)
-            request_id = sequence.request.request_id
-            self.requests.events.append(
-                TokenEvent(request_id, sequence.index, [], prompt_logprobs=scored)
-            )
+            self._tell_scores(sequence, logprobs[: item.num_scored])
+            new, logprobs = new[item.num_scored :], logprobs[item.num_scored :] or None
         kept, may_go_on = _kept(sequence, new)
         if item.drafts:
             num_rejected = self.drafts.observe(item, min(len(new) - 1, len(kept)))
             self.requests.pay_for_drafts(sequence, num_rejected)
-        sequence.num_computed += item.num_tokens
-        is_decode = item.num_tokens == 1
-        if not is_decode or sequence.usage.first_token_s is None:  # its output when it stops
-            self._memory.cache_blocks(sequence)
-        if not is_decode or item.drafts or sequence.num_computed % self._block_tokens == 0:
-            self.requests.settle(sequence)
+        self._note_computed(item)
+        if sequence.beams is not None and item.samples:
+            self._beams.deliver(sequence, logprobs)
+            return 0
         if len(kept) > 1:
             sequence.num_computed += len(kept) - 1  # drafts that were right
         added = 0
@@ -344,6 +341,24 @@ class Scheduler:
         if sequence.state is SequenceState.RUNNING:
             self.running.advanced(sequence)
         return added
+
+    def _note_computed(self, item: ScheduledSequence) -> None:
+        """Of the sequence's own tokens."""
+        sequence = item.sequence
+        sequence.num_computed += item.num_tokens
+        is_decode = item.num_tokens == 1
+        if not is_decode or sequence.usage.first_token_s is None:  # its output when it stops
+            self._memory.cache_blocks(sequence)
+        if not is_decode or item.drafts or sequence.num_computed % self._block_tokens == 0:
+            self.requests.settle(sequence)
+
+    def _tell_scores(self, sequence: Sequence, scored: list[TokenLogprob]) -> None:
+        """Of tokens of its prompt."""
+        sequence.num_unscored -= len(scored)
+        request_id = sequence.request.request_id
+        self.requests.events.append(
+            TokenEvent(request_id, sequence.index, [], prompt_logprobs=scored)
+        )
 
     def _append(
         self,

@@ -121,9 +121,9 @@ class Waits:
                 wait.clock, wait.fixed = None, LOAD
 
     def hold(self, sequences: Iterable[Sequence], now_s: float) -> None:
-        """They wait for the first sequence of their request."""
+        """They wait for others of their request."""
         for sequence in sequences:
-            self.begin(sequence, now_s)
+            self.begin(sequence, now_s, again=sequence.usage.admitted_s is not None)
             self._change(sequence, None, OWN, now_s)
 
     def release(self, sequence: Sequence, now_s: float) -> None:
