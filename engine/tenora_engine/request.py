@@ -17,6 +17,13 @@ REPETITION_PENALTY_MIN = 0.01
 REPETITION_PENALTY_MAX = 10.0
 """Beyond them a logit that is scaled says nothing any more, and may leave float32."""
 
+BEAM_WIDTH_MAX = 32
+"""Of one beam search: each beam takes a row of every step, and a step chooses among as many tokens
+of each as there are beams."""
+
+LENGTH_PENALTY_MAX = 10.0
+"""Beyond it, either way, the length alone decides."""
+
 
 GrammarKind = Literal["json_schema", "regex", "choice", "grammar"]
 

@@ -61,7 +61,18 @@ def test_every_integer_of_a_body_is_bounded() -> None:
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", str(2**64), "1" * 400])
 @pytest.mark.parametrize(
-    "field", ["temperature", "top_p", "top_k", "min_p", "max_tokens", "n", "seed", "best_of"]
+    "field",
+    [
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "max_tokens",
+        "n",
+        "seed",
+        "best_of",
+        "length_penalty",
+    ],
 )
 async def test_impossible_numbers_of_an_inference(
     api: Api, tenant: TestTenant, field: str, number: str

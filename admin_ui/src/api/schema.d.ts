@@ -4323,6 +4323,8 @@ export interface components {
             audio?: unknown;
             /** Bad Words */
             bad_words?: string[] | null;
+            /** Best Of */
+            best_of?: number | null;
             /** Chat Template Kwargs */
             chat_template_kwargs?: {
                 [key: string]: unknown;
@@ -4332,6 +4334,8 @@ export interface components {
              * @default false
              */
             continue_final_message: boolean;
+            /** Early Stopping */
+            early_stopping?: (true | false | "never") | null;
             /** Frequency Penalty */
             frequency_penalty?: number | null;
             /** Function Call */
@@ -4358,6 +4362,8 @@ export interface components {
              * @default false
              */
             include_stop_str_in_output: boolean;
+            /** Length Penalty */
+            length_penalty?: number | null;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
@@ -4448,6 +4454,11 @@ export interface components {
             top_p?: number | null;
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
+            /**
+             * Use Beam Search
+             * @default false
+             */
+            use_beam_search: boolean;
             /** User */
             user?: string | null;
             /** Verbosity */
@@ -4605,6 +4616,8 @@ export interface components {
             bad_words?: string[] | null;
             /** Best Of */
             best_of?: number | null;
+            /** Early Stopping */
+            early_stopping?: (true | false | "never") | null;
             /**
              * Echo
              * @default false
@@ -4632,6 +4645,8 @@ export interface components {
              * @default false
              */
             include_stop_str_in_output: boolean;
+            /** Length Penalty */
+            length_penalty?: number | null;
             /** Logit Bias */
             logit_bias?: {
                 [key: string]: number;
@@ -4704,6 +4719,11 @@ export interface components {
             top_p?: number | null;
             /** Truncate Prompt Tokens */
             truncate_prompt_tokens?: number | null;
+            /**
+             * Use Beam Search
+             * @default false
+             */
+            use_beam_search: boolean;
             /** User */
             user?: string | null;
         } & {

@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.events import FinishReason, TokenLogprob
-from tenora_engine.request import BeamSearch, SamplingParams
-
-WIDTH_MAX = 32
-"""Beams of one request: each takes a row of every step, and a step chooses among as many tokens of
-each as there are beams."""
-
-LENGTH_PENALTY_MAX = 10.0
-"""Beyond it (either way) the length alone decides."""
+from tenora_engine.request import (
+    BEAM_WIDTH_MAX,
+    LENGTH_PENALTY_MAX,
+    BeamSearch,
+    SamplingParams,
+)
 
 Candidates = list[tuple[int, float]]
 """The likeliest next tokens of one beam with their log probabilities, the best first."""
@@ -29,8 +27,9 @@ def check_beams(sampling: SamplingParams, vocab: int, stop_ids: frozenset[int]) 
     beams = sampling.beams
     if beams is None:
         return
-    if not sampling.n <= WIDTH_MAX or sampling.n + len(stop_ids) > vocab:
-        raise InvalidRequestError(f"a beam search has at most {WIDTH_MAX} beams", "n")
+    most = min(BEAM_WIDTH_MAX, vocab - len(stop_ids))
+    if sampling.n > most:
+        raise InvalidRequestError(f"a beam search has at most {most} beams here", "n")
     if not abs(beams.length_penalty) <= LENGTH_PENALTY_MAX:  # as NaN is not
         raise InvalidRequestError(
             f"length_penalty must lie between {-LENGTH_PENALTY_MAX:g} and {LENGTH_PENALTY_MAX:g}",

@@ -17,6 +17,7 @@ from tenora_engine.text.chat_template import Renders
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.text.tool_formats import ToolFormat, format_of
 from tenora_platform.errors import ApiError, BadRequestError, from_engine
+from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.choice_reader import ChoiceReader, readers_of
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
@@ -49,7 +50,8 @@ def chat_prompt(
     token_ids = truncated(chat_tokens(state, body, template), body, model)
     words = bad_words(body, text)
     generation = chat_generation(body, model, len(token_ids), words)
-    return Prompt(token_ids, _with_tools(generation, tools), _predicted(body, text, model))
+    generation = with_beams(body, _with_tools(generation, tools))
+    return Prompt(token_ids, generation, _predicted(body, text, model))
 
 
 def _predicted(body: ChatCompletionRequest, text: TextProcessor, model: ModelInfo) -> list[int]:
@@ -132,7 +134,7 @@ class _Collected:
 
 
 async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> ChatCompletion:
-    """The answer when nothing is streamed."""
+    """The answer when nothing is streamed; of a beam search, the best texts."""
     readers = readers_of(session)
     choices = [_Collected(reader) for reader in readers]
     async with contextlib.aclosing(session.pieces()) as pieces:
@@ -142,7 +144,9 @@ async def chat_whole(session: InferenceSession, body: ChatCompletionRequest) -> 
         id=session.id,
         created=session.created,
         model=body.model,
-        choices=[_choice(session, body, index, choice) for index, choice in enumerate(choices)],
+        choices=[
+            _choice(session, body, index, choice) for index, choice in enumerate(choices[: body.n])
+        ],
         usage=session.usage(),
         service_tier=session.tier,
         system_fingerprint=session.fingerprint,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
 from tenora_platform.errors import ApiError, from_engine
+from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
 from tenora_platform.inference.logprobs import text_logprobs
@@ -45,7 +46,7 @@ def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
         )
         token_ids = truncated(token_ids, body, model)
         generation = completion_generation(body, model, len(token_ids), words)
-        prompts.append(Prompt(token_ids, generation))
+        prompts.append(Prompt(token_ids, with_beams(body, generation)))
     return prompts
 
 
@@ -121,9 +122,9 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
     if per_prompt > body.n:
         shown = []
         for first in range(0, len(answers), per_prompt):
-            ranked = sorted(
-                answers[first : first + per_prompt], key=lambda answer: -answer.mean_logprob
-            )
+            ranked = answers[first : first + per_prompt]
+            if not body.use_beam_search:  # which gives them in their order
+                ranked.sort(key=lambda answer: -answer.mean_logprob)
             shown += ranked[: body.n]
     return Completion(
         id=session.id,

@@ -50,6 +50,9 @@ def chat_generation(
     """Without a maximum, as much as the context still holds."""
     if body.top_logprobs is not None and not body.logprobs:
         raise _invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
+    _check_best_of(body)
+    if sequences_of(body) > body.n and not body.use_beam_search:
+        raise unsupported("best_of", "in a chat best_of is of a beam search alone")
     param = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, param, "messages")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -61,15 +64,15 @@ def completion_generation(
 ) -> Generation:
     if body.suffix:
         raise unsupported("suffix")
-    if body.best_of is not None and body.best_of < body.n:
-        raise _invalid("best_of", f"best_of must be at least n, which is {body.n}.")
+    _check_best_of(body)
     sequences = sequences_of(body)
     if sequences > body.n and body.stream:
         raise _invalid(
             "best_of", "The best of more than n is known at the end only: set stream to false."
         )
     max_tokens = _fit(wanted_tokens(body), prompt_tokens, model, "max_tokens", "prompt")
-    logprobs = 0 if body.logprobs is None and sequences > body.n else body.logprobs
+    is_ranked = sequences > body.n and not body.use_beam_search
+    logprobs = 0 if body.logprobs is None and is_ranked else body.logprobs
     made = _generation(body, model, max_tokens, logprobs, bad_words)
     scored = 0 if body.logprobs is None and not max_tokens else body.logprobs
     sampling = msgspec.structs.replace(
@@ -78,7 +81,12 @@ def completion_generation(
     return dataclasses.replace(made, sampling=sampling)
 
 
-def sequences_of(body: CompletionRequest) -> int:
+def _check_best_of(body: SamplingFields) -> None:
+    if body.best_of is not None and body.best_of < body.n:
+        raise _invalid("best_of", f"best_of must be at least n, which is {body.n}.")
+
+
+def sequences_of(body: SamplingFields) -> int:
     """How many are generated for each prompt; `n` of them are shown."""
     return body.best_of or body.n
 

@@ -7,7 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tenora_engine.request import REPETITION_PENALTY_MAX, REPETITION_PENALTY_MIN
+from tenora_engine.request import (
+    LENGTH_PENALTY_MAX,
+    REPETITION_PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
+)
 from tenora_platform.inference.bounds import (
     ALLOWED_TOKENS_MAX,
     BAD_WORDS_MAX,
@@ -128,6 +132,14 @@ class SamplingFields(FormatFields):
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=COUNT_MAX)
+    best_of: int | None = Field(default=None, ge=1, le=128)
+
+    # What they mean is decided in `inference.beams`.
+    use_beam_search: bool = False
+    length_penalty: float | None = Field(
+        default=None, ge=-LENGTH_PENALTY_MAX, le=LENGTH_PENALTY_MAX
+    )
+    early_stopping: Literal[True, False, "never"] | None = None
 
 
 class Prediction(Given):
@@ -185,7 +197,6 @@ class CompletionRequest(SamplingFields):
     max_tokens: int | None = Field(default=None, ge=0, le=COUNT_MAX)  # 0: the prompt alone
     echo: bool = False
     logprobs: int | None = Field(default=None, ge=0, le=20)
-    best_of: int | None = Field(default=None, ge=1, le=128)
     suffix: str | None = None
     add_special_tokens: bool = True
 
