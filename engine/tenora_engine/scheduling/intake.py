@@ -195,7 +195,7 @@ class Intake:
                 draft.add_before(sequence)
                 if not draft.room.of(sequence):
                     continue
-                if any(compete(s, sequence) for s in short):
+                if short and any(compete(s, sequence) for s in short):
                     self._waits.short_of_pages(sequence)
                     continue
                 outcome = self._try_place(sequence, step)

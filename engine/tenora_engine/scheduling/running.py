@@ -260,10 +260,12 @@ class Running(Collection[Sequence]):
         which counts as no less than that time."""
         for tpot_s, sequences in self._promised.items():
             least = next(iter(sequences))
+            least_s = least.next_due_s
             for sequence in reversed(sequences):  # who has just begun is not ahead
-                if sequence.next_due_s < least.next_due_s:
-                    least = sequence
-                if sequence.next_due_s <= now_s + tpot_s:
+                due_s = sequence.next_due_s
+                if due_s < least_s:
+                    least, least_s = sequence, due_s
+                if due_s <= now_s + tpot_s:
                     break
             yield least
 
