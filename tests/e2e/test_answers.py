@@ -117,6 +117,23 @@ async def test_logprobs_n_and_stop(globex: openai.AsyncOpenAI, reference: Refere
     assert several.usage.completion_tokens == 24
 
 
+async def test_a_beam_search_finds_what_transformers_find(
+    globex: openai.AsyncOpenAI, reference: Reference
+) -> None:
+    for question in QUESTIONS:
+        made = await globex.chat.completions.create(
+            model="support",
+            messages=user(question),
+            n=2,
+            max_tokens=MAX_TOKENS,
+            extra_body={"use_beam_search": True, "best_of": 3},
+        )
+        texts = [choice.message.content for choice in made.choices]
+        assert texts == reference.beams("globex/support", question, 3, 2, MAX_TOKENS)
+        assert made.usage is not None
+        assert made.usage.completion_tokens % 3 == 0
+
+
 async def test_seed_repeats_and_differs(acme: openai.AsyncOpenAI) -> None:
 
     async def sample(seed: int) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -407,6 +408,18 @@ def test_a_prediction_of_a_search_is_not_drafted(world: World) -> None:
         assert texts_of(events, request) == world.texts(request)
         assert engine._scheduler.counters()["drafts_rejected"] == 0
         assert engine._scheduler.counters()["drafts_accepted"] == 0
+
+
+@pytest.mark.parametrize("early", EARLY)
+def test_a_search_crosses_to_an_engine_process(early: bool | Literal["never"]) -> None:
+    request = GenerationRequest(
+        request_id="r",
+        tenant=Tenant(key="a", namespace="a"),
+        prompt_token_ids=[4],
+        sampling=SamplingParams(beams=BeamSearch(length_penalty=0.5, early_stopping=early)),
+    )
+    message = msgspec.msgpack.encode(request)
+    assert msgspec.msgpack.decode(message, type=GenerationRequest) == request
 
 
 def test_more_beams_than_there_may_be(world: World) -> None:

@@ -26,6 +26,29 @@ class Reference:
     def chat(self, adapter: str | None, question: str, max_tokens: int) -> str:
         return self.chats([(adapter, question)], max_tokens)[0]
 
+    def beams(
+        self, adapter: str, question: str, width: int, count: int, max_tokens: int
+    ) -> list[str]:
+        """The best texts of a beam search."""
+        inputs = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        self.model.set_adapter(adapter)
+        with torch.inference_mode():
+            made = self.model.generate(
+                **inputs,
+                num_beams=width,
+                num_return_sequences=count,
+                max_new_tokens=max_tokens,
+                do_sample=False,
+            )
+        length = inputs["input_ids"].shape[1]
+        texts: list[str] = self.tokenizer.batch_decode(made[:, length:], skip_special_tokens=True)
+        return texts
+
     def chats(self, asked: Sequence[tuple[str | None, str]], max_tokens: int) -> list[str]:
         """The answers to questions of these adapters, in one batch."""
         inputs = self.tokenizer.apply_chat_template(

@@ -4,7 +4,7 @@ who plans the steps tells it what they serve and what was short.
 A second is the doing of the first of these that holds:
   load       the sequence's own adapter (or its kept KV) is on its way; it would have had to wait
              for it if it were alone
-  own        it waits for the first sequence of its own request
+  own        it waits for others of its own request: for the first one, or in a beam search
   pages      it was looked at and found no memory: by the pages that each tenant held
   queue      the step served others: by their places when the places are full, else by the tokens
              that each had in the step. The part that went to its own tenant is `own` again.
