@@ -20,7 +20,7 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.scheduling.drafts import Text
+from tenora_engine.scheduling.drafts import StepTimes, Text
 from tenora_kernels.backend import compiled_implementation
 from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
 
@@ -247,6 +247,23 @@ def test_the_last_place_of_the_longest_run_is_found() -> None:
     assert text.after(Text([9, 9, 2, 3, 4]).tail(), 2) == [70, 1]
     assert text.after(Text([5, 6, 7]).tail(), 2) == []
     assert Text().after(text.tail(), 2) == []
+
+
+def test_what_a_row_adds_is_read_from_steps_and_remembered() -> None:
+    """For a while, also while no step has drafts."""
+    times = StepTimes()
+    assert times.worth(16) == 16 * StepTimes.USUAL_PART
+    for _ in range(100):
+        times.observe(16, 0.016)
+        times.observe(24, 0.024)
+    assert times.row_s == pytest.approx(0.001, rel=1e-6)
+    assert times.worth(16) == pytest.approx(1.0, rel=1e-6)
+    for _ in range(200):
+        times.observe(16, 0.016)
+    assert times.worth(16) > 0.75
+    for _ in range(3000):
+        times.observe(16, 0.016)
+    assert times.worth(16) == pytest.approx(16 * StepTimes.USUAL_PART, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,6 +17,13 @@ from tenora_bench.client import BenchError
 def drafts_command(
     rounds: Annotated[int, typer.Option(help="Of all cases, with and without in turns.")] = 5,
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder.")] = None,
+    layer: Annotated[Path | None, typer.Option(help="Of the model, trained.")] = None,
+    chats: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help='Files to answer instead: JSON lines with "turns", as Spec-Bench has.'
+        ),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Tokens a second with drafts over those without; exit status 1 where an answer differs."""
@@ -25,7 +32,7 @@ def drafts_command(
 
     folder = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
     try:
-        result = measure(folder, rounds, os.cpu_count() or 1)
+        result = measure(folder, rounds, os.cpu_count() or 1, layer, chats or [])
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import tempfile
@@ -26,17 +27,29 @@ from tenora_engine.threads import call_in_ending_thread
 
 TOPICS = ("rain", "bread", "trains", "the sea", "winter", "a library", "bees", "maps")
 NEW_TOKENS = 128
+CHATS_MOST = 40  # of a file, spread over it
 STREAMS = 16
 GREEDY = {"temperature": 0.0}
 
 
 def chats(text: TextProcessor, count: int) -> list[list[int]]:
     return [
-        text.encode_chat(
-            [{"role": "user", "content": f"Write four sentences about {TOPICS[n % len(TOPICS)]}."}]
-        )
-        for n in range(count)
+        _chat(text, f"Write four sentences about {TOPICS[n % len(TOPICS)]}.") for n in range(count)
     ]
+
+
+def chats_of(file: Path, text: TextProcessor) -> list[list[int]]:
+    """The first turns of its chats. Raises BenchError when it holds none."""
+    try:
+        turns = [json.loads(line)["turns"] for line in file.read_text().splitlines()]
+        asked = [str(each[0]) for each in turns]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise BenchError(f'{file}: want JSON lines of {{"turns": ["..."]}}: {error!r}') from error
+    return [_chat(text, each) for each in asked[:: max(len(asked) // CHATS_MOST, 1)]]
+
+
+def _chat(text: TextProcessor, asked: str) -> list[int]:
+    return text.encode_chat([{"role": "user", "content": asked}])
 
 
 def random_prompts(vocab: int, count: int, seed: int) -> list[list[int]]:
@@ -45,7 +58,8 @@ def random_prompts(vocab: int, count: int, seed: int) -> list[list[int]]:
 
 
 def request(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
-    sampling = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True, **more.pop("sampling", {}))
+    asked = {"max_tokens": NEW_TOKENS, "ignore_eos": True, **more.pop("sampling", {})}
+    sampling = SamplingParams(**asked)
     key = more.pop("tenant", "t")
     tenant = Tenant(key=key, namespace=key, keeps_answers=more.pop("keeps_answers", False))
     return GenerationRequest(
@@ -53,19 +67,25 @@ def request(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
     )
 
 
-def run(engine: Engine, requests: list[GenerationRequest]) -> tuple[float, dict[str, list[int]]]:
-    """Tokens a second, from the first token of all to the last, and the answers."""
-    tokens: dict[str, list[int]] = {each.request_id: [] for each in requests}
-    for each in requests:
-        engine.submit(each)
-    left, started = len(requests), time.perf_counter()
-    while left:
-        for event in engine.step():
-            if isinstance(event, TokenEvent):
-                tokens[event.request_id] += event.token_ids
-            elif isinstance(event, FinishEvent):
-                left -= 1
-    return NEW_TOKENS * len(requests) / (time.perf_counter() - started), tokens
+Answers = dict[str, list[int]]
+
+
+def run(engine: Engine, requests: list[GenerationRequest], at_once: int) -> tuple[float, Answers]:
+    """Tokens a second, and the answers: so many requests, and when they have ended the next."""
+    tokens: Answers = {each.request_id: [] for each in requests}
+    started = time.perf_counter()
+    for first in range(0, len(requests), at_once):
+        some = requests[first : first + at_once]
+        for each in some:
+            engine.submit(each)
+        left = len(some)
+        while left:
+            for event in engine.step():
+                if isinstance(event, TokenEvent):
+                    tokens[event.request_id] += event.token_ids
+                elif isinstance(event, FinishEvent):
+                    left -= 1
+    return sum(map(len, tokens.values())) / (time.perf_counter() - started), tokens
 
 
 @dataclass
@@ -74,30 +94,69 @@ class Bench:
 
     engine: Engine
     most: int  # drafts of a sequence, where there are any
+    most_proposed: int  # by the trained layer, where there is one
 
     def run(
-        self, requests: list[GenerationRequest], drafts: bool
-    ) -> tuple[float, dict[str, list[int]]]:
+        self, requests: list[GenerationRequest], drafts: bool, at_once: int = 0, layer: bool = True
+    ) -> tuple[float, Answers]:
         self.engine._scheduler.drafts.most = self.most if drafts else 0
-        return run(self.engine, requests)
+        self.engine._scheduler.drafts.most_proposed = self.most_proposed if drafts and layer else 0
+        return run(self.engine, requests, at_once or len(requests))
 
-    def ratio(self, name: str, requests: list[GenerationRequest], drafts_last: bool) -> float:
+    def ratio(
+        self, name: str, requests: list[GenerationRequest], drafts_last: bool, at_once: int = 0
+    ) -> float:
         """With drafts over without. Raises BenchError where an answer differs."""
-        found = {drafts: self.run(requests, drafts) for drafts in (not drafts_last, drafts_last)}
+        found = {
+            drafts: self.run(requests, drafts, at_once) for drafts in (not drafts_last, drafts_last)
+        }
         if found[False][1] != found[True][1]:
             raise BenchError(f"{name}: answers differ with drafts and without")
         return found[True][0] / found[False][0]
 
+    def ratios(
+        self, name: str, requests: list[GenerationRequest], in_turn: int
+    ) -> dict[str, float]:
+        """One request after the other: with what is looked up over none, and with the layer too.
+        Raises BenchError where an answer differs."""
+        modes = {"none": (False, False), "looked up": (True, False), "and the layer": (True, True)}
+        names = list(modes)
+        found = {
+            mode: self.run(requests, modes[mode][0], at_once=1, layer=modes[mode][1])
+            for mode in (names if in_turn % 2 else names[::-1])
+        }
+        if not found["none"][1] == found["looked up"][1] == found["and the layer"][1]:
+            raise BenchError(f"{name}: answers differ with drafts and without")
+        return {
+            f"{name}, 1 stream, {mode}": found[mode][0] / found["none"][0]
+            for mode in ("looked up", "and the layer")
+        }
 
-def measure(model: Path, rounds: int, threads: int) -> dict[str, Any]:
-    """Raises BenchError where an answer differs."""
+
+def measure(
+    model: Path,
+    rounds: int,
+    threads: int,
+    layer: Path | None,
+    chats: list[Path],
+) -> dict[str, Any]:
+    """Of files of chats, or where there are none of the usual cases. Raises BenchError where an
+    answer differs."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
         store = Path(folder) / "store"
         refs = publish_adapters(Path(folder) / "adapters", store, model, STREAMS, [8])
-        engine = _engine(model, store)
-        bench = Bench(engine, engine.config.engine.max_draft_tokens)
-        ratios = _ratios(bench, TextProcessor(model), refs, rounds)
+        engine, text = _engine(model, store, layer), TextProcessor(model)
+        drafts = engine._scheduler.drafts
+        bench = Bench(engine, drafts.most, drafts.most_proposed)
+        asked = {file.stem: _answered(file, text) for file in chats}
+        ratios: dict[str, list[float]] = {}
+        for number in range(rounds):
+            found: dict[str, float] = {}
+            for name, requests in asked.items():
+                found |= bench.ratios(name, requests, number)
+            for name, ratio in (found or _ratios(bench, text, refs, number)).items():
+                ratios.setdefault(name, []).append(ratio)
         counters = engine.stats().counters
         engine.close()
     return {
@@ -112,9 +171,16 @@ def measure(model: Path, rounds: int, threads: int) -> dict[str, Any]:
     }
 
 
+def _answered(file: Path, text: TextProcessor) -> list[GenerationRequest]:
+    chat = {"temperature": 0.0, "ignore_eos": False}
+    prompts = enumerate(chats_of(file, text))
+    return [request(f"{n}", prompt, sampling=chat) for n, prompt in prompts]
+
+
 def _ratios(
-    bench: Bench, text: TextProcessor, refs: list[AdapterRef], rounds: int
-) -> dict[str, list[float]]:
+    bench: Bench, text: TextProcessor, refs: list[AdapterRef], number: int
+) -> dict[str, float]:
+    """Of round `number`."""
     vocab = bench.engine.config.model.vocab
     prompts = chats(text, STREAMS)
     # A tenant of its own: what one that keeps none is answered ends what is kept of it.
@@ -125,25 +191,21 @@ def _ratios(
         msgspec.structs.replace(each, adapter=ref, request_id=f"a{each.request_id}")
         for each, ref in zip(chat, refs, strict=True)
     ]
-    ratios: dict[str, list[float]] = {}
-    for number in range(rounds):
-        predicted = [_predicted(each, bench) for each in (chat, mixed)]
-        cases = {
-            "an answer as predicted, 1 stream": predicted[0][:1],
-            "answers as predicted, 16 streams": predicted[0],
-            "answers as predicted, 16 streams of 16 adapters": predicted[1],
-            "the tenant's answer again, 1 stream": [again],
-            "greedy chats, 1 stream": chat[2:3],
-            "greedy chats, 16 streams": chat,
-        }
-        for streams in (1, STREAMS, 64):
-            cases[f"drawn at temperature 1 after random tokens, {streams} streams"] = [
-                request(f"{n}", p, sampling={"temperature": 1.0, "seed": n})
-                for n, p in enumerate(random_prompts(vocab, streams, number))
-            ]
-        for name, requests in cases.items():
-            ratios.setdefault(name, []).append(bench.ratio(name, requests, number % 2 == 1))
-    return ratios
+    predicted = [_predicted(each, bench) for each in (chat, mixed)]
+    cases = {
+        "an answer as predicted, 1 stream": predicted[0][:1],
+        "answers as predicted, 16 streams": predicted[0],
+        "answers as predicted, 16 streams of 16 adapters": predicted[1],
+        "the tenant's answer again, 1 stream": [again],
+        "greedy chats, 1 stream": chat[2:3],
+        "greedy chats, 16 streams": chat,
+    }
+    for streams in (1, STREAMS, 64):
+        cases[f"drawn at temperature 1 after random tokens, {streams} streams"] = [
+            request(f"{n}", p, sampling={"temperature": 1.0, "seed": n})
+            for n, p in enumerate(random_prompts(vocab, streams, number))
+        ]
+    return {name: bench.ratio(name, asked, number % 2 == 1) for name, asked in cases.items()}
 
 
 def _predicted(requests: list[GenerationRequest], bench: Bench) -> list[GenerationRequest]:
@@ -155,7 +217,7 @@ def _predicted(requests: list[GenerationRequest], bench: Bench) -> list[Generati
     ]
 
 
-def _engine(model: Path, store: Path) -> Engine:
+def _engine(model: Path, store: Path, layer: Path | None) -> Engine:
     config = EngineConfig(
         model=str(model),
         served_name=model.name,
@@ -166,5 +228,6 @@ def _engine(model: Path, store: Path) -> Engine:
         max_rank=8,
         prefix_caching=False,
         object_store=str(store),
+        draft_layer=None if layer is None else str(layer),
     )
     return call_in_ending_thread(lambda: build_engine(config))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,6 +35,7 @@ PROPOSED_MAX = 4
 
 _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
 _RECOVERY = 0.02  # of the way back to FIRST_RATE, a step without drafts
+_FORGETTING = 0.002  # of what a row was seen to add, where it is not seen any more, a step
 _SLOW = 0.98  # weight of the past in what steps were seen to take
 _TOKEN = array("i").itemsize
 
@@ -159,12 +160,15 @@ class Drafting:
 
 
 class StepTimes:
-    """What a step of decoding takes by its rows: a line through those that were seen, old ones
-    fading. A row adds at most its part of a step, and some: what else it does is read for it."""
+    """What decode steps of about `num_rows` sequences take by their rows: a line through those that
+    were seen, old ones fading. A row adds at most its part of a step, and some: what else the step
+    does is read for it. What it adds is remembered as a part of a step, for where drafts do not pay
+    there are none, and no line can be drawn."""
 
     LEAST_PART, USUAL_PART = 1 / 64, 1 / 32  # of a step, that a row adds
 
     def __init__(self) -> None:
+        self._part = self.USUAL_PART
         self._weight = self._rows = self._seconds = self._squares = self._products = 0.0
 
     def observe(self, num_rows: int, step_s: float) -> None:
@@ -173,18 +177,19 @@ class StepTimes:
         self._seconds = _SLOW * self._seconds + step_s
         self._squares = _SLOW * self._squares + num_rows * num_rows
         self._products = _SLOW * self._products + num_rows * step_s
+        spread = self._weight * self._squares - self._rows * self._rows
+        if spread > self._weight * self._weight:  # they were more than a row apart
+            slope = (self._weight * self._products - self._rows * self._seconds) / spread
+            self._part = max(slope * self._weight / self._seconds, self.LEAST_PART)
+        else:
+            self._part += _FORGETTING * (self.USUAL_PART - self._part)
 
     @property
     def row_s(self) -> float:
         """What one more row adds."""
         if not self._seconds:
             return 0.0
-        mean_s = self._seconds / self._weight
-        slope = mean_s * self.USUAL_PART
-        spread = self._weight * self._squares - self._rows * self._rows
-        if spread > self._weight * self._weight:  # they were more than a row apart
-            slope = (self._weight * self._products - self._rows * self._seconds) / spread
-        return min(max(slope, mean_s * self.LEAST_PART), self._seconds / self._rows)
+        return min(self._part * self._seconds / self._weight, self._seconds / self._rows)
 
     def worth(self, num_rows: int) -> float:
         """How likely a draft must be right for a row of it to save the time that it takes: what it
@@ -210,14 +215,18 @@ class Drafts:
     def __init__(self, config: ResolvedConfig, memory: MemoryManager, is_exact: bool) -> None:
         """None are added unless the executor `is_exact`: they are to show in no answer."""
         engine = config.engine
-        self.times = StepTimes()
+        self._times: defaultdict[int, StepTimes] = defaultdict(StepTimes)  # by bits of `num_rows`
         self.answers = Answers()
         self.accepted_tokens = 0
         self.rejected_tokens = 0
         self.most = engine.max_draft_tokens if is_exact else 0  # of a sequence in a step
-        self._most_proposed = 0 if engine.draft_layer is None else min(self.most, PROPOSED_MAX)
+        self.most_proposed = 0 if engine.draft_layer is None else min(self.most, PROPOSED_MAX)
         self._max_rows = min(engine.max_running, engine.max_step_tokens)
         self._memory = memory
+
+    def times(self, num_rows: int) -> StepTimes:
+        """Of decode steps of about so many sequences."""
+        return self._times[num_rows.bit_length()]
 
     def add(
         self, rows: list[ScheduledSequence], slack_s: float, others_wait: bool
@@ -229,7 +238,8 @@ class Drafts:
         room = self._max_rows - num_tokens
         if not self.most or not rows or room <= 0 or num_tokens > 2 * len(rows):
             return rows
-        row_s, worth = self.times.row_s, self.times.worth(len(rows))
+        times = self.times(len(rows))
+        row_s, worth = times.row_s, times.worth(len(rows))
         if slack_s < math.inf:
             room = min(room, int(slack_s / row_s)) if row_s else 0
         drafted: list[ScheduledSequence] = []
@@ -271,16 +281,16 @@ class Drafts:
         """Of the rows of a step, those behind whose new tokens the trained layer is to propose what
         comes, and how many."""
         wanted: dict[int, int] = {}
-        if not self._most_proposed or not rows:
+        if not self.most_proposed or not rows:
             return wanted
-        worth = self.times.worth(len(rows))
+        worth = self.times(len(rows)).worth(len(rows))
         for place, row in enumerate(rows):
             if not row.samples or row.num_scored or row.sequence.beams is not None:
                 continue
             drafting = row.sequence.drafting or self._begin(row.sequence)
             rate = drafting.layer_rate
             if rate > worth:
-                wanted[place] = min(self._most_proposed, _worthwhile(rate, worth))
+                wanted[place] = min(self.most_proposed, _worthwhile(rate, worth))
             else:
                 drafting.layer_rate += _RECOVERY * (FIRST_RATE - rate)
         return wanted

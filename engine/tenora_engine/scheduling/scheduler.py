@@ -252,7 +252,7 @@ class Scheduler:
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
         if step.is_decode:
             self._chunks.observe_decode(step_s)
-            self.drafts.times.observe(len(step) + step.num_drafts, step_s)
+            self.drafts.times(len(step)).observe(len(step) + step.num_drafts, step_s)
         else:
             self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
 
