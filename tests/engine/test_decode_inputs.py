@@ -21,12 +21,13 @@ WRITER = PlanWriter(BLOCK_TOKENS, CONFIG.model.vocab, 0)
 
 
 @st.composite
-def decoding(draw: st.DrawFn) -> Sequence:
-    """A sequence of any length at its last token, on any pages and slot; it may hold more pages
-    than it needs."""
+def decoding(draw: st.DrawFn) -> ScheduledSequence:
+    """A sequence of any length at its last token, with drafts or none, on any pages and slot; it
+    may hold more pages than it needs."""
     token_ids = draw(st.lists(st.integers(0, 95), min_size=1, max_size=24))
-    blocks = -(-len(token_ids) // BLOCK_TOKENS) + draw(st.integers(0, 2))
-    return Sequence(
+    drafts = draw(st.lists(st.integers(0, 95), max_size=5))
+    blocks = -(-(len(token_ids) + len(drafts)) // BLOCK_TOKENS) + draw(st.integers(0, 2))
+    sequence = Sequence(
         request=make_request("r", token_ids),
         index=0,
         token_ids=token_ids,
@@ -35,37 +36,34 @@ def decoding(draw: st.DrawFn) -> Sequence:
         block_table=array("i", draw(st.permutations(range(32)))[:blocks]),
         adapter_slot=draw(st.integers(-1, 3)),
     )
+    return ScheduledSequence(sequence, 1, True, tuple(drafts))
 
 
 def builder() -> BatchBuilder:
     return BatchBuilder(BLOCK_TOKENS, allocate_table(CONFIG))
 
 
-def step_of(sequences: list[Sequence]) -> ScheduledStep:
-    return ScheduledStep([ScheduledSequence(sequence, 1, True) for sequence in sequences])
-
-
-def check(used: BatchBuilder, sequences: list[Sequence]) -> None:
-    step = step_of(sequences)
+def check(used: BatchBuilder, items: list[ScheduledSequence]) -> None:
+    step = ScheduledStep(items)
     check_batch(used.build(WRITER.write(step)), step, BLOCK_TOKENS)
 
 
 @given(steps=st.lists(st.lists(decoding(), min_size=1, max_size=4), min_size=2, max_size=6))
-def test_a_step_does_not_depend_on_those_before(steps: list[list[Sequence]]) -> None:
+def test_a_step_does_not_depend_on_those_before(steps: list[list[ScheduledSequence]]) -> None:
     used = builder()
-    for sequences in steps:
-        check(used, sequences)
+    for items in [*steps, *steps]:
+        check(used, items)
 
 
-@given(sequence=decoding(), page=st.integers(0, 31), slot=st.integers(-1, 3))
+@given(item=decoding(), page=st.integers(0, 31), slot=st.integers(-1, 3))
 def test_what_changes_between_two_steps_of_a_sequence_is_seen(
-    sequence: Sequence, page: int, slot: int
+    item: ScheduledSequence, page: int, slot: int
 ) -> None:
     used = builder()
-    check(used, [sequence])
-    sequence.block_table[0] = page  # another sequence was first with this block
-    sequence.adapter_slot = slot
-    check(used, [sequence])
+    check(used, [item])
+    item.sequence.block_table[0] = page  # another sequence was first with this block
+    item.sequence.adapter_slot = slot
+    check(used, [item])
 
 
 def test_steps_of_one_shape_share_their_memory() -> None:
@@ -76,11 +74,13 @@ def test_steps_of_one_shape_share_their_memory() -> None:
         ]
         for sequence in sequences:
             sequence.block_table = array("i", range(8))
-        inputs = used.build(WRITER.write(step_of(sequences))).inputs
+        step = ScheduledStep([ScheduledSequence(sequence, 1, True) for sequence in sequences])
+        inputs = used.build(WRITER.write(step)).inputs
         return [inputs.token_ids, inputs.slots, inputs.attention.block_table]
 
     used = builder()
     first = step(5, 2)
     assert all(mine is theirs for mine, theirs in zip(step(8, 2), first, strict=True))
     assert all(mine is not theirs for mine, theirs in zip(step(9, 2), first, strict=True))
+    assert all(mine is theirs for mine, theirs in zip(step(7, 2), first, strict=True))
     assert first[0].tolist() == [1, 1], "memory that a tensor sees lives as long as the tensor"

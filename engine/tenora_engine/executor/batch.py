@@ -154,9 +154,8 @@ class BatchBuilder:
 
 
 def is_decode(rows: Rows) -> bool:
-    """Whether each row runs one token and samples the next."""
-    count = len(rows)
-    return len(rows.token_ids) == count and sum(rows.num_samples) == count
+    """Whether each row runs one token and its drafts, and samples what follows them."""
+    return rows.query_len == rows.num_samples
 
 
 def is_likeliest(sampling: Sampling | None) -> bool:
