@@ -44,10 +44,10 @@ class Recipe:
     """How a layer is trained."""
 
     vocabulary: int = 8192  # tokens that it can foretell: those that the base says most
-    depth: int = 4  # tokens one after the other, each from what the layer made of those before
-    epochs: int = 3
-    batch_tokens: int = 4096
-    learning_rate: float = 1e-3
+    depth: int = 3  # tokens one after the other, each from what the layer made of those before
+    epochs: int = 4
+    batch_tokens: int = 2048
+    learning_rate: float = 1.5e-3
     seed: int = 0
 
 
@@ -387,7 +387,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a draft layer for a base model.")
     parser.add_argument("--model", required=True, type=Path, help="Hugging Face folder of the base")
     parser.add_argument("--out", required=True, type=Path, help="the file to write")
-    parser.add_argument("--chats", type=int, default=4000, help="questions to make (default 4000)")
+    parser.add_argument("--chats", type=int, default=2000, help="questions to make (default 2000)")
     parser.add_argument("--vocabulary", type=int, default=Recipe.vocabulary)
     parser.add_argument("--depth", type=int, default=Recipe.depth)
     parser.add_argument("--epochs", type=int, default=Recipe.epochs)

@@ -152,6 +152,13 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     embedded: list[int] = []  # samples of which the hidden states are wanted
 
 
+class Proposals(msgspec.Struct, frozen=True, array_like=True):
+    """What the executor's draft layer is to propose behind what comes of a step."""
+
+    most: dict[int, int]  # row -> tokens
+    least_chance: float  # of all of a row's tokens together, as the layer has it
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """All of what one step is to do, the operations on memory first, in order. Empty when there is
     nothing to do.
@@ -164,8 +171,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling | None = None  # None: of each sample the likeliest token
     is_preemptible: bool = False
     memory: list[MemoryOperation] = []
-    proposals: dict[int, int] = {}
-    """Row -> how many tokens the executor's draft layer is to propose behind what comes of it."""
+    proposals: Proposals | None = None
 
     def __bool__(self) -> bool:
         return bool(self.rows.sequence or self.memory)

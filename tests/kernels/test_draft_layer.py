@@ -78,18 +78,24 @@ class Case:
         self.progress.residual = torch.randn(3 * self.count, SIZES.hidden).to(dtype)
         self.tokens = torch.randint(0, SIZES.vocab, (self.count,)).tolist()
 
-    def chains(self, layer: DraftLayer, rows: list[int], length: int) -> list[list[int]]:
+    def chains(
+        self, layer: DraftLayer, rows: list[int], length: int, least_chance: float = 0.0
+    ) -> list[list[int]]:
         seeds = Seeds(
             last=[3 * row + 1 for row in rows],
             token_ids=[self.tokens[row] for row in rows],
             positions=[self.contexts[row] for row in rows],
             table_rows=rows,
         )
-        return layer.propose(self.progress, seeds, self.table, self.pool, self.kv, length)
+        return layer.propose(
+            self.progress, seeds, self.table, self.pool, self.kv, length, least_chance
+        )
 
 
-def plain_chain(case: Case, row: int, weights: dict[str, Tensor], length: int) -> list[int]:
-    """In float32, one op after the other."""
+def plain_chain(
+    case: Case, row: int, weights: dict[str, Tensor], length: int
+) -> tuple[list[int], list[float]]:
+    """In float32, one op after the other; and how likely each token is with those before it."""
     kv_heads, head_dim, context = SIZES.kv_heads, SIZES.head_dim, case.contexts[row]
     pages = case.pool.view(-1, LAYERS, 2, BLOCK, kv_heads, head_dim)[case.table[row].long(), -1]
     keys, values = (pages[:, part].flatten(0, 1)[:context] for part in (0, 1))
@@ -100,7 +106,7 @@ def plain_chain(case: Case, row: int, weights: dict[str, Tensor], length: int) -
 
     assert case.progress.residual is not None
     state = norm(case.progress.residual[3 * row + 1], "base_norm")
-    token, found = case.tokens[row], []
+    token, found, chances = case.tokens[row], [], [1.0]
     for ahead in range(length):
         embedded = norm(weights["lm_head"][token], "embedding_norm")
         x = weights["join"] @ torch.cat([embedded, norm(state, "state_norm")])
@@ -113,16 +119,36 @@ def plain_chain(case: Case, row: int, weights: dict[str, Tensor], length: int) -
         gate, up = (weights["gate_up"] @ norm(x, "mlp_norm")).chunk(2)
         x = x + weights["down"] @ (functional.silu(gate) * up)
         state = norm(x, "final_norm")
-        token = int(KNOWN[(weights["lm_head"][KNOWN] @ state).argmax()])
+        shares = (weights["lm_head"][KNOWN] @ state).softmax(dim=0)
+        token = int(KNOWN[shares.argmax()])
         found.append(token)
-    return found
+        chances.append(chances[-1] * float(shares.max()))
+    return found, chances[1:]
 
 
 def test_chains_are_those_of_plain_torch() -> None:
     packed, plain = weights_of(torch.float32)
     case = Case(torch.float32, [1, 9, 16, 40, 23])
     chains = case.chains(layer_of(packed), list(range(case.count)), 5)
-    assert chains == [plain_chain(case, row, plain, 5) for row in range(case.count)]
+    assert chains == [plain_chain(case, row, plain, 5)[0] for row in range(case.count)]
+
+
+def test_a_chain_ends_where_it_is_not_likely_enough() -> None:
+    packed, plain = weights_of(torch.float32)
+    plain["lm_head"] /= 10  # else all that is likeliest is nearly certain
+    packed = replace(packed, lm_head=pack_weight(plain["lm_head"]))
+    packed = replace(packed, head=pack_weight(unpack_rows(packed.lm_head, KNOWN, torch.float32)))
+    layer, case = layer_of(packed), Case(torch.float32, [1, 9, 16, 40, 23])
+    rows = list(range(case.count))
+    expected = [plain_chain(case, row, plain, 4) for row in rows]
+    seen = set()
+    for least in (0.0, 1e-5, 1e-4, 1e-3, 0.003, 0.01, 0.03, 0.1, 0.3, 0.7, 1.1):
+        lengths = [sum(chance >= least for chance in chances) for _, chances in expected]
+        assert case.chains(layer, rows, 4, least) == [
+            tokens[:length] for (tokens, _), length in zip(expected, lengths, strict=True)
+        ]
+        seen.update(lengths)
+    assert len(seen) > 3
 
 
 def test_an_embedding_of_its_own_is_read() -> None:
@@ -132,7 +158,7 @@ def test_an_embedding_of_its_own_is_read() -> None:
     assert 0 not in KNOWN
     plain["lm_head"][case.tokens[0]] = own[case.tokens[0]]  # which the layer's head does not have
     first = case.chains(layer_of(replace(packed, embedding=own)), [0], 1)
-    assert first == [plain_chain(case, 0, plain, 1)]
+    assert first == [plain_chain(case, 0, plain, 1)[0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -20,9 +20,7 @@ def drafts_command(
     layer: Annotated[Path | None, typer.Option(help="Of the model, trained.")] = None,
     chats: Annotated[
         list[Path] | None,
-        typer.Option(
-            help='Files to answer instead: JSON lines with "turns", as Spec-Bench has.'
-        ),
+        typer.Option(help='Files to answer instead: JSON lines with "turns", as Spec-Bench has.'),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:

@@ -223,7 +223,7 @@ def _engine(model: Path, store: Path, layer: Path | None) -> Engine:
         served_name=model.name,
         memory_bytes=3 * 1024**3,
         arena_bytes=800 * 1024**2,
-        max_context_tokens=1024,
+        max_context_tokens=2048,
         max_adapters=STREAMS,
         max_rank=8,
         prefix_caching=False,

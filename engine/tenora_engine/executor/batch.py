@@ -4,7 +4,7 @@ plan's rows, on the CPU (`cuda_inputs` for CUDA). Steps of decode alone have a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -16,7 +16,7 @@ from tenora_engine.events import TokenLogprob
 from tenora_engine.executor.decode_inputs import DecodeInputs
 from tenora_engine.executor.sampling import Sampled
 from tenora_engine.model.inputs import ForwardInputs
-from tenora_engine.step import Rows, Sampling, StepPlan, StepResult
+from tenora_engine.step import Proposals, Rows, Sampling, StepPlan, StepResult
 from tenora_kernels import build_attention_layout, build_segments
 from tenora_kernels.compiled.decoder import Masks, Progress
 from tenora_kernels.compiled.draft_layer import Seeds
@@ -35,7 +35,7 @@ class Batch:
     sampling: Sampling | None  # of those rows, in that order
     rows: Rows
     progress: Progress | None = None  # of a step that can be paused, or whose states are read
-    proposals: dict[int, int] = field(default_factory=dict)  # see StepPlan
+    proposals: Proposals | None = None
 
 
 def result_of(rows: Rows, sampled: Sampled, seconds: float | None) -> StepResult:
@@ -107,7 +107,7 @@ class BatchBuilder:
         if plan.is_preemptible and self._pause is not None:
             return Progress(self._pause)
         embeds = plan.sampling is not None and bool(plan.sampling.embedded)
-        return Progress(self._never) if embeds or plan.proposals else None
+        return Progress(self._never) if embeds or plan.proposals is not None else None
 
     def _ragged(self, rows: Rows) -> tuple[ForwardInputs, Tensor]:
         """Inputs, and [num_samples] int64: the rows that sample."""

@@ -109,7 +109,7 @@ class ModelExecutor:
             self._preempted[plan.number] = before_s + time.perf_counter() - started, batch
             return None
         result = result_of(plan.rows, sampled, 0.0)
-        proposals = self._propose(batch, result.token_ids) if batch.proposals else {}
+        proposals = self._propose(batch, result.token_ids)
         seconds = before_s + time.perf_counter() - started
         return msgspec.structs.replace(result, seconds=seconds, proposals=proposals)
 
@@ -131,21 +131,20 @@ class ModelExecutor:
 
     def _propose(self, batch: Batch, token_ids: list[list[int]]) -> dict[int, list[int]]:
         """By row, what the draft layer takes to come behind its new tokens."""
-        progress = batch.progress
-        if self._draft is None or progress is None:
+        asked, progress = batch.proposals, batch.progress
+        if asked is None or self._draft is None or progress is None:
             return {}
-        wanted = [row for row in batch.proposals if token_ids[row]]
+        wanted = [row for row in asked.most if token_ids[row]]
         chains = self._draft.propose(
             progress,
             seeds(batch.rows, wanted, token_ids),
             batch.inputs.attention.block_table,
             self._arena.pool,
             self._arena.kv,
-            max(batch.proposals.values()),
+            max(asked.most.values()),
+            asked.least_chance,
         )
-        return {
-            row: chain[: batch.proposals[row]] for row, chain in zip(wanted, chains, strict=True)
-        }
+        return {row: chain[: asked.most[row]] for row, chain in zip(wanted, chains, strict=True)}
 
     def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
         step = (batch.inputs, self._arena, batch.sample_rows)

@@ -20,6 +20,7 @@ from tenora_engine.memory.prefix import BASE
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.sequence import Sequence
+from tenora_engine.step import Proposals
 
 MATCHES = (16, 8, 4, 3)
 """Tokens at the end of a sequence that are looked for, the longest first."""
@@ -32,6 +33,9 @@ FIRST_RATE = 0.7
 
 PROPOSED_MAX = 4
 """Tokens that the trained layer proposes at once: what it was trained for."""
+
+PROPOSED_PART = 1 / 32
+"""Of a step, what it takes about to propose one more token to each of its rows."""
 
 _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
 _RECOVERY = 0.02  # of the way back to FIRST_RATE, a step without drafts
@@ -140,7 +144,7 @@ class Drafting:
     prediction: Text | None
     source: Source = "text"  # of its last drafts
     rate: float = FIRST_RATE  # of what is looked up
-    layer_rate: float = FIRST_RATE
+    layer_rate: float = FIRST_RATE  # of the times that the layer was asked, those it was right
     proposed: list[int] = field(default_factory=list)  # by the layer
     proposed_at: int = 0  # tokens of the sequence that they come after
     accepted: int = 0
@@ -150,13 +154,14 @@ class Drafting:
         """Of its last drafts."""
         self.accepted += num_accepted
         self.rejected += num_rejected
-        rate = self.layer_rate if self.source == "layer" else self.rate
-        for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
-            rate = _MEMORY * rate + (1 - _MEMORY) * is_right
         if self.source == "layer":
-            self.layer_rate = rate
-        else:
-            self.rate = rate
+            self.observe_layer(num_accepted > 0)
+            return
+        for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
+            self.rate = _MEMORY * self.rate + (1 - _MEMORY) * is_right
+
+    def observe_layer(self, is_right: bool) -> None:
+        self.layer_rate = _MEMORY * self.layer_rate + (1 - _MEMORY) * is_right
 
 
 class StepTimes:
@@ -265,10 +270,9 @@ class Drafts:
         proposed = self._proposed(sequence, drafting)
         found: list[int] = []
         if rate > worth and (rate >= drafting.layer_rate or not proposed):
-            most = min(most, _worthwhile(rate, worth))
             drafting.text.append(sequence.token_ids[drafting.known :])
             drafting.known = len(sequence.token_ids)
-            found = self._look_up(sequence, drafting, most)
+            found = self._look_up(sequence, drafting, min(most, _worthwhile(rate, worth)))
         else:
             drafting.rate += _RECOVERY * (FIRST_RATE - rate)
         if not found and proposed:
@@ -277,29 +281,33 @@ class Drafts:
             found = found[: sequence.guide.validate(found)]
         return self._fitting(sequence, found, most, takes_page)
 
-    def wanted(self, rows: list[ScheduledSequence]) -> dict[int, int]:
+    def wanted(self, rows: list[ScheduledSequence]) -> Proposals | None:
         """Of the rows of a step, those behind whose new tokens the trained layer is to propose what
-        comes, and how many."""
-        wanted: dict[int, int] = {}
+        comes; as much as is likely enough to be worth its time. None where what was looked up is
+        being verified: it tends to go on."""
         if not self.most_proposed or not rows:
-            return wanted
+            return None
+        most: dict[int, int] = {}
         worth = self.times(len(rows)).worth(len(rows))
         for place, row in enumerate(rows):
             if not row.samples or row.num_scored or row.sequence.beams is not None:
                 continue
             drafting = row.sequence.drafting or self._begin(row.sequence)
-            rate = drafting.layer_rate
-            if rate > worth:
-                wanted[place] = min(self.most_proposed, _worthwhile(rate, worth))
+            if row.drafts and drafting.source != "layer":
+                continue
+            if drafting.layer_rate > worth:
+                most[place] = self.most_proposed
             else:
-                drafting.layer_rate += _RECOVERY * (FIRST_RATE - rate)
-        return wanted
+                drafting.layer_rate += _RECOVERY * (FIRST_RATE - drafting.layer_rate)
+        return Proposals(most, worth + PROPOSED_PART) if most else None
 
     def take(self, sequence: Sequence, proposed: list[int]) -> None:
         """What the layer proposes behind the sequence's tokens."""
-        if sequence.drafting is not None:
-            sequence.drafting.proposed = proposed
-            sequence.drafting.proposed_at = len(sequence.token_ids)
+        drafting = sequence.drafting
+        if drafting is not None:
+            drafting.proposed, drafting.proposed_at = proposed, len(sequence.token_ids)
+            if not proposed:
+                drafting.observe_layer(False)
 
     def _proposed(self, sequence: Sequence, drafting: Drafting) -> list[int]:
         is_next = drafting.proposed_at == len(sequence.token_ids)

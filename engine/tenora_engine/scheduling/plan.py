@@ -12,7 +12,7 @@ import msgspec
 
 from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.sequence import Sequence
-from tenora_engine.step import MemoryOperation, Rows, Sampling, StepPlan
+from tenora_engine.step import MemoryOperation, Proposals, Rows, Sampling, StepPlan
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
@@ -35,10 +35,10 @@ class ScheduledStep:
     """The sequences of a step, in the order of its plan's rows."""
 
     def __init__(
-        self, items: Items[ScheduledSequence] = (), proposals: dict[int, int] | None = None
+        self, items: Items[ScheduledSequence] = (), proposals: Proposals | None = None
     ) -> None:
         self.items = items
-        self.proposals = proposals or {}  # see StepPlan
+        self.proposals = proposals  # of its plan
 
     def __len__(self) -> int:
         return len(self.items)

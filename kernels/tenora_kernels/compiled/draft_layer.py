@@ -85,9 +85,13 @@ class DraftLayer:
         pool: Tensor,  # [num_pages, page_elements], with the KV of all before
         kv: KVLayout,
         count: int,
-    ) -> list[list[int]]:  # [rows][count]
-        """The likeliest tokens behind each, one after the other."""
-        chains: list[int] = self._propose(
+        least_chance: float = 0.0,
+    ) -> list[list[int]]:  # [rows][at most count]
+        """The likeliest tokens behind each, one after the other, as long as all of them together
+        are as likely as that."""
+        chains: list[int]
+        lengths: list[int]
+        chains, lengths = self._propose(
             progress.residual,
             seeds.last,
             seeds.token_ids,
@@ -98,5 +102,6 @@ class DraftLayer:
             kv.num_layers,
             kv.block_tokens,
             count,
+            least_chance,
         )
-        return [chains[first : first + count] for first in range(0, len(chains), max(count, 1))]
+        return [chains[row * count : row * count + length] for row, length in enumerate(lengths)]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "decoder_bindings.h"
@@ -42,14 +43,15 @@ class DraftLayer : public torch::CustomClassHolder {
       bf16_ = std::make_unique<tenora::DraftLayer<bf16>>(shape_, weights<bf16>());
   }
 
-  // Chains of `count` tokens, those of a row side by side. `last`: of the step's tokens, whose
+  // Chains of `count` tokens, those of a row side by side, and how many of each are as likely,
+  // together, as `least_chance`. `last`: of the step's tokens, whose
   // residual stream [tokens, hidden] it is, the one before each row's; `table_rows`: whose pages in
   // `block_table` [sequences, max_blocks] are each row's.
-  std::vector<int64_t> propose(const Tensor& residual, const std::vector<int64_t>& last,
-                               const std::vector<int64_t>& token_ids,
-                               const std::vector<int64_t>& positions, const Tensor& block_table,
-                               const std::vector<int64_t>& table_rows, const Tensor& pool,
-                               int64_t num_layers, int64_t block_tokens, int64_t count) {
+  std::tuple<std::vector<int64_t>, std::vector<int64_t>> propose(
+      const Tensor& residual, const std::vector<int64_t>& last,
+      const std::vector<int64_t>& token_ids, const std::vector<int64_t>& positions,
+      const Tensor& block_table, const std::vector<int64_t>& table_rows, const Tensor& pool,
+      int64_t num_layers, int64_t block_tokens, int64_t count, double least_chance) {
     const size_t rows = token_ids.size();
     TORCH_CHECK(last.size() == rows && positions.size() == rows && table_rows.size() == rows &&
                     count >= 0,
@@ -74,7 +76,7 @@ class DraftLayer : public torch::CustomClassHolder {
       const int32_t* first = block_table.const_data_ptr<int32_t>() + row * blocks;
       table.insert(table.end(), first, first + blocks);
     }
-    std::vector<int64_t> chains(rows * count);
+    std::vector<int64_t> chains(rows * count), lengths(rows);
     const auto run = [&]<typename T>(tenora::DraftLayer<T>& layer) {
       layer.propose({static_cast<int64_t>(rows),
                      data<T>(residual),
@@ -85,12 +87,13 @@ class DraftLayer : public torch::CustomClassHolder {
                      table.data(),
                      blocks,
                      pool.size(0),
-                     count},
-                    chains.data(), at::get_num_threads());
+                     count,
+                     static_cast<float>(least_chance)},
+                    chains.data(), lengths.data(), at::get_num_threads());
     };
     if (float_) run(*float_);
     else run(*bf16_);
-    return chains;
+    return {std::move(chains), std::move(lengths)};
   }
 
  private:

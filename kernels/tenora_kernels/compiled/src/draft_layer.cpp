@@ -7,22 +7,41 @@
 #include "rope.h"
 
 namespace tenora {
+namespace {
+
+// Of the softmax of a row of logits, the highest's.
+template <typename T>
+float share(const T* logits, int64_t count, int64_t highest) {
+  constexpr float LOG2_E = 1.44269504f;
+  const float most = value(logits[highest]);
+  Lanes sums{};
+  by_lanes(logits, count, [&](Lanes lanes, int64_t, int64_t used) {
+    Lanes powers = exp2_below_one((lanes - most) * LOG2_E);
+    for (int64_t i = used; i < LANES; ++i) powers[i] = 0;
+    sums += powers;
+  });
+  return 1 / sum(sums);
+}
+
+}  // namespace
 
 // One thread's way through the chains.
 template <typename T>
 class DraftLayer<T>::Chain {
  public:
-  Chain(DraftLayer& layer, const DraftInputs<T>& inputs, int64_t* chains, Member& member)
+  Chain(DraftLayer& layer, const DraftInputs<T>& inputs, int64_t* chains, int64_t* lengths,
+        Member& member)
       : at_(layer),
         shape_(layer.shape_),
         weights_(layer.weights_),
         in_(inputs),
         chains_(chains),
+        lengths_(lengths),
         member_(member) {}
 
   void run() {
     begin();
-    for (int64_t ahead = 0; ahead < in_.count; ++ahead) {
+    for (int64_t ahead = 0; ahead < in_.count && !is_over(); ++ahead) {
       join();
       self_attention();
       feed_forward();
@@ -36,7 +55,14 @@ class DraftLayer<T>::Chain {
   const DraftWeights<T>& weights_;
   const DraftInputs<T>& in_;
   int64_t* chains_;
+  int64_t* lengths_;
   Member& member_;
+
+  // Whether no chain goes on. Between two barriers nobody writes what is read.
+  bool is_over() const {
+    return std::all_of(at_.chance_.begin(), at_.chance_.end(),
+                       [&](float chance) { return chance < in_.least_chance; });
+  }
 
   void norm(const T* x, const T* weight, T* to, int64_t to_stride) {
     rms_norm(member_, x, shape_.hidden, weight, shape_.norm_eps, to, to_stride, in_.rows,
@@ -123,8 +149,11 @@ class DraftLayer<T>::Chain {
     linear(weights_.head, at_.state_.data(), at_.logits_.data());
     const int64_t count = weights_.head.out;
     member_.deal(in_.rows, [&](int64_t row) {
-      const int64_t token = weights_.vocabulary[likeliest(at_.logits_.data() + row * count, count)];
+      const T* logits = at_.logits_.data() + row * count;
+      const int64_t best = likeliest(logits, count), token = weights_.vocabulary[best];
+      at_.chance_[row] *= share(logits, count, best);
       chains_[row * in_.count + ahead] = at_.token_ids_[row] = token;
+      lengths_[row] += at_.chance_[row] >= in_.least_chance;
       // Beyond the last position none of a chain's tokens can come.
       at_.positions_[row] = std::min(at_.positions_[row] + 1, weights_.max_positions - 1);
     });
@@ -152,9 +181,12 @@ void DraftLayer<T>::reserve(int64_t rows) {
 }
 
 template <typename T>
-void DraftLayer<T>::propose(const DraftInputs<T>& inputs, int64_t* chains, int threads) {
+void DraftLayer<T>::propose(const DraftInputs<T>& inputs, int64_t* chains, int64_t* lengths,
+                            int threads) {
   const int64_t rows = inputs.rows;
+  std::fill_n(lengths, rows, 0);
   if (rows == 0 || inputs.count == 0) return;
+  chance_.assign(rows, 1.0f);
   reserve(rows);
   token_ids_.assign(inputs.token_ids, inputs.token_ids + rows);
   positions_.assign(inputs.positions, inputs.positions + rows);
@@ -165,7 +197,7 @@ void DraftLayer<T>::propose(const DraftInputs<T>& inputs, int64_t* chains, int t
   attention_.make({query_start_.data(), context_len_.data(), inputs.block_table, rows,
                    inputs.max_blocks, inputs.num_pages},
                   {shape_.heads, shape_.kv_heads, shape_.head_dim, pages.block_tokens}, threads);
-  run_team(threads, [&](Member& member) { Chain(*this, inputs, chains, member).run(); });
+  run_team(threads, [&](Member& member) { Chain(*this, inputs, chains, lengths, member).run(); });
 }
 
 template class DraftLayer<float>;

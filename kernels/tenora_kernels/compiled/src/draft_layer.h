@@ -37,7 +37,8 @@ struct DraftInputs {
   KVPages<T> pages;
   const int32_t* block_table;  // [rows, max_blocks], pages of all before them
   int64_t max_blocks, num_pages;
-  int64_t count;  // tokens of a chain
+  int64_t count;       // tokens of a chain, at most
+  float least_chance;  // of all of a chain's tokens together, as the layer has it
 };
 
 template <typename T>
@@ -46,9 +47,10 @@ class DraftLayer {
   DraftLayer(const DecoderShape& shape, const DraftWeights<T>& weights)
       : shape_(shape), weights_(weights) {}
 
-  // The likeliest chain of each row into `chains` [rows, count]. One thread at a time may call it.
+  // The likeliest chain of each row into `chains` [rows, count], and how long each is into `lengths`
+  // [rows]: up to where it is less likely than `least_chance`. One thread at a time may call it.
   // Throws std::invalid_argument when pages or positions do not fit together.
-  void propose(const DraftInputs<T>& inputs, int64_t* chains, int threads);
+  void propose(const DraftInputs<T>& inputs, int64_t* chains, int64_t* lengths, int threads);
 
  private:
   class Chain;
@@ -59,7 +61,7 @@ class DraftLayer {
   std::vector<T> state_, embedded_, joined_, residual_, normed_, query_, attended_, gate_up_,
       activated_, logits_;
   std::vector<int8_t> quantised_;
-  std::vector<float> scales_;
+  std::vector<float> scales_, chance_;
   std::vector<int32_t> offsets_, query_start_, context_len_;
   std::vector<int64_t> token_ids_, positions_;
 
