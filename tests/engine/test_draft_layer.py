@@ -23,6 +23,7 @@ from tenora_engine.errors import ModelLoadError
 from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.step import StepPlan, StepResult
+from tenora_engine.text.processor import TextProcessor
 from tenora_kernels.backend import compiled_implementation
 from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows
 from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
@@ -30,7 +31,9 @@ from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
 pytestmark = pytest.mark.skipif(
     compiled_implementation() is None, reason="the kernels are not compiled"
 )
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_draft.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPT = EXAMPLES / "train_draft.py"
+COMMITTED = EXAMPLES / "draft" / "SmolLM2-135M-Instruct.safetensors"
 
 
 def load_script() -> ModuleType:
@@ -247,6 +250,19 @@ def test_what_is_learned_comes_true(model: Path, tmp_path: Path) -> None:
     engine.close()
     assert again["again"][: len(said[0])] == said[0]
     assert steps < 24
+
+
+def test_the_committed_layer_foretells_the_default_model(base_model_dir: Path) -> None:
+    """A question that it was not trained on; of chats it is right in a third of all places."""
+    text = TextProcessor(base_model_dir)
+    asked = text.encode_chat([{"role": "user", "content": "How are bridges built over rivers?"}])
+    engine = engine_of(base_model_dir, COMMITTED, dtype="bfloat16", arena_bytes=256 * 1024**2)
+    engine._scheduler.drafts._look_up = lambda *_: []  # type: ignore[method-assign]
+    found = answers(engine, [request("asked", asked, max_tokens=96)])
+    (meter,) = engine.stats().telemetry.meters
+    engine.close()
+    assert len(found["asked"]) == 96
+    assert meter.drafts_accepted["layer"] > 15
 
 
 def test_refuses_what_is_no_layer_of_this_base(model: Path, file: Path, tmp_path: Path) -> None:
