@@ -22,6 +22,7 @@ from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.scheduling.drafts import NOTHING
 from tenora_engine.step import StepPlan, StepResult
 from tenora_engine.text.processor import TextProcessor
 from tenora_kernels.backend import compiled_implementation
@@ -257,7 +258,7 @@ def test_the_committed_layer_foretells_the_default_model(base_model_dir: Path) -
     text = TextProcessor(base_model_dir)
     asked = text.encode_chat([{"role": "user", "content": "How are bridges built over rivers?"}])
     engine = engine_of(base_model_dir, COMMITTED, dtype="bfloat16", arena_bytes=256 * 1024**2)
-    engine._scheduler.drafts._look_up = lambda *_: []  # type: ignore[method-assign]
+    engine._scheduler.drafts._look_up = lambda *_: ("text", NOTHING)  # type: ignore[method-assign]
     found = answers(engine, [request("asked", asked, max_tokens=96)])
     (meter,) = engine.stats().telemetry.meters
     engine.close()

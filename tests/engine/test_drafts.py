@@ -243,10 +243,10 @@ def test_answers_draft_their_own_tenant_alone(world: World) -> None:
 
 def test_the_last_place_of_the_longest_run_is_found() -> None:
     text = Text([1, 2, 3, 4, 50, 9, 1, 2, 3, 4, 60, 8, 2, 3, 4, 70, 1, 2, 3, 4])
-    assert text.after(text.tail(), 2, is_own=True) == [60, 8]
-    assert text.after(Text([9, 9, 2, 3, 4]).tail(), 2) == [70, 1]
-    assert text.after(Text([5, 6, 7]).tail(), 2) == []
-    assert Text().after(text.tail(), 2) == []
+    assert text.after(text.tail(), 2, is_own=True) == ([60, 8], 4)
+    assert text.after(Text([9, 9, 2, 3, 4]).tail(), 2) == ([70, 1], 3)
+    assert text.after(Text([5, 6, 7]).tail(), 2) == ([], 0)
+    assert Text().after(text.tail(), 2) == ([], 0)
 
 
 def test_what_a_row_adds_is_read_from_steps_and_remembered() -> None:
@@ -274,7 +274,7 @@ def test_what_is_found_stands_behind_what_was_looked_for(seed: int) -> None:
     for _ in range(300):
         tokens = [draw.choice(values) for _ in range(draw.randrange(3, 40))]
         tail = [draw.choice(values) for _ in range(draw.randrange(1, 9))]
-        expected: list[int] = []
+        expected: tuple[list[int], int] = [], 0
         for length in (8, 4, 3):
             places = [
                 place
@@ -282,6 +282,6 @@ def test_what_is_found_stands_behind_what_was_looked_for(seed: int) -> None:
                 if len(tail) >= length and tokens[place : place + length] == tail[-length:]
             ]
             if places:
-                expected = tokens[places[-1] + length :][:5]
+                expected = tokens[places[-1] + length :][:5], length
                 break
         assert Text(tokens).after(Text(tail).tail(), 5) == expected

@@ -8,11 +8,12 @@ import random
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from tenora_bench.adapters import publish_adapters
@@ -67,25 +68,44 @@ def request(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
     )
 
 
-Answers = dict[str, list[int]]
+@dataclass
+class Run:
+    """What came of some requests, those of a batch at once, then the next batch."""
 
+    answers: dict[str, list[int]] = field(default_factory=dict)
+    seconds: float = 0.0  # from the first token of a batch to its last
+    num_tokens: int = 0  # that came meanwhile
+    gaps_s: list[float] = field(default_factory=list)  # between the tokens of a stream
 
-def run(engine: Engine, requests: list[GenerationRequest], at_once: int) -> tuple[float, Answers]:
-    """Tokens a second, and the answers: so many requests, and when they have ended the next."""
-    tokens: Answers = {each.request_id: [] for each in requests}
-    started = time.perf_counter()
-    for first in range(0, len(requests), at_once):
-        some = requests[first : first + at_once]
-        for each in some:
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.seconds
+
+    @property
+    def gap_p99_s(self) -> float:
+        return float(np.percentile(self.gaps_s, 99))
+
+    def take(self, engine: Engine, batch: list[GenerationRequest]) -> None:
+        self.answers |= {each.request_id: [] for each in batch}
+        for each in batch:
             engine.submit(each)
-        left = len(some)
+        left, last_s, first_s = len(batch), dict[str, float](), None
         while left:
-            for event in engine.step():
-                if isinstance(event, TokenEvent):
-                    tokens[event.request_id] += event.token_ids
-                elif isinstance(event, FinishEvent):
+            events = engine.step()
+            now_s = time.perf_counter()
+            for event in events:
+                if isinstance(event, FinishEvent):
                     left -= 1
-    return sum(map(len, tokens.values())) / (time.perf_counter() - started), tokens
+                elif isinstance(event, TokenEvent):
+                    self.answers[event.request_id] += event.token_ids
+                    if first_s is not None:
+                        self.num_tokens += len(event.token_ids)
+                    if event.request_id in last_s:
+                        self.gaps_s.append(now_s - last_s[event.request_id])
+                    last_s[event.request_id] = now_s
+            if last_s and first_s is None:
+                first_s = now_s
+        self.seconds += time.perf_counter() - (first_s or 0.0)
 
 
 @dataclass
@@ -98,23 +118,27 @@ class Bench:
 
     def run(
         self, requests: list[GenerationRequest], drafts: bool, at_once: int = 0, layer: bool = True
-    ) -> tuple[float, Answers]:
+    ) -> Run:
         self.engine._scheduler.drafts.most = self.most if drafts else 0
         self.engine._scheduler.drafts.most_proposed = self.most_proposed if drafts and layer else 0
-        return run(self.engine, requests, at_once or len(requests))
+        found, at_once = Run(), at_once or len(requests)
+        for first in range(0, len(requests), at_once):
+            found.take(self.engine, requests[first : first + at_once])
+        return found
 
-    def ratio(
-        self, name: str, requests: list[GenerationRequest], drafts_last: bool, at_once: int = 0
-    ) -> float:
+    def compare(
+        self, name: str, requests: list[GenerationRequest], drafts_last: bool
+    ) -> dict[str, float]:
         """With drafts over without. Raises BenchError where an answer differs."""
-        found = {
-            drafts: self.run(requests, drafts, at_once) for drafts in (not drafts_last, drafts_last)
-        }
-        if found[False][1] != found[True][1]:
+        found = {drafts: self.run(requests, drafts) for drafts in (not drafts_last, drafts_last)}
+        if found[False].answers != found[True].answers:
             raise BenchError(f"{name}: answers differ with drafts and without")
-        return found[True][0] / found[False][0]
+        return {
+            name: found[True].tokens_per_s / found[False].tokens_per_s,
+            f"{name}: P99 between tokens": found[True].gap_p99_s / found[False].gap_p99_s,
+        }
 
-    def ratios(
+    def compare_sources(
         self, name: str, requests: list[GenerationRequest], in_turn: int
     ) -> dict[str, float]:
         """One request after the other: with what is looked up over none, and with the layer too.
@@ -125,11 +149,12 @@ class Bench:
             mode: self.run(requests, modes[mode][0], at_once=1, layer=modes[mode][1])
             for mode in (names if in_turn % 2 else names[::-1])
         }
-        if not found["none"][1] == found["looked up"][1] == found["and the layer"][1]:
+        none = found.pop("none")
+        if any(each.answers != none.answers for each in found.values()):
             raise BenchError(f"{name}: answers differ with drafts and without")
         return {
-            f"{name}, 1 stream, {mode}": found[mode][0] / found["none"][0]
-            for mode in ("looked up", "and the layer")
+            f"{name}, 1 stream, {mode}": each.tokens_per_s / none.tokens_per_s
+            for mode, each in sorted(found.items(), reverse=True)
         }
 
 
@@ -154,7 +179,7 @@ def measure(
         for number in range(rounds):
             found: dict[str, float] = {}
             for name, requests in asked.items():
-                found |= bench.ratios(name, requests, number)
+                found |= bench.compare_sources(name, requests, number)
             for name, ratio in (found or _ratios(bench, text, refs, number)).items():
                 ratios.setdefault(name, []).append(ratio)
         counters = engine.stats().counters
@@ -205,12 +230,15 @@ def _ratios(
             request(f"{n}", p, sampling={"temperature": 1.0, "seed": n})
             for n, p in enumerate(random_prompts(vocab, streams, number))
         ]
-    return {name: bench.ratio(name, asked, number % 2 == 1) for name, asked in cases.items()}
+    found: dict[str, float] = {}
+    for name, asked in cases.items():
+        found |= bench.compare(name, asked, number % 2 == 1)
+    return found
 
 
 def _predicted(requests: list[GenerationRequest], bench: Bench) -> list[GenerationRequest]:
     """With what they are answered as what is predicted."""
-    _, said = bench.run(requests, drafts=False)
+    said = bench.run(requests, drafts=False).answers
     return [
         msgspec.structs.replace(each, prediction_token_ids=said[each.request_id])
         for each in requests

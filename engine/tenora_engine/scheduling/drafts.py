@@ -12,7 +12,7 @@ from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.manager import MemoryManager
@@ -29,7 +29,15 @@ SEARCHED_TOKENS = 16384
 """Of a text: the last ones are searched."""
 
 FIRST_RATE = 0.7
-"""Of the drafts of a sequence, until it has had any: the part that is taken to be right."""
+"""Of what the layer proposes to a sequence, until it has had any: the part that is taken to be
+right."""
+
+FIRST_RATES = {16: 0.97, 8: 0.9, 4: 0.7, 3: 0.7}
+"""The same of what is found behind a run of so many tokens, as chats, summaries and answers with
+their sources have it (Spec-Bench)."""
+
+BEST_RATE = 0.98
+"""No drafts are believed to be right more often."""
 
 PROPOSED_MAX = 4
 """Tokens that the trained layer proposes at once: what it was trained for."""
@@ -38,10 +46,20 @@ PROPOSED_PART = 1 / 32
 """Of a step, what it takes about to propose one more token to each of its rows."""
 
 _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
-_RECOVERY = 0.02  # of the way back to FIRST_RATE, a step without drafts
+_RECOVERY = 0.02  # of the way back to the first rate, a step without such drafts
 _FORGETTING = 0.002  # of what a row was seen to add, where it is not seen any more, a step
 _SLOW = 0.98  # weight of the past in what steps were seen to take
 _TOKEN = array("i").itemsize
+
+
+class Found(NamedTuple):
+    """Tokens behind a run of others."""
+
+    token_ids: list[int]
+    length: int  # of the run, one of MATCHES
+
+
+NOTHING = Found([], 0)
 
 
 class Text:
@@ -56,7 +74,7 @@ class Text:
     def append(self, token_ids: Items[int]) -> None:
         self._bytes += array("i", token_ids).tobytes()
 
-    def after(self, tail: bytes, most: int, is_own: bool = False) -> list[int]:
+    def after(self, tail: bytes, most: int, is_own: bool = False) -> Found:
         """Up to `most` tokens behind the last place where the longest of MATCHES last tokens of
         `tail` stand. `is_own`: the tail is this text's own end, and not meant."""
         text, end = self._bytes, len(self._bytes)
@@ -71,9 +89,9 @@ class Text:
                 if place % _TOKEN == 0 and begin < end:
                     found = array("i")
                     found.frombytes(text[begin : begin + most * _TOKEN])
-                    return found.tolist()
+                    return Found(found.tolist(), length)
                 stop = place + len(wanted) - 1
-        return []
+        return NOTHING
 
     def first(self, most: int) -> list[int]:
         found = array("i")
@@ -143,7 +161,8 @@ class Drafting:
     known: int  # tokens of it that are in `text`
     prediction: Text | None
     source: Source = "text"  # of its last drafts
-    rate: float = FIRST_RATE  # of what is looked up
+    length: int = 0  # of the run behind which they were found
+    rates: dict[int, float] = field(default_factory=FIRST_RATES.copy)  # by that
     layer_rate: float = FIRST_RATE  # of the times that the layer was asked, those it was right
     proposed: list[int] = field(default_factory=list)  # by the layer
     proposed_at: int = 0  # tokens of the sequence that they come after
@@ -156,9 +175,10 @@ class Drafting:
         self.rejected += num_rejected
         if self.source == "layer":
             self.observe_layer(num_accepted > 0)
-            return
-        for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
-            self.rate = _MEMORY * self.rate + (1 - _MEMORY) * is_right
+        elif self.source != "grammar":
+            for is_right in (*[1.0] * num_accepted, *[0.0] * (num_rejected > 0)):
+                past = self.rates[self.length]
+                self.rates[self.length] = _MEMORY * past + (1 - _MEMORY) * is_right
 
     def observe_layer(self, is_right: bool) -> None:
         self.layer_rate = _MEMORY * self.layer_rate + (1 - _MEMORY) * is_right
@@ -211,7 +231,7 @@ def _worthwhile(rate: float, worth: float) -> int:
     its time."""
     if worth <= 0:
         return SEARCHED_TOKENS
-    return int(math.log(min(worth, 1.0)) / math.log(min(rate, 0.98)))
+    return int(math.log(min(worth, 1.0)) / math.log(min(rate, BEST_RATE)))
 
 
 class Drafts:
@@ -245,6 +265,8 @@ class Drafts:
             return rows
         times = self.times(len(rows))
         row_s, worth = times.row_s, times.worth(len(rows))
+        if worth >= BEST_RATE:
+            return rows
         if slack_s < math.inf:
             room = min(room, int(slack_s / row_s)) if row_s else 0
         drafted: list[ScheduledSequence] = []
@@ -261,25 +283,26 @@ class Drafts:
     def _drafts(self, sequence: Sequence, most: int, worth: float, takes_page: bool) -> list[int]:
         """Of the sequence: each is right with its rate where all before it are."""
         drafting = sequence.drafting or self._begin(sequence)
-        rate = drafting.rate
-        if sequence.guide is not None and worth < 1:
+        if sequence.guide is not None:
             forced = sequence.guide.forced_tokens()
             if forced:
                 drafting.source = "grammar"
                 return self._fitting(sequence, forced, most, takes_page)
-        proposed = self._proposed(sequence, drafting)
-        found: list[int] = []
-        if rate > worth and (rate >= drafting.layer_rate or not proposed):
-            drafting.text.append(sequence.token_ids[drafting.known :])
-            drafting.known = len(sequence.token_ids)
-            found = self._look_up(sequence, drafting, min(most, _worthwhile(rate, worth)))
-        else:
-            drafting.rate += _RECOVERY * (FIRST_RATE - rate)
-        if not found and proposed:
-            drafting.source, found = "layer", proposed
-        if found and sequence.guide is not None:
-            found = found[: sequence.guide.validate(found)]
-        return self._fitting(sequence, found, most, takes_page)
+        drafts = self._proposed(sequence, drafting)
+        least = max(worth, drafting.layer_rate) if drafts else worth
+        source, found = self._look_up(sequence, drafting, most, least)
+        for length, rate in drafting.rates.items():
+            if length != found.length:
+                drafting.rates[length] += _RECOVERY * (FIRST_RATES[length] - rate)
+        if found.token_ids:
+            rate = drafting.rates[found.length]
+            drafting.source, drafting.length = source, found.length
+            drafts = found.token_ids[: _worthwhile(rate, worth)]
+        elif drafts:
+            drafting.source = "layer"
+        if drafts and sequence.guide is not None:
+            drafts = drafts[: sequence.guide.validate(drafts)]
+        return self._fitting(sequence, drafts, most, takes_page)
 
     def wanted(self, rows: list[ScheduledSequence]) -> Proposals | None:
         """Of the rows of a step, those behind whose new tokens the trained layer is to propose what
@@ -322,22 +345,32 @@ class Drafts:
             return []
         return found[: self._memory.room_for_drafts(sequence, most, takes_page)]
 
-    def _look_up(self, sequence: Sequence, drafting: Drafting, most: int) -> list[int]:
+    def _look_up(
+        self, sequence: Sequence, drafting: Drafting, most: int, least: float
+    ) -> tuple[Source, Found]:
+        """What stands behind a run whose like was right more often than `least`, of whichever text
+        has one first."""
+        if max(drafting.rates.values()) <= least:
+            return "text", NOTHING
+        drafting.text.append(sequence.token_ids[drafting.known :])
+        drafting.known = len(sequence.token_ids)
         tail = drafting.text.tail()
-        found: list[int] = []
-        drafting.source = "prediction"
         if drafting.prediction is not None:
             if not sequence.num_output:
-                return drafting.prediction.first(most)
+                return "prediction", Found(drafting.prediction.first(most), MATCHES[0])
             found = drafting.prediction.after(tail, most)
-        if not found:
-            drafting.source = "text"
-            found = drafting.text.after(tail, most, is_own=True)
-        if not found and sequence.request.tenant.keeps_answers:
-            drafting.source = "answers"
+            if found.token_ids and drafting.rates[found.length] > least:
+                return "prediction", found
+        found = drafting.text.after(tail, most, is_own=True)
+        if found.token_ids and drafting.rates[found.length] > least:
+            return "text", found
+        text = None
+        if sequence.request.tenant.keeps_answers:
             text = self.answers.of(sequence.request)
-            found = [] if text is None else text.after(tail, most)
-        return found
+        found = NOTHING if text is None else text.after(tail, most)
+        if found.token_ids and drafting.rates[found.length] > least:
+            return "answers", found
+        return "text", NOTHING
 
     def _begin(self, sequence: Sequence) -> Drafting:
         prediction = sequence.request.prediction_token_ids
