@@ -4526,7 +4526,10 @@ export interface components {
             class: string;
             /** Gaps */
             gaps: components["schemas"]["GapPoint"][];
-            /** Service Tokens */
+            /**
+             * Service Tokens
+             * @description Rounded
+             */
             service_tokens: number;
             /** Tenants */
             tenants: components["schemas"]["ShareView"][];
@@ -9299,7 +9302,10 @@ export interface components {
         ShareView: {
             /** Service Share */
             service_share: number;
-            /** Service Tokens */
+            /**
+             * Service Tokens
+             * @description Rounded
+             */
             service_tokens: number;
             /** Tenant Id */
             tenant_id: string;

@@ -43,7 +43,7 @@ class ShareView(BaseModel):
 
     tenant_id: str
     tenant_name: str | None
-    service_tokens: float
+    service_tokens: int = Field(description="Rounded")
     service_share: float
     weight: float | None = Field(description="As it is now")
     weight_share: float | None
@@ -62,7 +62,7 @@ class ClassFairness(BaseModel):
     model_config = ConfigDict(serialize_by_alias=True)
 
     class_: str = Field(serialization_alias="class")
-    service_tokens: float
+    service_tokens: int = Field(description="Rounded")
     tenants: list[ShareView]
     gaps: list[GapPoint]
 

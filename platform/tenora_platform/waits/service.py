@@ -106,7 +106,7 @@ async def fairness(session: AsyncSession, start: datetime, end: datetime) -> Fai
     classes = [
         ClassFairness(
             class_=name,
-            service_tokens=sum(service[name].values()),
+            service_tokens=round(sum(service[name].values())),
             tenants=_shares(service[name], behind[name], names),
             gaps=gaps[name],
         )
@@ -127,7 +127,7 @@ def _shares(
         ShareView(
             tenant_id=key,
             tenant_name=_name(names, key),
-            service_tokens=service.get(key, 0.0),
+            service_tokens=round(service.get(key, 0.0)),
             service_share=service.get(key, 0.0) / total if total else 0.0,
             weight=weights.get(key),
             weight_share=weights[key] / whole if key in weights and whole else None,

@@ -56,7 +56,7 @@ export function Shares({ classes: found }: { classes: readonly ClassFairness[] }
                 </Table.Td>
                 <Table.Td ta="right">{formatPart(share.service_share)}</Table.Td>
                 <Table.Td ta="right">{formatPart(share.weight_share)}</Table.Td>
-                <Table.Td ta="right">{formatCompact(Math.round(share.service_tokens))}</Table.Td>
+                <Table.Td ta="right">{formatCompact(share.service_tokens)}</Table.Td>
                 <Table.Td ta="right">{formatSeconds(share.waited_s)}</Table.Td>
               </Table.Tr>
             )),
