@@ -311,18 +311,18 @@ class Drafts:
         if not self.most_proposed or not rows:
             return None
         most: dict[int, int] = {}
-        worth = self.times(len(rows)).worth(len(rows))
+        least = self.times(len(rows)).worth(len(rows)) + PROPOSED_PART
         for place, row in enumerate(rows):
             if not row.samples or row.num_scored or row.sequence.beams is not None:
                 continue
             drafting = row.sequence.drafting or self._begin(row.sequence)
             if row.drafts and drafting.source != "layer":
                 continue
-            if drafting.layer_rate > worth:
+            if drafting.layer_rate > least:
                 most[place] = self.most_proposed
             else:
                 drafting.layer_rate += _RECOVERY * (FIRST_RATE - drafting.layer_rate)
-        return Proposals(most, worth + PROPOSED_PART) if most else None
+        return Proposals(most, least) if most else None
 
     def take(self, sequence: Sequence, proposed: list[int]) -> None:
         """What the layer proposes behind the sequence's tokens."""
