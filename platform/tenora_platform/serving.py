@@ -21,6 +21,10 @@ from tenora_platform.connections import (
 )
 from tenora_platform.settings import Settings
 
+_ARRIVING_S = 0.25
+"""For requests whose connections were accepted before nobody new was: uvicorn closes a connection
+that has none at once, and whoever was about to send one is refused without a word."""
+
 _LAST_WORDS_S = 5  # for what was told to end, after which it is cut off
 
 
@@ -87,7 +91,10 @@ class PlatformServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end_streams()
         timer = asyncio.get_running_loop().call_later(self._drain_s, self._end_all)
+        for server in self.servers:
+            server.close()
         try:
+            await asyncio.sleep(_ARRIVING_S)
             await super().shutdown(sockets)
         finally:
             timer.cancel()
