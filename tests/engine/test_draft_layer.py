@@ -112,14 +112,14 @@ def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list
     found: dict[str, list[int]] = {each.request_id: [] for each in requests}
     for each in requests:
         engine.submit(each)
-    left = len(requests)
+    asked, left = set(found), len(requests)
     while left:
         for event in engine.step():
             if isinstance(event, TokenEvent):
-                found[event.request_id] += event.token_ids
+                found.setdefault(event.request_id, []).extend(event.token_ids)
             elif isinstance(event, FinishEvent):
                 assert event.error is None
-                left -= 1
+                left -= event.request_id in asked
     engine.check_integrity()
     return found
 
@@ -217,6 +217,28 @@ def test_answers_are_the_same_to_the_bit(model: Path, file: Path) -> None:
     assert preemptions > 0
     assert meter.drafts_accepted["layer"] > 0
     assert meter.drafts_rejected["layer"] > 100
+
+
+def test_nothing_is_proposed_beyond_the_context(model: Path, file: Path) -> None:
+    """Nor is anybody else's step lost for one whose prompt, or answer, ends where it does."""
+    engine = engine_of(model, file, max_context_tokens=64, prefix_caching=False)
+    draw = random.Random(4)
+    full = [draw.randrange(3, VOCAB) for _ in range(64)]
+    requests = [
+        request("read", full, max_tokens=0, embeds=True),
+        request("scored", full, max_tokens=0, prompt_logprobs=0),
+        request("last", full[:63], max_tokens=1),
+    ]
+    engine.submit(request("first", full[:10], max_tokens=54))
+    for _ in range(3):  # decodes in the steps of the others
+        engine.step()
+    found = answers(engine, requests)
+    engine.close()
+    assert {name: len(found[name]) for name in ("read", "scored", "last")} == {
+        "read": 0,
+        "scored": 0,
+        "last": 1,
+    }
 
 
 def test_what_is_learned_comes_true(model: Path, tmp_path: Path) -> None:

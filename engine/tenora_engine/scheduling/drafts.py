@@ -40,7 +40,7 @@ BEST_RATE = 0.98
 """No drafts are believed to be right more often."""
 
 PROPOSED_MAX = 4
-"""Tokens that the trained layer proposes at once: what it was trained for."""
+"""Tokens that the trained layer proposes at once; it is seldom sure enough of as many."""
 
 PROPOSED_PART = 1 / 32
 """Of a step, what it takes about to propose one more token to each of its rows."""
@@ -185,7 +185,7 @@ class Drafting:
 
 
 class StepTimes:
-    """What decode steps of about `num_rows` sequences take by their rows: a line through those that
+    """What decode steps of about as many sequences take by their rows: a line through those that
     were seen, old ones fading. A row adds at most its part of a step, and some: what else the step
     does is read for it. What it adds is remembered as a part of a step, for where drafts do not pay
     there are none, and no line can be drawn."""
@@ -313,9 +313,12 @@ class Drafts:
         most: dict[int, int] = {}
         least = self.times(len(rows)).worth(len(rows)) + PROPOSED_PART
         for place, row in enumerate(rows):
-            if not row.samples or row.num_scored or row.sequence.beams is not None:
+            sequence = row.sequence
+            if not row.samples or row.num_scored or sequence.beams is not None:
                 continue
-            drafting = row.sequence.drafting or self._begin(row.sequence)
+            if len(sequence.token_ids) + len(row.drafts) + 1 >= sequence.max_length:
+                continue  # it ends with this step, perhaps where the context does
+            drafting = sequence.drafting or self._begin(sequence)
             if row.drafts and drafting.source != "layer":
                 continue
             if drafting.layer_rate > least:
