@@ -68,7 +68,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_rank: int = 128
     max_draft_tokens: int = 16  # of a sequence, verified in one step; 0 = none
     draft_layer: str | None = None  # a file of model.draft_layer's; CPU only
-    adapter_draft_bytes: int = 0  # draft layers of adapters' own, kept in memory; 0 = none
+    adapter_draft_bytes: int = 0
+    """Draft layers of adapters' own, kept in memory; 0 = none, as under strict isolation."""
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
     host_kv_bytes: int = 0  # copies of evicted KV in host memory; none under strict isolation
     shared_adapter_bytes: int = 64 * 1024**2  # the largest packed adapter put into Redis

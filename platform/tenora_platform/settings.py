@@ -209,7 +209,8 @@ class Settings(BaseSettings):
     draft_layer: Path | None = None
     """A trained draft layer of the base model, a file of `examples/train_draft.py`."""
     adapter_draft_memory: Size = 32 * 1024**2
-    """Draft layers that adapters bring, kept in memory; 0: they propose nothing."""
+    """Draft layers that adapters bring, kept in memory; 0: they propose nothing, as under strict
+    isolation."""
     stream_chunk_tokens: int = Field(default=0, ge=0, le=256)
     """Of each chunk of a stream, so that its size says nothing of drafts; 0: as they come."""
     host_adapter_memory: Size = 256 * 1024**2

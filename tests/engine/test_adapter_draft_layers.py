@@ -29,6 +29,7 @@ from tenora_engine.adapters.tiers import StoreTier
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine
 from tenora_engine.executor.draft_layers import RETRY_S, STAY_S, DraftLayers
+from tenora_engine.memory.budget import describe, plan_memory
 from tenora_engine.model.draft_layer import DraftMaker, MadeLayer
 from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest
@@ -212,6 +213,25 @@ def test_without_memory_for_them_none_is_fetched(model: Path, store: Store) -> N
     assert "draft_layer_loads" not in engine.stats().counters
     assert engine.config.draft_bytes == 0
     engine.close()
+
+
+def test_they_are_part_of_the_budget(model: Path) -> None:
+    config = EngineConfig(
+        model=str(model),
+        served_name="tiny",
+        dtype="float32",
+        memory_bytes=1024**3,
+        adapter_draft_bytes=32 * 1024**2,
+    )
+    info = read_model_info(config)
+    with_layers = plan_memory(config, info)
+    without = plan_memory(msgspec.structs.replace(config, adapter_draft_bytes=0), info)
+    taken = (without.num_pages - with_layers.num_pages) * without.page_bytes
+    assert abs(taken - 32 * 1024**2) <= without.page_bytes
+    assert "draft layers     32.0 MiB  of adapters" in describe(with_layers)
+    assert "draft layers" not in describe(without)
+    for changes in ({"strict_isolation": True}, {"max_draft_tokens": 0}):
+        assert plan_memory(msgspec.structs.replace(config, **changes), info).draft_bytes == 0
 
 
 class Shelf:

@@ -146,8 +146,10 @@ def table_bytes(config: EngineConfig, model: ModelInfo) -> int:
 
 
 def adapter_draft_bytes(config: EngineConfig) -> int:
-    """For draft layers that adapters bring; nothing where there are no drafts."""
-    return config.adapter_draft_bytes if config.device == "cpu" and config.max_draft_tokens else 0
+    """For draft layers that adapters bring; nothing where there are no drafts, and under strict
+    isolation: all tenants' layers would share it."""
+    is_used = config.device == "cpu" and config.max_draft_tokens and not config.strict_isolation
+    return config.adapter_draft_bytes if is_used else 0
 
 
 def describe(resolved: ResolvedConfig) -> str:
