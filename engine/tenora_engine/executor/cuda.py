@@ -50,6 +50,8 @@ class CudaSteps:
         seqs, tokens = max(max_seqs, largest_bucket), max(max_tokens, largest_bucket)
         size = self._inputs.num_bytes(seqs, tokens, max_blocks)
         self._staging = Staging(size, arena.pool.device)
+        words = -(-decoder.vocab // 32)
+        self._late = Staging(seqs * words * 4, arena.pool.device)  # a mask of each sequence
         self._graphs = GraphRunner(
             decoder, arena, self._inputs, self._staging, min(max_seqs, largest_bucket), capture
         )
@@ -114,6 +116,10 @@ class CudaSteps:
         asked = None if sampling is None else Asked.of(sampling, self._put)
         self._staging.send()
         hidden.append(launch())
+        if asked is not None and sampling is not None and sampling.is_guided:
+            self._late.begin()
+            asked = asked.with_masks(sampling, self._put_late)  # made beside what was launched
+            self._late.send()
         every = hidden[0] if len(hidden) == 1 else torch.cat(hidden)
         return every, sample_rows, asked
 
@@ -135,6 +141,9 @@ class CudaSteps:
             return replay.hidden[: part.num_seqs]
 
         return run
+
+    def _put_late(self, values: npt.NDArray[Any]) -> Tensor:
+        return self._late.put(torch.from_numpy(values))
 
     def _put(self, values: npt.NDArray[Any]) -> Tensor:
         return self._staging.put(torch.from_numpy(values))
