@@ -93,10 +93,15 @@ class Text:
                 stop = place + len(wanted) - 1
         return NOTHING
 
-    def first(self, most: int) -> list[int]:
+    def behind(self, begin: Items[int], most: int) -> Found:
+        """Up to `most` tokens behind these, if the text begins with them; as good as the longest
+        run."""
+        wanted = array("i", begin).tobytes()
+        if not self._bytes.startswith(wanted):
+            return NOTHING
         found = array("i")
-        found.frombytes(self._bytes[: most * _TOKEN])
-        return found.tolist()
+        found.frombytes(self._bytes[len(wanted) : len(wanted) + most * _TOKEN])
+        return Found(found.tolist(), MATCHES[0])
 
     def tail(self) -> bytes:
         return bytes(self._bytes[-MATCHES[0] * _TOKEN :])
@@ -359,9 +364,10 @@ class Drafts:
         drafting.known = len(sequence.token_ids)
         tail = drafting.text.tail()
         if drafting.prediction is not None:
-            if not sequence.num_output:
-                return "prediction", Found(drafting.prediction.first(most), MATCHES[0])
             found = drafting.prediction.after(tail, most)
+            if not found.token_ids and sequence.num_output < MATCHES[-1]:
+                said = sequence.token_ids[sequence.num_prompt :]
+                found = drafting.prediction.behind(said, most)
             if found.token_ids and drafting.rates[found.length] > least:
                 return "prediction", found
         found = drafting.text.after(tail, most, is_own=True)
