@@ -1,6 +1,8 @@
 """Trains a draft layer for a base model on a CPU within an hour: one decoder layer that foretells
 what the base generates next, from the base's greedy answers to questions that it made up itself.
-Knows how the layer computes and is learned; who drafts with it is the engine's `--draft-layer`.
+With `--adapter` one for an adapter, from that one's answers, in minutes where it goes on from the
+base's layer (`--start`). Knows how the layer computes and is learned; who drafts with it is the
+engine's `--draft-layer`, or the adapter in whose folder it lies.
 
 Sources: EAGLE (Li et al., 2024) for a layer that goes on from the base's hidden state and the next
 token; GliDe (Du et al., 2024) for attention to the base's own keys and values; EAGLE-3 (Li et al.,
@@ -14,28 +16,22 @@ import argparse
 import itertools
 import random
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tenora_engine.config import EngineConfig
-from tenora_engine.engine import Engine, build_engine
-from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.model.draft_layer import FORMAT
-from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
-from tenora_engine.text.processor import TextProcessor
+from draft_chats import MAX_POSITIONS, Chat, make_chats, merged, read_questions
+from tenora_engine.adapters.draft_format import FORMAT
 
-HELD_OUT = 64  # chats on which the layer is judged
-MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
-SHORTEST_QUESTION = 12  # characters
-MAX_POSITIONS = 1024  # of a chat
+HELD_OUT = 64  # chats on which the layer is judged; of fewer than 512 an eighth
 OTHER = -1  # the place in the vocabulary of a token that is not in it
 
 
@@ -49,79 +45,6 @@ class Recipe:
     batch_tokens: int = 2048
     learning_rate: float = 1.5e-3
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Chat:
-    """A prompt with the base's greedy answer behind it."""
-
-    token_ids: list[int]
-    prompt_length: int
-
-
-def make_chats(model_dir: Path, count: int, seed: int, threads: int) -> list[Chat]:
-    """About `count` questions, made by the base in the user's place at temperature 1, and its
-    answers to them; the same ones are asked once."""
-    text = TextProcessor(model_dir)
-    engine = build_engine(
-        EngineConfig(
-            model=str(model_dir),
-            served_name=model_dir.name,
-            memory_bytes=4 * 1024**3,
-            max_context_tokens=MAX_POSITIONS,
-            threads=threads,
-            max_waiting=count,
-            max_tenant_waiting=count,
-            max_draft_tokens=0,
-        )
-    )
-    before = text.render_chat([{"role": "user", "content": MARK}]).split(MARK)[0]
-    opening = text.encode(before, add_special_tokens=False)
-    asking = [
-        SamplingParams(temperature=1.0, top_p=0.95, seed=seed * count + number, max_tokens=96)
-        for number in range(count)
-    ]
-    said = generate(engine, [opening] * count, asking)
-    questions = sorted(
-        {question for ids in said if len(question := text.decode(ids).strip()) >= SHORTEST_QUESTION}
-    )
-    prompts = [text.encode_chat([{"role": "user", "content": each}]) for each in questions]
-    answering = SamplingParams(temperature=0.0, max_tokens=256)
-    answers = generate(engine, prompts, [answering] * len(prompts))
-    engine.close()
-    chats = [
-        Chat(prompt + answer, len(prompt)) for prompt, answer in zip(prompts, answers, strict=True)
-    ]
-    random.Random(seed).shuffle(chats)
-    return chats
-
-
-def generate(
-    engine: Engine, prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]
-) -> list[list[int]]:
-    """What follows each, with the token that ends it."""
-    said: dict[str, list[int]] = {}
-    for number, (prompt, each) in enumerate(zip(prompts, sampling, strict=True)):
-        said[str(number)] = []
-        engine.submit(
-            GenerationRequest(
-                request_id=str(number),
-                tenant=Tenant(key="trainer", namespace="trainer"),
-                prompt_token_ids=prompt,
-                sampling=each,
-            )
-        )
-    left = len(prompts)
-    while left:
-        for event in engine.step():
-            if isinstance(event, TokenEvent):
-                said[event.request_id] += event.token_ids
-            elif isinstance(event, FinishEvent):
-                said[event.request_id] += (
-                    [] if event.stop_token_id is None else [event.stop_token_id]
-                )
-                left -= 1
-    return list(said.values())
 
 
 @dataclass(frozen=True)
@@ -367,12 +290,24 @@ def accepted(layer: DraftLayer, features: list[Features], recipe: Recipe) -> lis
     return [count / max(of, 1) for count, of in zip(right, places, strict=True)]
 
 
-def vocabulary_of(chats: list[Chat], size: int, vocab: int) -> Tensor:  # [size] int64, rising
-    """The tokens that are said most; where fewer are said, the first others fill up."""
+def vocabulary_of(
+    chats: list[Chat], size: int, vocab: int, known: Sequence[int] = ()
+) -> Tensor:  # [size] int64, rising
+    """The tokens that are said most; where fewer are said, those `known` and then the first others
+    fill up."""
     said = Counter(token for chat in chats for token in chat.token_ids[chat.prompt_length :])
     most = [token for token, _ in said.most_common(size)]
-    others = (token for token in range(vocab) if token not in said)
+    fill = dict.fromkeys([*known, *range(vocab)])
+    others = (token for token in fill if token not in said)
     return torch.tensor(sorted([*most, *itertools.islice(others, size - len(most))]))
+
+
+def go_on_from(path: Path, layer: DraftLayer) -> None:
+    """Take the weights of a file; embedding and head stay the base's."""
+    tensors = load_file(path)
+    with torch.no_grad():
+        for name, weight in layer.named_parameters():
+            weight.copy_(tensors[name])
 
 
 def save(layer: DraftLayer, out: Path) -> None:
@@ -388,6 +323,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True, type=Path, help="Hugging Face folder of the base")
     parser.add_argument("--out", required=True, type=Path, help="the file to write")
     parser.add_argument("--chats", type=int, default=2000, help="questions to make (default 2000)")
+    parser.add_argument("--adapter", type=Path, help="PEFT folder: a layer for this adapter")
+    parser.add_argument("--start", type=Path, help="a layer to go on from, such as the base's")
+    parser.add_argument(
+        "--questions", type=Path, help="JSON lines of {questions: [...]}, asked too"
+    )
     parser.add_argument("--vocabulary", type=int, default=Recipe.vocabulary)
     parser.add_argument("--depth", type=int, default=Recipe.depth)
     parser.add_argument("--epochs", type=int, default=Recipe.epochs)
@@ -403,22 +343,38 @@ def main() -> int:
     torch.set_num_threads(arguments.threads)
     names = [field.name for field in fields(Recipe)]
     recipe = Recipe(**{name: getattr(arguments, name) for name in names})
-    chats = make_chats(arguments.model, arguments.chats, recipe.seed, arguments.threads)
-    base = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.bfloat16).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model
+        if arguments.adapter is not None:
+            model = merged(model, arguments.adapter, Path(folder))
+        given = [] if arguments.questions is None else read_questions(arguments.questions)
+        chats = make_chats(model, arguments.chats, recipe.seed, arguments.threads, given)
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
     features = read_features(base, chats)
-    held_out, learned = features[:HELD_OUT], features[HELD_OUT:]
+    kept = min(HELD_OUT, len(features) // 8)
+    held_out, learned = features[:kept], features[kept:]
+    start = arguments.start
     vocabulary = vocabulary_of(
-        [each.chat for each in learned], recipe.vocabulary, base.config.vocab_size
+        [each.chat for each in learned],
+        recipe.vocabulary,
+        base.config.vocab_size,
+        [] if start is None else load_file(start)["vocabulary"].tolist(),
     )
     layer = DraftLayer(base, vocabulary)
+    if start is not None:
+        go_on_from(start, layer)
+        print(f"before: {_rates(layer, held_out, recipe)}")
     train(layer, learned, recipe)
     save(layer, arguments.out)
-    rates = accepted(layer, held_out, recipe)
     print(
         f"{len(learned)} chats; of {len(held_out)} held out the first tokens are foretold rightly "
-        f"in {', '.join(f'{rate:.3f}' for rate in rates)}; written to {arguments.out}"
+        f"in {_rates(layer, held_out, recipe)}; written to {arguments.out}"
     )
     return 0
+
+
+def _rates(layer: DraftLayer, held_out: list[Features], recipe: Recipe) -> str:
+    return ", ".join(f"{rate:.3f}" for rate in accepted(layer, held_out, recipe))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A token has the same bits whatever else a step computes, so that drafts show in no answer.
     The CPU's compiled kernels are so anyway; on CUDA it takes slower ones, and allows drafts."""
     draft_layer: str | None = None  # a file of model.draft_layer's; CPU only
+    adapter_draft_bytes: int = 0  # draft layers of adapters' own, kept in memory; 0 = none
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
     host_kv_bytes: int = 0  # copies of evicted KV in host memory; none under strict isolation
     shared_adapter_bytes: int = 64 * 1024**2  # the largest packed adapter put into Redis
@@ -124,6 +125,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0  # the budget
     cuda_bytes: int = 0  # CUDA: libraries, captured graphs, rotary and staging tables
     table_bytes: int = 0  # AdapterTable
+    draft_bytes: int = 0  # for draft layers of adapters
     headroom_bytes: int = 0
 
     @property

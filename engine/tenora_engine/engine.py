@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import footprint
@@ -27,8 +28,13 @@ from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.loads import FindingLoader
+from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.scheduler import Scheduler
 from tenora_engine.step import StepPlan
+
+if TYPE_CHECKING:
+    from tenora_engine.executor.draft_layers import DraftLayers
+    from tenora_engine.model.loader import LoadedModel
 
 FAILED_STEPS_MAX = 8
 """Failed steps in a row after which the fault is taken to be the engine's, not the sequences'."""
@@ -86,6 +92,7 @@ class Engine:
         memory: MemoryManager,
         clock: Callable[[], float] = time.time,
         pace: Pace | None = None,  # of what works beside the steps
+        layers: OwnLayers | None = None,  # of adapters, as the executor has them
     ) -> None:
         self.config = config
         self.grammars = GrammarCompiler(config)
@@ -101,6 +108,7 @@ class Engine:
             clock,
             can_preempt=executor.can_preempt,
             is_exact=executor.is_exact,
+            layers=layers,
         )
         self._requests = self._scheduler.requests
         self._last_step_ms = 0.0
@@ -294,6 +302,7 @@ class Engine:
         unless `abandon` has given them."""
         self.grammars.close()
         self._loader.close()
+        self._scheduler.drafts.close()
         self._executor.close()
 
     def _load_ended(self) -> None:
@@ -323,13 +332,25 @@ def build_engine(config: EngineConfig) -> Engine:
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))
     pace = Pace()
-    executor: Executor = ModelExecutor(resolved, model, DeviceMemory(resolved, pace=pace))
+    layers = _adapter_layers(resolved, model, pace)
+    executor: Executor = ModelExecutor(resolved, model, DeviceMemory(resolved, pace=pace), layers)
     if config.record is not None:
         executor = RecordingExecutor(executor, Path(config.record), resolved)
     loader, memory = AdapterLoader(resolved, pace=pace), MemoryManager(resolved)
-    engine = Engine(resolved, executor, loader, memory, pace=pace)
+    engine = Engine(resolved, executor, loader, memory, pace=pace, layers=layers)
     engine.grammars.prepare()
     return engine
+
+
+def _adapter_layers(resolved: ResolvedConfig, model: LoadedModel, pace: Pace) -> DraftLayers | None:
+    """None where adapters' own are not kept, or none can run."""
+    from tenora_engine.adapters.tiers import StoreTier
+    from tenora_engine.executor.draft_layers import DraftLayers
+
+    if not resolved.draft_bytes or model.draft_maker is None:
+        return None
+    store = StoreTier(resolved.engine.object_store, pace=pace)
+    return DraftLayers(model.draft_maker, store, resolved.draft_bytes)
 
 
 def is_of_the_device(error: BaseException | None) -> bool:

@@ -98,6 +98,7 @@ class AdapterRef(msgspec.Struct, frozen=True):
 
     digest: str  # "sha256:<64 hex>", the content digest; also its key in every store
     rank: int  # the largest rank of any module
+    draft_layer: str | None = None  # digest of one of its own, "sha256:<64 hex>" of the file
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

@@ -173,10 +173,11 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Proposals(msgspec.Struct, frozen=True, array_like=True):
-    """What the executor's draft layer is to propose behind what comes of a step."""
+    """What the executor's draft layers are to propose behind what comes of a step."""
 
     most: dict[int, int]  # row -> tokens
     least_chance: float  # of all of a row's tokens together, as the layer has it
+    layers: dict[int, str] = {}  # row -> digest of its adapter's own layer; others: the base's
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):

@@ -210,6 +210,8 @@ class Settings(BaseSettings):
     """On CUDA: answers the same to the bit whatever else runs, which allows drafts there."""
     draft_layer: Path | None = None
     """A trained draft layer of the base model, a file of `examples/train_draft.py`."""
+    adapter_draft_memory: Size = 32 * 1024**2
+    """Draft layers that adapters bring, kept in memory; 0: they propose nothing."""
     stream_chunk_tokens: int = Field(default=0, ge=0, le=256)
     """Of each chunk of a stream, so that its size says nothing of drafts; 0: as they come."""
     host_adapter_memory: Size = 256 * 1024**2
@@ -334,6 +336,7 @@ class Settings(BaseSettings):
             max_draft_tokens=self.max_draft_tokens,
             batch_invariant=self.batch_invariant,
             draft_layer=str(self.draft_layer.resolve()) if self.draft_layer else None,
+            adapter_draft_bytes=self.adapter_draft_memory,
             host_adapter_bytes=self.host_adapter_memory,
             host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,

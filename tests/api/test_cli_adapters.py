@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from adapter_files import adapter_config, adapter_tensors, safetensors
 from api_harness import ADMIN_KEY, Api, TestTenant
+from draft_files import draft_file, draft_tensors
 from fake_engine import FakeEngine
 from shell import Listening, run
 from tenora_platform.cli.client import server_url
@@ -128,6 +129,23 @@ def test_weights_in_several_files_are_sent_as_one(
     assert whole.pop("weight_bytes") > 0
     assert merged.pop("weight_bytes") > 0
     assert whole == merged
+
+
+def test_a_draft_layer_is_sent_with_its_adapter(
+    listening: Listening, key: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "adapter", listening.engine)
+    layer = draft_file(draft_tensors(listening.engine.model))
+    (folder / "draft_layer.safetensors").write_bytes(layer)
+    code, text = adapter(listening, key, "push", str(folder), "--name", "quick")
+    assert code == 0, text
+    assert "not sent" not in text
+    (listed,) = json.loads(adapter(listening, key, "list", "--json")[1])
+    assert listed["versions"][0]["draft_layer"]["bytes"] == len(layer)
+    (folder / "draft_layer.safetensors").write_bytes(layer[:-2])
+    code, text = adapter(listening, key, "push", str(folder), "--name", "quick")
+    assert code == 1
+    assert "draft_layer: the tensors end at byte" in " ".join(text.split())
 
 
 def test_the_version_and_help() -> None:

@@ -20,6 +20,7 @@ from obstore.store import MemoryStore
 
 from adapter_files import adapter_config, adapter_tensors, safetensors
 from api_harness import Api, TestTenant, stored_objects
+from draft_files import draft_file, draft_tensors
 from platform_fixtures import MakeApi
 from tenora_platform.errors import BadRequestError
 from tenora_platform.registry.sources import ObjectFolder, open_source, read_whole
@@ -87,6 +88,16 @@ async def test_a_folder_becomes_a_version(importing: Api, shared: Path) -> None:
     log = (await importing.call(tenant.key, "GET", "/v1/audit_logs", params=only)).json()
     sources = [entry["after"]["source"].rstrip("/") for entry in log["data"]]
     assert sources == [f"file://{mine}"] * 3
+
+
+async def test_a_draft_layer_comes_with_its_folder(importing: Api, shared: Path) -> None:
+    tenant = await importing.new_tenant()
+    mine = put(shared / "tenants" / tenant.id / "quick", importing)
+    layer = draft_file(draft_tensors(importing.engine.model))
+    (mine / "draft_layer.safetensors").write_bytes(layer)
+    found = await checked(importing, tenant, await imported(importing, tenant, f"file://{mine}"))
+    assert found["state"] == "active"
+    assert found["draft_layer"]["bytes"] == len(layer)
 
 
 async def test_tenants_read_their_own_and_what_is_for_all(importing: Api, shared: Path) -> None:

@@ -7,10 +7,11 @@ from decimal import Decimal
 
 import psycopg
 import pytest
-from sqlalchemy import make_url
+from alembic import command
+from sqlalchemy import create_engine, make_url
 
 from platform_fixtures import Servers, plain_url, with_database
-from tenora_platform.bootstrap import database_urls, prepare_database
+from tenora_platform.bootstrap import _alembic, database_urls, prepare_database
 from tenora_platform.installation import DEFAULT
 from tenora_platform.usage.ids import event_of, event_text
 from tenora_platform.usage.seal import EVENT_COLUMNS, Seals
@@ -166,3 +167,32 @@ def test_usage_of_older_installations_is_moved(servers: Servers, owned_url: str)
             "SELECT request, sequence FROM usage_dead_letters ORDER BY event_id"
         ).fetchall()
         assert letters == [(first["request"], 7), (None, None)]
+
+
+def test_versions_get_room_for_a_draft_layer_and_lose_it(servers: Servers, owned_url: str) -> None:
+    urls = database_urls(owned_url, servers.secret, DEFAULT)
+    prepare_database(urls, "0037")
+    as_superuser = plain_url(with_database(servers.postgres_url, str(urls.owner.database)))
+    with psycopg.connect(as_superuser, autocommit=True) as superuser:
+        superuser.execute(
+            """
+            INSERT INTO tenants (id, name, plan) VALUES ('t', 't', 'free');
+            INSERT INTO adapters (id, tenant_id, name) VALUES ('a', 't', 'a');
+            INSERT INTO adapter_versions (id, tenant_id, adapter_id, number, state, bytes,
+              weights_sha256) VALUES ('v', 't', 'a', 1, 'quarantined', 7, '');
+            """
+        )
+        prepare_database(urls)
+        layers = "SELECT bytes, draft_layer_digest, draft_layer_bytes FROM adapter_versions"
+        assert superuser.execute(layers).fetchall() == [(7, None, None)]
+        with pytest.raises(psycopg.errors.CheckViolation):
+            superuser.execute("UPDATE adapter_versions SET draft_layer_bytes = 3")
+        engine = create_engine(urls.owner)
+        with engine.connect() as connection:
+            command.downgrade(_alembic(connection, urls), "0037")
+        engine.dispose()
+        assert superuser.execute("SELECT bytes FROM adapter_versions").fetchall() == [(7,)]
+        with pytest.raises(psycopg.errors.UndefinedColumn):
+            superuser.execute(layers)
+        prepare_database(urls)
+        assert superuser.execute(layers).fetchall() == [(7, None, None)]

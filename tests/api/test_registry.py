@@ -316,10 +316,10 @@ async def test_deleted_while_it_is_checked(api: Api, tenant: TestTenant) -> None
     before = stored_objects(api)
 
     class Late(IntakeWorker):
-        async def _activate(self, row: Any, checked: Any, digest: str, config: bytes) -> None:
+        async def _activate(self, row: Any, checked: Any, digest: str) -> None:
             assert config_key(digest) in stored_objects(api)
             await api.call(tenant.key, "DELETE", "/v1/adapters/fleeting")
-            await super()._activate(row, checked, digest, config)
+            await super()._activate(row, checked, digest)
 
     files = adapter_form(api.engine.model, "fleeting", seed=77)
     api.state.engine_life.started = False  # keeps the application's own worker away

@@ -3,48 +3,39 @@ what it learned comes true, and no answer shows that there is one."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tenora_engine.config import EngineConfig
-from tenora_engine.engine import Engine, build_engine
+from draft_chats import Chat, generate
+from draft_engines import (
+    EXAMPLES,
+    Recorder,
+    answers,
+    engine_of,
+    load_script,
+    prompts,
+    request,
+    write_likely_llama,
+)
 from tenora_engine.errors import ModelLoadError
-from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
+from tenora_engine.request import SamplingParams
 from tenora_engine.scheduling.drafts import NOTHING
-from tenora_engine.step import StepPlan, StepResult
 from tenora_engine.text.processor import TextProcessor
 from tenora_kernels.backend import compiled_implementation
 from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows
-from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
+from tiny_llama import PAGE_BYTES, VOCAB
 
 pytestmark = pytest.mark.skipif(
     compiled_implementation() is None, reason="the kernels are not compiled"
 )
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPT = EXAMPLES / "train_draft.py"
 COMMITTED = EXAMPLES / "draft" / "SmolLM2-135M-Instruct.safetensors"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("examples_train_draft", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up here
-    spec.loader.exec_module(module)
-    return module
 
 
 train_draft = load_script()
@@ -52,13 +43,7 @@ train_draft = load_script()
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of random weights all tokens are about as likely: here some are likelier."""
-    folder = tmp_path_factory.mktemp("draft")
-    plain = write_tiny_llama(folder / "plain")
-    base = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
-    base.lm_head.weight.data *= 20
-    base.save_pretrained(folder / "model")
-    return folder / "model"
+    return write_likely_llama(tmp_path_factory.mktemp("draft"))
 
 
 @pytest.fixture(scope="module")
@@ -85,50 +70,6 @@ def file(layer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def engine_of(model: Path, draft_layer: Path | None, **settings: Any) -> Engine:
-    config = EngineConfig(
-        model=str(model),
-        served_name="tiny",
-        dtype="float32",
-        arena_bytes=48 * PAGE_BYTES,
-        memory_bytes=1024**3,
-        max_running=8,
-        draft_layer=None if draft_layer is None else str(draft_layer),
-    )
-    return build_engine(msgspec.structs.replace(config, **settings))
-
-
-def request(name: str, prompt: list[int], **sampling: Any) -> GenerationRequest:
-    asked = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **sampling}
-    return GenerationRequest(
-        request_id=name,
-        tenant=Tenant(key="t", namespace="t"),
-        prompt_token_ids=prompt,
-        sampling=SamplingParams(**asked),
-    )
-
-
-def answers(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {each.request_id: [] for each in requests}
-    for each in requests:
-        engine.submit(each)
-    asked, left = set(found), len(requests)
-    while left:
-        for event in engine.step():
-            if isinstance(event, TokenEvent):
-                found.setdefault(event.request_id, []).extend(event.token_ids)
-            elif isinstance(event, FinishEvent):
-                assert event.error is None
-                left -= event.request_id in asked
-    engine.check_integrity()
-    return found
-
-
-def prompts(count: int) -> list[list[int]]:
-    draw = random.Random(5)
-    return [[draw.randrange(3, VOCAB) for _ in range(draw.randrange(3, 40))] for _ in range(count)]
-
-
 @torch.inference_mode()
 def chain(layer: Any, base: Any, token_ids: list[int], count: int, least: float) -> list[int]:
     """What the module that is trained foretells behind the tokens, of which the base has computed
@@ -147,21 +88,6 @@ def chain(layer: Any, base: Any, token_ids: list[int], count: int, least: float)
             break
         found.append(int(layer.vocabulary[chances.argmax()]))
     return found[1:]
-
-
-class Recorder:
-    """Of an executor: what it proposed, by sequence and place."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.seen: list[tuple[StepPlan, StepResult]] = []
-        self._execute = engine._executor.execute
-        engine._executor.execute = self.execute  # type: ignore[method-assign]
-
-    def execute(self, plan: StepPlan) -> StepResult | None:
-        result = self._execute(plan)
-        if result is not None:
-            self.seen.append((plan, result))
-        return result
 
 
 def test_proposes_what_the_module_foretells(model: Path, base: Any, layer: Any, file: Path) -> None:
@@ -247,13 +173,8 @@ def test_what_is_learned_comes_true(model: Path, tmp_path: Path) -> None:
     recipe = train_draft.Recipe(vocabulary=VOCAB, depth=3, epochs=30, batch_tokens=256)
     engine = engine_of(model, None, max_draft_tokens=0)
     asked = prompts(12)
-    said = train_draft.generate(
-        engine, asked, [SamplingParams(temperature=0.0, max_tokens=30)] * len(asked)
-    )
-    chats = [
-        train_draft.Chat(prompt + answer, len(prompt))
-        for prompt, answer in zip(asked, said, strict=True)
-    ]
+    said = generate(engine, asked, [SamplingParams(temperature=0.0, max_tokens=30)] * len(asked))
+    chats = [Chat(prompt + answer, len(prompt)) for prompt, answer in zip(asked, said, strict=True)]
     features = train_draft.read_features(base.bfloat16(), chats)
     base.float()
     vocabulary = train_draft.vocabulary_of(chats, recipe.vocabulary, VOCAB)

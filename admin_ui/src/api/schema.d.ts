@@ -3688,8 +3688,9 @@ export interface components {
         /**
          * AdapterVersion
          * @description One immutable version. `validation` is null until it has been examined; `has_chat_template`:
-         *     its chats go through a template of its own. `residency` is the best tier that has it now; null
-         *     for what does not serve, where nobody asked the engine, and while it does not answer.
+         *     its chats go through a template of its own. `bytes` include those of its `draft_layer`, null
+         *     where it came with none. `residency` is the best tier that has it now; null for what does not
+         *     serve, where nobody asked the engine, and while it does not answer.
          */
         AdapterVersion: {
             /** Activated At */
@@ -3707,6 +3708,7 @@ export interface components {
             deprecated_at: string | null;
             /** Digest */
             digest: string | null;
+            draft_layer?: components["schemas"]["DraftLayer"] | null;
             /** Has Chat Template */
             has_chat_template: boolean;
             /** Id */
@@ -5138,6 +5140,16 @@ export interface components {
             subject: string;
             /** Tenant Id */
             tenant_id: string | null;
+        };
+        /**
+         * DraftLayer
+         * @description A trained layer that foretells the adapter's tokens. `digest` is of the file.
+         */
+        DraftLayer: {
+            /** Bytes */
+            bytes: number;
+            /** Digest */
+            digest: string;
         };
         /**
          * Embedding
@@ -14422,6 +14434,11 @@ export interface operations {
                      * @description The adapter's own chat template (chat_template.jinja, at most 64 KiB)
                      */
                     chat_template?: string;
+                    /**
+                     * Format: binary
+                     * @description A draft layer of the adapter's own (draft_layer.safetensors)
+                     */
+                    draft_layer?: string;
                     /** @description The adapter's name; it gets a new version */
                     name: string;
                     /** @description A completed upload, instead of weights */

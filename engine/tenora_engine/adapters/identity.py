@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from tenora_engine.adapters.draft_format import FILE as DRAFT_FILE
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.errors import AdapterLoadError
 
@@ -90,3 +91,9 @@ def config_key(digest: str) -> str:
 def weights_key(digest: str) -> str:
     """Where the object store keeps the safetensors file, byte for byte as uploaded."""
     return f"adapters/{digest_hex(digest)}/adapter_model.safetensors"
+
+
+def draft_key(digest: str) -> str:
+    """Where the object store keeps an adapter's draft layer: by its own digest, `sha256:<hex>` of
+    the file, which several versions may have."""
+    return f"adapters/{digest_hex(digest)}/{DRAFT_FILE}"

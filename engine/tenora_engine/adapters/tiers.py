@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import Tensor
 
 from tenora_engine.adapters.hotness import Hotness
-from tenora_engine.adapters.identity import adapter_digest, config_key, weights_key
+from tenora_engine.adapters.identity import adapter_digest, config_key, draft_key, weights_key
 from tenora_engine.adapters.occupancy import TierOccupancy
 from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
 from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
@@ -303,6 +303,16 @@ class StoreTier:
         if not isinstance(fields, Mapping):
             raise AdapterLoadError(f"adapter {digest}: its config is not a JSON object")
         return parse_adapter_config(fields), tensors
+
+    def read_draft_layer(self, digest: str) -> dict[str, Tensor]:
+        """The tensors of an adapter's draft layer. Raises AdapterLoadError, as `read`."""
+        file, sha256 = self._get(draft_key(digest))
+        if f"sha256:{sha256}" != digest:
+            raise AdapterLoadError(f"the object store's copy of {digest} does not match its digest")
+        try:
+            return tensors_of(file)
+        except ValueError as error:
+            raise AdapterLoadError(f"the draft layer {digest} cannot be read: {error}") from error
 
     def _get(self, key: str) -> tuple[Tensor, str]:
         from obstore.exceptions import BaseError

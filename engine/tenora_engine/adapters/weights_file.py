@@ -21,6 +21,7 @@ DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "I64": torch.int64,  # ids of tokens, of a draft layer
 }
 _LOCAL_PART_BYTES = 1024**2
 _REMOTE_PART_BYTES = 8 * 1024**2  # each is a request

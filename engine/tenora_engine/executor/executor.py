@@ -23,12 +23,14 @@ from tenora_engine.executor.batch import (
 )
 from tenora_engine.executor.cuda import CudaSteps
 from tenora_engine.executor.device_memory import DeviceMemory
+from tenora_engine.executor.draft_layers import DraftLayers
 from tenora_engine.executor.sampling import Sampled, sample
 from tenora_engine.model.compiled_decoder import CompiledDecoder
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
+from tenora_kernels.compiled.draft_layer import DraftLayer
 from tenora_kernels.gpu.tuning import decode_parts
 from tenora_kernels.segments import fixed_tile_queries
 
@@ -44,8 +46,9 @@ class ModelExecutor:
         resolved: ResolvedConfig,
         model: LoadedModel,
         memory: DeviceMemory,
+        layers: DraftLayers | None = None,  # of adapters
     ) -> None:
-        self._decoder, self._draft = model.decoder, model.draft
+        self._decoder, self._draft, self._layers = model.decoder, model.draft, layers
         self.memory = memory
         pool, table = memory.arena.pool, memory.table
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
@@ -132,21 +135,45 @@ class ModelExecutor:
         return sampled
 
     def _propose(self, batch: Batch, token_ids: list[list[int]]) -> dict[int, list[int]]:
-        """By row, what the draft layer takes to come behind its new tokens."""
-        asked, progress = batch.proposals, batch.progress
-        if asked is None or self._draft is None or progress is None:
+        """By row, what its draft layer takes to come behind its new tokens; the rows of one layer
+        in one call."""
+        if batch.proposals is None:
             return {}
-        wanted = [row for row in asked.most if token_ids[row]]
-        chains = self._draft.propose(
+        by_layer: dict[str | None, list[int]] = {}
+        for row in batch.proposals.most:
+            if token_ids[row]:
+                by_layer.setdefault(batch.proposals.layers.get(row), []).append(row)
+        found: dict[int, list[int]] = {}
+        for digest, rows in by_layer.items():
+            if digest is None:
+                if self._draft is not None:
+                    found |= self._proposed_by(self._draft, batch, rows, token_ids)
+                continue
+            layer = None if self._layers is None else self._layers.get(digest)
+            if self._layers is None or layer is None:
+                continue  # it has left memory meanwhile
+            try:
+                found |= self._proposed_by(layer, batch, rows, token_ids)
+            except RuntimeError as error:  # an adapter's own costs nobody a step
+                self._layers.fail(digest, error)
+        return found
+
+    def _proposed_by(
+        self, layer: DraftLayer, batch: Batch, rows: list[int], token_ids: list[list[int]]
+    ) -> dict[int, list[int]]:
+        asked, progress = batch.proposals, batch.progress
+        if asked is None or progress is None:
+            return {}
+        chains = layer.propose(
             progress,
-            seeds(batch.rows, wanted, token_ids),
+            seeds(batch.rows, rows, token_ids),
             batch.inputs.attention.block_table,
             self._arena.pool,
             self._arena.kv,
             max(asked.most.values()),
             asked.least_chance,
         )
-        return {row: chain[: asked.most[row]] for row, chain in zip(wanted, chains, strict=True)}
+        return {row: chain[: asked.most[row]] for row, chain in zip(rows, chains, strict=True)}
 
     def _next_tokens(self, decoder: CompiledDecoder, batch: Batch) -> list[int] | None:
         step = (batch.inputs, self._arena, batch.sample_rows)

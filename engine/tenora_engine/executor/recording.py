@@ -209,6 +209,7 @@ def _without_secrets(config: ResolvedConfig) -> ResolvedConfig:
         outbox_dir=None,
         record=None,
         draft_layer=None,  # what it proposed is in the plans
+        adapter_draft_bytes=0,
     )
     return msgspec.structs.replace(config, engine=engine)
 

@@ -49,7 +49,8 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
     tables = table_bytes(config, model)
     cuda = cuda_bytes(config, model)
     headroom = max(HEADROOM_BYTES_MIN, int(memory * HEADROOM_FRACTION))
-    left = memory - model.weight_bytes - workspace - tables - cuda - headroom
+    drafts = adapter_draft_bytes(config)
+    left = memory - model.weight_bytes - workspace - tables - drafts - cuda - headroom
     arena = left if config.arena_bytes is None else config.arena_bytes
     resolved = ResolvedConfig(
         engine=config,
@@ -61,6 +62,7 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
         memory_bytes=memory,
         cuda_bytes=cuda,
         table_bytes=tables,
+        draft_bytes=drafts,
         headroom_bytes=headroom,
     )
     context = model.context_tokens
@@ -144,6 +146,11 @@ def table_bytes(config: EngineConfig, model: ModelInfo) -> int:
     return slot_layers * (config.max_rank * 8 + len(LORA_MODULES) * 4 * 4)
 
 
+def adapter_draft_bytes(config: EngineConfig) -> int:
+    """For draft layers that adapters bring; nothing where there are no drafts."""
+    return config.adapter_draft_bytes if config.device == "cpu" and config.max_draft_tokens else 0
+
+
 def describe(resolved: ResolvedConfig) -> str:
     """The budget as a table of lines, for the log at start and `tenora doctor`."""
     config, model = resolved.engine, resolved.model
@@ -153,6 +160,7 @@ def describe(resolved: ResolvedConfig) -> str:
         ("weights", model.weight_bytes, f"{model.id}, {config.dtype}"),
         ("workspace", resolved.workspace_bytes, f"{config.max_step_tokens} tokens a step"),
         ("slot tables", resolved.table_bytes, f"{config.max_adapters} adapters"),
+        *([("draft layers", resolved.draft_bytes, "of adapters")] if resolved.draft_bytes else []),
         *([("CUDA", resolved.cuda_bytes, "libraries, graphs, tables")] if is_cuda else []),
         ("headroom", resolved.headroom_bytes, ""),
         (
@@ -191,13 +199,15 @@ def _too_small(resolved: ResolvedConfig, left: int, arena: int, min_pages: int) 
     config, model = resolved.engine, resolved.model
     needed = max(min_pages * resolved.page_bytes, arena if config.arena_bytes is not None else 0)
     total = model.weight_bytes + resolved.workspace_bytes + resolved.table_bytes + needed
-    total += resolved.cuda_bytes
+    total += resolved.cuda_bytes + resolved.draft_bytes
     total = max(total + HEADROOM_BYTES_MIN, int(total / (1 - HEADROOM_FRACTION)) + 1)
     advice = f"set memory_bytes to at least {total} ({_mib(total)})"
     if config.arena_bytes is not None:
         pages = min_pages * resolved.page_bytes
         advice += f", or arena_bytes to between {pages} and {max(left, 0)}"
     cuda = f", CUDA {_mib(resolved.cuda_bytes)}" if resolved.cuda_bytes else ""
+    if resolved.draft_bytes:
+        cuda += f", draft layers of adapters {_mib(resolved.draft_bytes)}"
     return (
         f"the memory budget of {_mib(resolved.memory_bytes)} is too small: weights "
         f"{_mib(model.weight_bytes)}, workspace {_mib(resolved.workspace_bytes)}, slot tables "

@@ -7,12 +7,20 @@ has no KV of its own, but attends to that of the base's last layer.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tenora_engine.adapters.draft_format import (
+    FORMAT,
+    VOCABULARY,
+    VOCABULARY_MAX,
+    tensor_shapes,
+)
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.compiled_decoder import decoder_sizes
 from tenora_engine.model.layers import DecoderWeights
@@ -20,10 +28,13 @@ from tenora_engine.model.linear import PackedLinear
 from tenora_engine.model.rope import RopeTable
 from tenora_engine.model.spec import DecoderSpec
 from tenora_kernels.compiled.draft_layer import DraftLayer, DraftWeights
-from tenora_kernels.compiled.linear import INT8_STEP, pack_weight, quantise_weight, unpack_rows
-
-FORMAT = "tenora-draft-layer-1"
-VOCABULARY_MAX = 32768
+from tenora_kernels.compiled.linear import (
+    INT8_STEP,
+    PackedWeight,
+    pack_weight,
+    quantise_weight,
+    unpack_rows,
+)
 
 
 def draft_bytes(spec: DecoderSpec, item: int) -> int:
@@ -36,25 +47,11 @@ def draft_bytes(spec: DecoderSpec, item: int) -> int:
 def draft_shapes(spec: DecoderSpec, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Of a layer's tensors for that base; `vocabulary`: how many of its tokens it foretells."""
     layer = spec.layers[-1]
-    hidden, inner, query = layer.hidden, layer.intermediate, layer.query_width
-    return {
-        "embedding_norm": (hidden,),
-        "state_norm": (hidden,),
-        "join": (hidden, 2 * hidden),
-        "attention_norm": (hidden,),
-        "query": (query, hidden),
-        "out": (hidden, query),
-        "mlp_norm": (hidden,),
-        "gate_up": (2 * inner, hidden),
-        "down": (hidden, inner),
-        "final_norm": (hidden,),
-        "vocabulary": (vocabulary,),
-    }
+    return tensor_shapes(layer.hidden, layer.intermediate, layer.query_width, vocabulary)
 
 
-def read_draft_layer(path: Path, spec: DecoderSpec) -> dict[str, Tensor]:
-    """The tensors of a file. Raises ModelLoadError when it cannot be read, is something else, or
-    is for another base."""
+def read_draft_layer(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file. Raises ModelLoadError when it cannot be read or is something else."""
     try:
         with safe_open(path, framework="pt") as file:
             kind = (file.metadata() or {}).get("format")
@@ -66,63 +63,96 @@ def read_draft_layer(path: Path, spec: DecoderSpec) -> dict[str, Tensor]:
             f"{path} is no draft layer: its format is {kind!r}, wanted {FORMAT!r}; "
             "examples/train_draft.py makes one"
         )
-    vocabulary = tensors.get("vocabulary", torch.empty(0, dtype=torch.int64))
+    return tensors
+
+
+def _checked(
+    name: str, tensors: Mapping[str, Tensor], spec: DecoderSpec
+) -> tuple[dict[str, Tensor], Tensor]:  # [known] int64
+    """The layer's weights and vocabulary. Raises ModelLoadError when it is for another base."""
+    vocabulary = tensors.get(VOCABULARY, torch.empty(0, dtype=torch.int64))
     wanted = draft_shapes(spec, len(vocabulary))
-    for name, shape in wanted.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
+    for part, shape in wanted.items():
+        found = tuple(tensors[part].shape) if part in tensors else None
         if found != shape:
             raise ModelLoadError(
-                f"the draft layer {path} is for another base model: {name} is "
+                f"the draft layer {name} is for another base model: {part} is "
                 f"{'missing' if found is None else found}, this base needs {shape}"
             )
     ids = vocabulary.to(torch.int64)
     if not 0 < len(ids) <= VOCABULARY_MAX or not bool(((ids >= 0) & (ids < spec.vocab)).all()):
         raise ModelLoadError(
-            f"the draft layer {path} is for another base model: its vocabulary is not of 1 to "
+            f"the draft layer {name} is for another base model: its vocabulary is not of 1 to "
             f"{VOCABULARY_MAX} of the {spec.vocab} tokens"
         )
-    return {name: tensors[name] for name in wanted}
+    return {part: tensors[part] for part in wanted if part != VOCABULARY}, ids
 
 
-def load_draft_layer(
-    path: Path,
-    base: DecoderWeights,
-    rope: RopeTable,  # of the base's last layer
-) -> DraftLayer:
-    """The layer of a file, ready to run beside the base's compiled decoder. Raises ModelLoadError
-    when the file is not one for that base, or the base's linears are not packed."""
-    if not isinstance(base.head, PackedLinear):
+@dataclass(frozen=True)
+class DraftMaker:
+    """Makes layers that run beside one base's compiled decoder, whose weights they share."""
+
+    spec: DecoderSpec
+    embedding: Tensor | None  # [vocab, hidden]; None: the head serves as embedding
+    head: PackedWeight  # [vocab, hidden]
+    final_norm: Tensor  # [hidden]
+    rope: RopeTable  # of the last layer
+
+    @staticmethod
+    def of(base: DecoderWeights, rope: RopeTable) -> DraftMaker | None:
+        """None: the base's linears are not packed."""
+        if not isinstance(base.head, PackedLinear):
+            return None
+        embedding = None if base.spec.tied_embeddings else base.embedding
+        head = base.head.projection.weight
+        return DraftMaker(base.spec, embedding, head, base.final_norm, rope)
+
+    def make(self, name: str, tensors: Mapping[str, Tensor]) -> MadeLayer:
+        """The layer of a file's tensors. Raises ModelLoadError when it is not one for that base."""
+        spec, dtype = self.spec.layers[-1], self.final_norm.dtype
+        found, vocabulary = _checked(name, tensors, self.spec)
+        cast = {part: tensor.to(dtype, copy=True) for part, tensor in found.items()}
+        is_even = not spec.hidden % INT8_STEP and not spec.intermediate % INT8_STEP
+        pack = quantise_weight if dtype == torch.bfloat16 and is_even else pack_weight
+        cos, sin = self.rope
+        weights = DraftWeights(
+            embedding=self.embedding,
+            lm_head=self.head,
+            base_norm=self.final_norm,
+            embedding_norm=cast["embedding_norm"],
+            state_norm=cast["state_norm"],
+            attention_norm=cast["attention_norm"],
+            mlp_norm=cast["mlp_norm"],
+            final_norm=cast["final_norm"],
+            join=pack(cast["join"]),
+            query=pack(cast["query"]),
+            out=pack(cast["out"]),
+            gate_up=pack(cast["gate_up"]),
+            down=pack(cast["down"]),
+            head=pack(unpack_rows(self.head, vocabulary, dtype)),
+            vocabulary=vocabulary.clone(),  # of a file that is not kept
+            cos=cos.contiguous(),
+            sin=sin.contiguous(),
+        )
+        scale = 1 / math.sqrt(spec.head_dim)
+        layer = DraftLayer(decoder_sizes(self.spec), weights, spec.norm_eps, scale)
+        return MadeLayer(layer, weights.own_bytes)
+
+
+@dataclass(frozen=True)
+class MadeLayer:
+    """A layer that is ready to run, and what it takes beside the base's weights."""
+
+    layer: DraftLayer
+    num_bytes: int
+
+
+def load_draft_layer(path: Path, maker: DraftMaker | None) -> DraftLayer:
+    """The layer of a file. Raises ModelLoadError when it is not one for that base, or there is no
+    `maker`, for the base's linears are not packed."""
+    if maker is None:
         raise ModelLoadError(
             "a draft layer needs device cpu and the compiled kernels (tenora doctor says why they "
             "are missing); leave draft_layer out"
         )
-    spec, dtype = base.spec.layers[-1], base.final_norm.dtype
-    tensors = read_draft_layer(path, base.spec)
-    vocabulary = tensors.pop("vocabulary").to(torch.int64)
-    cast = {name: tensor.to(dtype).contiguous() for name, tensor in tensors.items()}
-    lm_head = base.head.projection.weight
-    is_even = not spec.hidden % INT8_STEP and not spec.intermediate % INT8_STEP
-    pack = quantise_weight if dtype == torch.bfloat16 and is_even else pack_weight
-    cos, sin = rope
-    weights = DraftWeights(
-        embedding=None if base.spec.tied_embeddings else base.embedding,
-        lm_head=lm_head,
-        base_norm=base.final_norm,
-        embedding_norm=cast["embedding_norm"],
-        state_norm=cast["state_norm"],
-        attention_norm=cast["attention_norm"],
-        mlp_norm=cast["mlp_norm"],
-        final_norm=cast["final_norm"],
-        join=pack(cast["join"]),
-        query=pack(cast["query"]),
-        out=pack(cast["out"]),
-        gate_up=pack(cast["gate_up"]),
-        down=pack(cast["down"]),
-        head=pack(unpack_rows(lm_head, vocabulary, dtype)),
-        vocabulary=vocabulary,
-        cos=cos.contiguous(),
-        sin=sin.contiguous(),
-    )
-    return DraftLayer(
-        decoder_sizes(base.spec), weights, spec.norm_eps, 1 / math.sqrt(spec.head_dim)
-    )
+    return maker.make(str(path), read_draft_layer(path)).layer

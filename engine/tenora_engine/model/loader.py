@@ -13,7 +13,7 @@ from tenora_engine.config import EngineConfig, ModelInfo
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.compiled_decoder import CompiledDecoder, can_compile
 from tenora_engine.model.decoder import Decoder
-from tenora_engine.model.draft_layer import draft_bytes, load_draft_layer
+from tenora_engine.model.draft_layer import DraftMaker, draft_bytes, load_draft_layer
 from tenora_engine.model.families import read_spec
 from tenora_engine.model.layers import DecoderWeights, read_weights
 from tenora_engine.model.linear import Int8Linear, Linear, PlainLinear, choose_form
@@ -36,6 +36,7 @@ class LoadedModel:
     decoder: Decoder | CompiledDecoder
     load_s: float
     draft: DraftLayer | None = None
+    draft_maker: DraftMaker | None = None  # of layers of adapters; None where none can run
 
 
 def read_model_info(config: EngineConfig) -> ModelInfo:
@@ -65,23 +66,30 @@ def load_model(config: EngineConfig) -> LoadedModel:
     form = _form(config, spec)
     weights = read_weights(spec, source, device, dtype, form)
     decoder = CompiledDecoder if can_compile(form) else Decoder
+    maker = _draft_maker(config, weights, info.context_tokens)
     return LoadedModel(
         info=info,
         spec=spec,
         decoder=decoder(weights, info.context_tokens),
         load_s=time.perf_counter() - started,
-        draft=_draft_layer(config, weights, info.context_tokens),
+        draft=_draft_layer(config, maker),
+        draft_maker=maker,
     )
 
 
-def _draft_layer(
+def _draft_maker(
     config: EngineConfig, weights: DecoderWeights, max_positions: int
-) -> DraftLayer | None:
-    if config.draft_layer is None:
+) -> DraftMaker | None:
+    if config.draft_layer is None and not config.adapter_draft_bytes:
         return None
     spec, device = weights.spec, weights.final_norm.device
-    rope = rope_tables(spec, max_positions, device)[-1]
-    return load_draft_layer(Path(config.draft_layer), weights, rope)
+    return DraftMaker.of(weights, rope_tables(spec, max_positions, device)[-1])
+
+
+def _draft_layer(config: EngineConfig, maker: DraftMaker | None) -> DraftLayer | None:
+    if config.draft_layer is None:
+        return None
+    return load_draft_layer(Path(config.draft_layer), maker)
 
 
 def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:

@@ -17,7 +17,8 @@ from typing import Literal, NamedTuple
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.memory.prefix import BASE
-from tenora_engine.request import GenerationRequest
+from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import Proposals
@@ -242,7 +243,13 @@ def _worthwhile(rate: float, worth: float) -> int:
 class Drafts:
     """Adds drafts to the rows of a step."""
 
-    def __init__(self, config: ResolvedConfig, memory: MemoryManager, is_exact: bool) -> None:
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        memory: MemoryManager,
+        is_exact: bool,
+        layers: OwnLayers | None = None,
+    ) -> None:
         """None are added unless the executor `is_exact`: they are to show in no answer."""
         engine = config.engine
         self._times: defaultdict[int, StepTimes] = defaultdict(StepTimes)  # by bits of `num_rows`
@@ -250,7 +257,9 @@ class Drafts:
         self.accepted_tokens = 0
         self.rejected_tokens = 0
         self.most = engine.max_draft_tokens if is_exact else 0  # of a sequence in a step
-        self.most_proposed = 0 if engine.draft_layer is None else min(self.most, PROPOSED_MAX)
+        self._layers, self._has_base_layer = layers, engine.draft_layer is not None
+        has_layers = self._has_base_layer or layers is not None
+        self.most_proposed = min(self.most, PROPOSED_MAX) if has_layers else 0
         self._max_rows = min(engine.max_running, engine.max_step_tokens)
         self._memory = memory
 
@@ -310,27 +319,40 @@ class Drafts:
         return self._fitting(sequence, drafts, most, takes_page)
 
     def wanted(self, rows: list[ScheduledSequence]) -> Proposals | None:
-        """Of the rows of a step, those behind whose new tokens the trained layer is to propose what
-        comes; as much as is likely enough to be worth its time. None where what was looked up is
-        being verified: it tends to go on."""
+        """Of the rows of a step, those behind whose new tokens a trained layer is to propose what
+        comes, their adapter's own where it is there, else the base's; as much as is likely enough
+        to be worth its time. None where what was looked up is being verified: it tends to go on."""
         if not self.most_proposed or not rows:
             return None
         most: dict[int, int] = {}
+        own: dict[int, str] = {}
         least = self.times(len(rows)).worth(len(rows)) + PROPOSED_PART
         for place, row in enumerate(rows):
-            sequence = row.sequence
+            sequence, adapter = row.sequence, row.sequence.request.adapter
             if not row.samples or row.num_scored or sequence.beams is not None:
+                continue
+            if not self._has_base_layer and (adapter is None or adapter.draft_layer is None):
                 continue
             if len(sequence.token_ids) + len(row.drafts) + 1 >= sequence.max_length:
                 continue  # it ends with this step, perhaps where the context does
             drafting = sequence.drafting or self._begin(sequence)
             if row.drafts and drafting.source != "layer":
                 continue
-            if drafting.layer_rate > least:
-                most[place] = self.most_proposed
-            else:
+            if drafting.layer_rate <= least:
                 drafting.layer_rate += _RECOVERY * (FIRST_RATE - drafting.layer_rate)
-        return Proposals(most, least) if most else None
+                continue
+            layer = self._own_layer(adapter)
+            if layer is not None:
+                own[place] = layer
+            if layer is not None or self._has_base_layer:
+                most[place] = self.most_proposed
+        return Proposals(most, least, own) if most else None
+
+    def _own_layer(self, adapter: AdapterRef | None) -> str | None:
+        """The digest of the adapter's own layer, if it is there."""
+        if adapter is None or adapter.draft_layer is None or self._layers is None:
+            return None
+        return adapter.draft_layer if self._layers.want(adapter) else None
 
     def take(self, sequence: Sequence, proposed: list[int]) -> None:
         """What the layer proposes behind the sequence's tokens."""
@@ -401,6 +423,23 @@ class Drafts:
         self.accepted_tokens += num_accepted
         self.rejected_tokens += num_rejected
         return num_rejected
+
+    def forget(self, namespace: str, digest: str) -> None:
+        """An adapter is deleted: what the namespace was answered by it, and its layer."""
+        self.answers.forget(namespace, digest)
+        if self._layers is not None:
+            self._layers.forget(digest)
+
+    def counters(self) -> dict[str, float]:
+        return {
+            "drafts_accepted": self.accepted_tokens,
+            "drafts_rejected": self.rejected_tokens,
+            **({} if self._layers is None else self._layers.counters()),
+        }
+
+    def close(self) -> None:
+        if self._layers is not None:
+            self._layers.close()
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence generates nothing more."""

@@ -167,7 +167,7 @@ class Requests:
         """See `Engine.forget_adapter`."""
         self._memory.purge(namespace, digest)
         if not device_only:
-            self._drafts.answers.forget(namespace, digest)
+            self._drafts.forget(namespace, digest)
             self._pins.forget(digest)
         self._loads.forget(digest, device_only=device_only)
 

@@ -23,6 +23,7 @@ from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
 from tenora_engine.scheduling.meters import Charges, meter_first_token
+from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
 from tenora_engine.scheduling.queue import make_queue
@@ -53,6 +54,7 @@ class Scheduler:
         *,
         can_preempt: bool = False,  # the executor its steps, for what comes meanwhile
         is_exact: bool = False,  # the executor: drafts show in no answer
+        layers: OwnLayers | None = None,
     ) -> None:
         engine, costs = config.engine, memory.costs
         self._memory = memory
@@ -73,7 +75,7 @@ class Scheduler:
         self.queue = queue = make_queue(config, standings)
         self.running = running = Running(engine.block_tokens, standings)
         self.gate = gate = Gate(config, memory, queue, charges)
-        self.drafts = drafts = Drafts(config, memory, is_exact)
+        self.drafts = drafts = Drafts(config, memory, is_exact, layers)
         self.requests = Requests(
             config,
             memory,
@@ -124,8 +126,7 @@ class Scheduler:
     def counters(self) -> dict[str, float]:
         return {
             **vars(self.requests.counters),
-            "drafts_accepted": self.drafts.accepted_tokens,
-            "drafts_rejected": self.drafts.rejected_tokens,
+            **self.drafts.counters(),
             "express_steps": 0 if self._express is None else self._express.num_planned,
             **self.telemetry.totals(),
             **self.loads.counters(),

@@ -37,6 +37,14 @@ class DraftWeights:
     cos: Tensor  # [max_positions, rotary_dim / 2] float32, of the decoder's last layer
     sin: Tensor  # [max_positions, rotary_dim / 2] float32
 
+    @property
+    def own_bytes(self) -> int:
+        """What it takes beside the decoder's weights."""
+        packed = (self.join, self.query, self.out, self.gate_up, self.down, self.head)
+        parts = [part for weight in packed for part in weight.tensors]
+        norms = (self.embedding_norm, self.state_norm, self.attention_norm, self.mlp_norm)
+        return sum(part.nbytes for part in (*parts, *norms, self.final_norm, self.vocabulary))
+
     def tensors(self) -> list[Tensor]:
         """An empty tensor stands for one that is not there."""
         absent, found = self.base_norm.new_empty(0), []

@@ -34,6 +34,7 @@ class AdapterFolder:
     weights_bytes: int
     open_weights: Callable[[], BinaryIO]
     chat_template: str | None
+    draft_layer: Path | None
     skipped: tuple[str, ...]
 
 
@@ -106,10 +107,12 @@ def _made(
     )
     if template is not None:
         used.add(files.TEMPLATE if files.TEMPLATE in names else files.TOKENIZER_CONFIG)
+    layer = folder / files.DRAFT_LAYER if files.DRAFT_LAYER in names else None
+    used |= {files.DRAFT_LAYER}
     skipped = tuple(
         f"{name}/" if (folder / name).is_dir() else name for name in names if name not in used
     )
-    return AdapterFolder(config, header, size, opened, template, skipped)
+    return AdapterFolder(config, header, size, opened, template, layer, skipped)
 
 
 def _read(folder: Path, name: str, names: Sequence[str]) -> bytes | None:

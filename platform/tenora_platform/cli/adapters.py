@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, cast
@@ -193,6 +194,13 @@ def _template_part(sent: AdapterFolder) -> dict[str, Any]:
     return {"chat_template": ("chat_template.jinja", sent.chat_template.encode(), "text/plain")}
 
 
+def _layer_part(sent: AdapterFolder, opened: contextlib.ExitStack) -> dict[str, Any]:
+    if sent.draft_layer is None:
+        return {}
+    file = opened.enter_context(sent.draft_layer.open("rb"))
+    return {"draft_layer": (sent.draft_layer.name, file, "application/octet-stream")}
+
+
 def _upload(api: ApiClient, name: str, sent: AdapterFolder) -> dict[str, Any]:
     bar = Progress(
         TextColumn("{task.description}"),
@@ -201,11 +209,12 @@ def _upload(api: ApiClient, name: str, sent: AdapterFolder) -> dict[str, Any]:
         TransferSpeedColumn(),
         console=Console(stderr=True),
     )
-    with bar, sent.open_weights() as file:
+    with bar, sent.open_weights() as file, contextlib.ExitStack() as opened:
         counted = cast(BinaryIO, _Counted(file, bar, sent.weights_bytes))
         files = {
             "adapter_config": ("adapter_config.json", sent.config, "application/json"),
             **_template_part(sent),
+            **_layer_part(sent, opened),
             "weights": ("adapter_model.safetensors", counted, "application/octet-stream"),
         }
         timeout = httpx.Timeout(60, write=600, read=600)

@@ -24,6 +24,7 @@ from tenora_engine.config import ModelInfo
 from tenora_platform.intake import nursery
 from tenora_platform.intake.check import CheckedAdapter
 from tenora_platform.intake.confinement import Confinement
+from tenora_platform.intake.draft_layer import of_the_layer
 from tenora_platform.intake.nursery import CHECKED, Ended, Limits, Question, Started
 from tenora_platform.intake.report import Problem, ValidationReport
 
@@ -77,12 +78,20 @@ class Checker:
         self, config: bytes, weights: BinaryIO, model: ModelInfo, max_rank: int
     ) -> CheckedAdapter:
         """`check_open_adapter`, elsewhere. Raises CheckLostError, CheckReadingError."""
-        limits = self._limits or limits_of(os.fstat(weights.fileno()).st_size)
-        question = msgspec.msgpack.encode(Question(config, model, max_rank))
+        return await self._ask(weights, Question(config, model, max_rank))
+
+    async def check_draft_layer(self, file: BinaryIO, model: ModelInfo) -> ValidationReport:
+        """`intake.draft_layer.check_draft_layer`, elsewhere. Raises as `check`."""
+        report = (await self._ask(file, Question(None, model, 0))).report
+        return ValidationReport(problems=[of_the_layer(each) for each in report.problems])
+
+    async def _ask(self, file: BinaryIO, asked: Question) -> CheckedAdapter:
+        limits = self._limits or limits_of(os.fstat(file.fileno()).st_size)
+        question = msgspec.msgpack.encode(asked)
         async with self._turn:
             nursery = self._alive()
             try:
-                answer, ended = await asyncio.to_thread(nursery.ask, limits, question, weights)
+                answer, ended = await asyncio.to_thread(nursery.ask, limits, question, file)
             except BaseException:
                 self._nursery = None
                 nursery.end()  # its check with it, if one runs still

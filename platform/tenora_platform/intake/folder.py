@@ -13,6 +13,7 @@ from tenora_platform.intake.header import Header, IntakeError, read_header, show
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+DRAFT_LAYER = "draft_layer.safetensors"
 TEMPLATE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SHARDS_MAX = 256
@@ -64,7 +65,7 @@ def _instead(names: Collection[str]) -> str:
         )
     if any(name.endswith(".gguf") for name in names):
         return "there is a GGUF file: upload the PEFT folder that it was converted from"
-    if any(name.endswith(".safetensors") for name in names):
+    if any(name.endswith(".safetensors") and name != DRAFT_LAYER for name in names):
         return f"there is another safetensors file: rename it to {WEIGHTS} if it is the adapter's"
     return f"an adapter's folder holds {CONFIG} and {WEIGHTS}"
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from tenora_platform.intake.report import Problem
@@ -24,6 +25,9 @@ NAME_LENGTH_MAX = 256
 
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 """The dtypes an adapter may have, and the bytes of one element."""
+
+IDS_BYTES = {**ITEM_BYTES, "I64": 8}
+"""Of a file that holds ids of tokens too."""
 
 _SIGNATURES = (
     (b"PK\x03\x04", "pickle_refused", "a zip archive (PyTorch's pickle format)"),
@@ -64,6 +68,7 @@ class Header:
     tensors: tuple[TensorEntry, ...]
     data_begin: int
     file_bytes: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def strict_json(text: bytes, field: str) -> Any:
@@ -98,9 +103,12 @@ def show(text: str) -> str:
     return ascii(text[:80]) + ("..." if len(text) > 80 else "")
 
 
-def read_header(file: BinaryIO, file_bytes: int) -> Header:
-    """Reads and checks the header at the start of `file`. Raises IntakeError on the first broken
-    rule: after it nothing in the file can be trusted."""
+def read_header(
+    file: BinaryIO, file_bytes: int, item_bytes: Mapping[str, int] = ITEM_BYTES
+) -> Header:
+    """Reads and checks the header at the start of `file`, whose tensors may have the dtypes of
+    `item_bytes`. Raises IntakeError on the first broken rule: after it nothing in the file can be
+    trusted."""
     file.seek(0)
     start = file.read(8)
     length = int.from_bytes(start, "little")
@@ -128,11 +136,12 @@ def read_header(file: BinaryIO, file_bytes: int) -> Header:
     parsed = strict_json(raw, "weights.header")
     if not isinstance(parsed, dict):
         raise IntakeError("weights.header", "invalid_json", "the header is not a JSON object")
-    _check_metadata(parsed.pop("__metadata__", {}))
+    metadata = _checked_metadata(parsed.pop("__metadata__", {}))
     return Header(
-        tensors=_entries(parsed, data_begin, file_bytes),
+        tensors=_entries(parsed, data_begin, file_bytes, item_bytes),
         data_begin=data_begin,
         file_bytes=file_bytes,
+        metadata=metadata,
     )
 
 
@@ -147,15 +156,15 @@ def _refuse_other_formats(start: bytes) -> None:
             )
 
 
-def _check_metadata(metadata: object) -> None:
-    ok = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
-    if not ok:
-        raise IntakeError(
-            "weights.header", "invalid_metadata", "__metadata__ must map texts to texts"
-        )
+def _checked_metadata(metadata: object) -> dict[str, str]:
+    if isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values()):
+        return metadata
+    raise IntakeError("weights.header", "invalid_metadata", "__metadata__ must map texts to texts")
 
 
-def _entries(parsed: dict[str, Any], data_begin: int, file_bytes: int) -> tuple[TensorEntry, ...]:
+def _entries(
+    parsed: dict[str, Any], data_begin: int, file_bytes: int, item_bytes: Mapping[str, int]
+) -> tuple[TensorEntry, ...]:
     if not parsed:
         raise IntakeError("weights", "no_tensors", "the file holds no tensors")
     if len(parsed) > TENSORS_MAX:
@@ -164,7 +173,7 @@ def _entries(parsed: dict[str, Any], data_begin: int, file_bytes: int) -> tuple[
             "too_many_tensors",
             f"the file lists {len(parsed)} tensors; at most {TENSORS_MAX} are accepted",
         )
-    entries = [_entry(name, body, data_begin) for name, body in parsed.items()]
+    entries = [_entry(name, body, data_begin, item_bytes) for name, body in parsed.items()]
     entries.sort(key=lambda entry: entry.begin)
     expected = data_begin
     for entry in entries:
@@ -186,7 +195,7 @@ def _entries(parsed: dict[str, Any], data_begin: int, file_bytes: int) -> tuple[
     return tuple(entries)
 
 
-def _entry(name: str, body: object, data_begin: int) -> TensorEntry:
+def _entry(name: str, body: object, data_begin: int, item_bytes: Mapping[str, int]) -> TensorEntry:
     if len(name) > NAME_LENGTH_MAX or NAME_PATTERN.match(name) is None:
         raise IntakeError(
             show(name),
@@ -198,11 +207,11 @@ def _entry(name: str, body: object, data_begin: int) -> TensorEntry:
             name, "invalid_entry", "an entry has exactly dtype, shape and data_offsets"
         )
     dtype = body["dtype"]
-    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+    if not isinstance(dtype, str) or dtype not in item_bytes:
         raise IntakeError(
             name,
             "unsupported_dtype",
-            f"dtype {show(str(dtype))} is not accepted; use one of {', '.join(ITEM_BYTES)}",
+            f"dtype {show(str(dtype))} is not accepted; use one of {', '.join(item_bytes)}",
         )
     shape = _sizes(name, "shape", body["shape"])
     if not 1 <= len(shape) <= DIMENSIONS_MAX or 0 in shape:
@@ -216,7 +225,7 @@ def _entry(name: str, body: object, data_begin: int) -> TensorEntry:
     if len(offsets) != 2 or offsets[0] >= offsets[1]:
         raise IntakeError(name, "invalid_offsets", "data_offsets must be [begin, end], begin < end")
     begin, end = offsets
-    if end - begin != math.prod(shape) * ITEM_BYTES[dtype]:
+    if end - begin != math.prod(shape) * item_bytes[dtype]:
         raise IntakeError(
             name,
             "invalid_offsets",

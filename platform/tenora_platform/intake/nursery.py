@@ -25,6 +25,8 @@ from tenora_engine.config import LORA_MODULES, ModelInfo
 from tenora_engine.priority import stand_behind
 from tenora_platform.intake.check import CheckedAdapter
 from tenora_platform.intake.confinement import Confinement, confine, limit
+from tenora_platform.intake.draft_layer import check_draft_layer
+from tenora_platform.intake.report import ValidationReport
 
 OUT_OF_MEMORY, TROUBLE_READING = 3, 4
 """Exit statuses of a check that knows why it ends."""
@@ -53,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True):
 class Question(msgspec.Struct, frozen=True):
     """What is checked, beside the weights."""
 
-    config: bytes
+    config: bytes | None  # None: what comes is a draft layer
     model: ModelInfo
     max_rank: int
 
@@ -138,7 +140,7 @@ def _check(check: Check, limits: Limits, fds: list[int]) -> NoReturn:
         with os.fdopen(question_fd, "rb") as file:
             question = msgspec.msgpack.decode(file.read(), type=Question)
         with os.fdopen(weights_fd, "rb") as weights:
-            checked = check(question.config, weights, question.model, question.max_rank)
+            checked = _examined(check, question, weights)
         with os.fdopen(answer, "wb") as out:
             out.write(CHECKED.dump_json(checked))
         status = 0
@@ -151,6 +153,13 @@ def _check(check: Check, limits: Limits, fds: list[int]) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _examined(check: Check, question: Question, file: BinaryIO) -> CheckedAdapter:
+    if question.config is not None:
+        return check(question.config, file, question.model, question.max_rank)
+    report = ValidationReport(problems=check_draft_layer(file, question.model))
+    return CheckedAdapter(report, None, None, None, (), None)
 
 
 def _warm_up(check: Check) -> None:
@@ -190,6 +199,7 @@ def _warm_up(check: Check) -> None:
             file.write(len(head).to_bytes(8, "little") + head + data)
             file.flush()
             CHECKED.dump_json(check(given, file, model, 8))
+            check_draft_layer(file, model)
 
 
 def main() -> None:

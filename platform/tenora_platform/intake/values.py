@@ -10,10 +10,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from tenora_platform.intake.header import ITEM_BYTES, Header, TensorEntry
+from tenora_platform.intake.header import IDS_BYTES, Header, TensorEntry
 
 CHUNK_BYTES = 4 * 1024 * 1024
 VALUE_MAX = 65504.0  # the largest float16; beyond it sixteen-bit arithmetic makes infinities
+
+
+_STORED = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def _scan(file: BinaryIO, entry: TensorEntry, digest: Any) -> TensorValues:
         squares += float(np.dot(values, values))
     return TensorValues(
         name=entry.name,
-        elements=(entry.end - entry.begin) // ITEM_BYTES[entry.dtype],
+        elements=(entry.end - entry.begin) // IDS_BYTES[entry.dtype],
         finite=finite,
         too_large=largest > VALUE_MAX,
         sum_of_squares=squares,
@@ -76,8 +79,8 @@ def _scan(file: BinaryIO, entry: TensorEntry, digest: Any) -> TensorValues:
 
 
 def as_float64(data: bytes, dtype: str) -> NDArray[np.float64]:
-    """Stored values, widened; exact."""
+    """Stored values, widened; exact (whole numbers up to 2^53)."""
     if dtype == "BF16":  # the upper half of a float32
         wide = np.frombuffer(data, dtype="<u2").astype("<u4") << 16
         return wide.view("<f4").astype(np.float64)
-    return np.frombuffer(data, dtype="<f4" if dtype == "F32" else "<f2").astype(np.float64)
+    return np.frombuffer(data, dtype=_STORED[dtype]).astype(np.float64)

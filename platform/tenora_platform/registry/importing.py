@@ -16,7 +16,7 @@ from tenora_platform.intake import folder as files
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
 from tenora_platform.intake.header import HEADER_BYTES_MAX, IntakeError
 from tenora_platform.registry.import_places import import_place
-from tenora_platform.registry.incoming import ReceivedWeights
+from tenora_platform.registry.incoming import IncomingObject, ReceivedLayer, ReceivedWeights
 from tenora_platform.registry.schemas import AdapterImport, AdapterVersion
 from tenora_platform.registry.service import Registry
 from tenora_platform.registry.sources import Folder, existing, open_source, read_whole
@@ -39,10 +39,15 @@ class _Found:
     chat_template: str | None
     header: bytes
     pieces: tuple[files.Piece, ...]
+    layer_bytes: int | None  # of its draft layer, if it has one
 
     @property
     def bytes(self) -> int:
         return files.Merged(self.header, self.pieces).bytes
+
+    @property
+    def all_bytes(self) -> int:
+        return self.bytes + (self.layer_bytes or 0)
 
 
 async def import_adapter(
@@ -80,12 +85,15 @@ async def _import(
 ) -> AdapterVersion:
     found = await _find(folder)
     registry, uploads = Registry(state, tenant), Uploads(state, tenant)
-    await registry.check_room(body.name, ReceivedWeights(found.bytes, sha256=""))
+    await registry.check_room(body.name, ReceivedWeights(found.all_bytes, sha256=""))
     room = await uploads.room()
-    if found.bytes > room.bytes:
+    if found.all_bytes > room.bytes:
         raise room.refusal
-    uploads.require_disk(found.bytes)
-    async with uploads.weights(room, found.bytes) as (version_id, weights):
+    uploads.require_disk(found.all_bytes)
+    async with (
+        uploads.weights(room, found.all_bytes) as (version_id, weights),
+        uploads.draft_layer(version_id, room) as layer,
+    ):
         async for piece in _weights(folder, found):
             weights.write(piece)
             await weights.settle()
@@ -98,8 +106,19 @@ async def _import(
             version_id=version_id,
             source=body.source,
             chat_template=found.chat_template,
+            draft_layer=await _layer(folder, found, layer),
         )
         return await registry.add_version(body.name, found.config, received)
+
+
+async def _layer(folder: Folder, found: _Found, layer: IncomingObject) -> ReceivedLayer | None:
+    if found.layer_bytes is None:
+        return None
+    async for piece in folder.read(files.DRAFT_LAYER, 0, found.layer_bytes):
+        layer.write(piece)
+        await layer.settle()
+    await layer.finish()
+    return ReceivedLayer(layer.bytes, layer.sha256)
 
 
 async def _find(folder: Folder) -> _Found:
@@ -108,16 +127,17 @@ async def _find(folder: Folder) -> _Found:
     if config is None:
         raise IntakeError("source", "config_missing", f"holds no {files.CONFIG}")
     index = await read_whole(folder, files.INDEX, files.INDEX_BYTES_MAX)
-    known = await existing(folder, [files.WEIGHTS, *_PICKLES])
+    known = await existing(folder, [files.WEIGHTS, files.DRAFT_LAYER, *_PICKLES])
     if files.WEIGHTS not in known and index is not None:
         known |= await existing(folder, files.shards_of(index))
     weights = files.weights_files(known, index)
-    template = await _template(folder)
+    template, layer = await _template(folder), known.get(files.DRAFT_LAYER)
     if weights == [files.WEIGHTS]:
-        return _Found(config, template, b"", (files.Piece(files.WEIGHTS, 0, known[files.WEIGHTS]),))
+        whole = files.Piece(files.WEIGHTS, 0, known[files.WEIGHTS])
+        return _Found(config, template, b"", (whole,), layer)
     starts = [(name, await _start(folder, name, known[name]), known[name]) for name in weights]
     merged = files.merge(starts)
-    return _Found(config, template, merged.header, merged.pieces)
+    return _Found(config, template, merged.header, merged.pieces, layer)
 
 
 async def _template(folder: Folder) -> str | None:

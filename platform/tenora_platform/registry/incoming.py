@@ -128,10 +128,22 @@ async def incoming(
 
 
 @dataclass(frozen=True)
+class ReceivedLayer:
+    """A draft layer that came with weights, staged beside them."""
+
+    bytes: int
+    sha256: str  # hex
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self.sha256}"
+
+
+@dataclass(frozen=True)
 class ReceivedWeights:
     """A whole weights file in the store: the parts of a completed upload, else staged under the id
     of the version that it will be. That id has a reservation, where there is one. `source` is where
-    it was imported from, `chat_template` what came beside."""
+    it was imported from, `chat_template` and `draft_layer` what came beside."""
 
     bytes: int
     sha256: str  # hex
@@ -139,3 +151,13 @@ class ReceivedWeights:
     upload_id: str | None = None
     source: str | None = None
     chat_template: str | None = None
+    draft_layer: ReceivedLayer | None = None
+
+    @property
+    def all_bytes(self) -> int:
+        """What the version takes in the store."""
+        return self.bytes + self.layer_bytes
+
+    @property
+    def layer_bytes(self) -> int:
+        return 0 if self.draft_layer is None else self.draft_layer.bytes

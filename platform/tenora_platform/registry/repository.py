@@ -376,12 +376,13 @@ async def kept_uploads(session: AsyncSession, ids: Sequence[str]) -> set[str]:
 
 
 async def kept_digests(session: AsyncSession, digests: Sequence[str]) -> set[str]:
-    """Which of these contents a version serves, or has not released yet: for the operator."""
-    query = select(AdapterVersionRow.digest).where(
-        AdapterVersionRow.digest.in_(digests),
-        or_(
-            AdapterVersionRow.state.in_(SERVABLE),
-            AdapterVersionRow.released_at.is_(None),
-        ),
+    """Which of these contents, draft layers among them, a version serves, may serve once it has
+    been checked, or has not released yet: for the operator."""
+    version = AdapterVersionRow
+    owns = or_(version.state.in_(SERVABLE), version.released_at.is_(None))
+    contents = select(version.digest).where(version.digest.in_(digests), owns)
+    layers = select(version.draft_layer_digest).where(
+        version.draft_layer_digest.in_(digests), owns, version.state != "rejected"
     )
+    query = contents.union(layers)
     return {digest for digest in await session.scalars(query) if digest is not None}

@@ -43,10 +43,11 @@ class ResolvedAdapter(msgspec.Struct, frozen=True):
     adapter_id: str
     deprecated_s: int | None = None  # since when, Unix time
     has_chat_template: bool = False
+    draft_layer: str | None = None  # the digest of one of its own
 
     @property
     def ref(self) -> AdapterRef:
-        return AdapterRef(digest=self.digest, rank=self.rank)
+        return AdapterRef(self.digest, self.rank, self.draft_layer)
 
     @property
     def label(self) -> str:
@@ -224,6 +225,7 @@ def _resolved(name: str, row: AdapterVersionRow) -> ResolvedAdapter:
         adapter_id=row.adapter_id,
         deprecated_s=None if since is None else int(since.timestamp()),
         has_chat_template=row.has_chat_template,
+        draft_layer=row.draft_layer_digest,
     )
 
 

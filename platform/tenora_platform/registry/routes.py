@@ -20,7 +20,7 @@ from tenora_platform.registry.admission import (
     part_room,
     preflight_room,
 )
-from tenora_platform.registry.incoming import ReceivedWeights
+from tenora_platform.registry.incoming import ReceivedLayer, ReceivedWeights
 from tenora_platform.registry.listing import Listing, order_of
 from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
 from tenora_platform.registry.preflight import preflight
@@ -83,6 +83,10 @@ _ADAPTER_FORM = _form(
             **_BINARY,
             "description": "The adapter's own chat template (chat_template.jinja, at most 64 KiB)",
         },
+        "draft_layer": {
+            **_BINARY,
+            "description": "A draft layer of the adapter's own (draft_layer.safetensors)",
+        },
     },
 )
 _PREFLIGHT_FORM = _form(
@@ -123,13 +127,17 @@ async def create_adapter(
     template = MemorySink("chat_template", TEMPLATE_BYTES_MAX)
     uploads = Uploads(state, tenant)
     declared_bytes = body_of(request).declared_bytes
-    async with uploads.weights(room, declared_bytes) as (version_id, weights):
+    async with (
+        uploads.weights(room, declared_bytes) as (version_id, weights),
+        uploads.draft_layer(version_id, room) as layer,
+    ):
         sinks: dict[str, Sink] = {
             "name": name,
             "adapter_config": config,
             "weights": weights,
             "upload_id": upload_id,
             "chat_template": template,
+            "draft_layer": layer,
         }
         content_type = request.headers.get("content-type", "")
         seen = await read_multipart(content_type, request.stream(), sinks)
@@ -139,6 +147,10 @@ async def create_adapter(
         else:
             await weights.finish()
             received = ReceivedWeights(weights.bytes, weights.sha256, version_id=version_id)
+        if "draft_layer" in seen:
+            await layer.finish()
+            came = ReceivedLayer(layer.bytes, layer.sha256)
+            received = replace(received, draft_layer=came)
         received = replace(received, chat_template=template_text(bytes(template.data)))
         return await Registry(state, tenant).add_version(_text(name), bytes(config.data), received)
 

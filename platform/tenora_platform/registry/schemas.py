@@ -19,10 +19,18 @@ ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 ALIAS_NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"
 
 
+class DraftLayer(BaseModel):
+    """A trained layer that foretells the adapter's tokens. `digest` is of the file."""
+
+    digest: str
+    bytes: int
+
+
 class AdapterVersion(BaseModel):
     """One immutable version. `validation` is null until it has been examined; `has_chat_template`:
-    its chats go through a template of its own. `residency` is the best tier that has it now; null
-    for what does not serve, where nobody asked the engine, and while it does not answer."""
+    its chats go through a template of its own. `bytes` include those of its `draft_layer`, null
+    where it came with none. `residency` is the best tier that has it now; null for what does not
+    serve, where nobody asked the engine, and while it does not answer."""
 
     id: str
     object: Literal["adapter_version"] = "adapter_version"
@@ -34,6 +42,7 @@ class AdapterVersion(BaseModel):
     rank: int | None
     target_modules: list[str] | None
     bytes: int
+    draft_layer: DraftLayer | None = None
     has_chat_template: bool
     validation: ValidationReport | None
     residency: Residency | None = None

@@ -51,10 +51,10 @@ class Registry:
         has been checked. Raises BadRequestError, ConflictError, TooLargeError, QuotaExceededError,
         StorageFullError."""
         version_id = weights.version_id or new_id("adv")
-        staging_key = f"staging/{version_id}"
+        staging_key, layer = f"staging/{version_id}", weights.draft_layer
         try:
             await self.check_room(name, weights)
-            self._storage.require_room(2 * weights.bytes)  # while it is checked, and afterwards
+            self._storage.require_room(2 * weights.all_bytes)  # while it is checked, and afterwards
             await self._storage.stage_config(staging_key, config)
             async with self._session() as session:
                 adapter = await self._adapter_for_version(session, name, weights)
@@ -64,11 +64,13 @@ class Registry:
                     adapter_id=adapter.id,
                     number=adapter.next_version,
                     state="quarantined",
-                    bytes=weights.bytes,
+                    bytes=weights.all_bytes,
                     staging_key=staging_key,
                     upload_id=weights.upload_id,
                     weights_sha256=weights.sha256,
                     chat_template=weights.chat_template,
+                    draft_layer_digest=layer and layer.digest,
+                    draft_layer_bytes=layer and layer.bytes,
                     created_by=self._tenant.key_id,
                 )
                 adapter.next_version += 1
@@ -84,6 +86,7 @@ class Registry:
                         "bytes": row.bytes,
                         "sha256": row.weights_sha256,
                         **({"source": weights.source} if weights.source else {}),
+                        **({"draft_layer": layer.digest} if layer else {}),
                     },
                 )
                 await session.refresh(row)
@@ -129,7 +132,8 @@ class Registry:
     async def _check_quota(
         self, session: AsyncSession, name: str, weights: ReceivedWeights
     ) -> None:
-        more = weights.bytes if weights.upload_id is None else 0  # an upload counts already
+        # A resumable upload counts already.
+        more = weights.all_bytes if weights.upload_id is None else weights.layer_bytes
         await check_storage(
             session, self._tenant, more, param="weights", besides=weights.version_id
         )

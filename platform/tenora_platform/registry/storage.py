@@ -14,7 +14,8 @@ import obstore
 from obstore import Bytes
 from obstore.store import LocalStore, ObjectStore
 
-from tenora_engine.adapters.identity import config_key, weights_key
+from tenora_engine.adapters.draft_format import FILE as DRAFT_FILE
+from tenora_engine.adapters.identity import config_key, draft_key, weights_key
 from tenora_platform.registry.disk import full_disk_named, require_room
 
 _CHUNK_BYTES = 5 * 1024 * 1024  # the least that S3 takes as a part
@@ -73,7 +74,8 @@ class AdapterStorage:
         return digest.hexdigest()
 
     async def discard_staged(self, key: str) -> None:
-        await self.discard([f"{key}/adapter_config.json", staged_weights(key)])
+        parts = [f"{key}/adapter_config.json", staged_weights(key), staged_draft_layer(key)]
+        await self.discard(parts)
 
     async def publish(self, digest: str, config: bytes, weights: BinaryIO) -> None:
         """Store checked content under its digest. The config goes last: whoever finds it finds
@@ -82,17 +84,25 @@ class AdapterStorage:
         await self._put(weights_key(digest), weights)
         await self._put(config_key(digest), config)
 
-    async def published(self, digest: str) -> bool:
-        """Both: while it was published, somebody may have been withdrawing the same content."""
+    async def publish_draft_layer(self, digest: str, layer: BinaryIO) -> None:
+        """Store a checked layer under its own digest."""
+        layer.seek(0)
+        await self._put(draft_key(digest), layer)
+
+    async def published(self, digest: str, draft_layer: str | None) -> bool:
+        """All of a version: while it was published, somebody may have been withdrawing the same
+        content."""
+        layer = [] if draft_layer is None else [draft_key(draft_layer)]
         try:
-            for key in (config_key(digest), weights_key(digest)):
+            for key in (config_key(digest), weights_key(digest), *layer):
                 await obstore.head_async(self._objects, key)
         except FileNotFoundError:
             return False
         return True
 
     async def withdraw(self, digest: str) -> None:
-        await self.discard([config_key(digest), weights_key(digest)])
+        """What lies under the digest: an adapter, or a draft layer."""
+        await self.discard([config_key(digest), weights_key(digest), draft_key(digest)])
 
     async def discard(self, keys: Iterable[str]) -> None:
         """Delete these objects, those that are gone already included."""
@@ -117,6 +127,11 @@ def _write_all(file: BinaryIO, data: Bytes) -> None:
 def staged_weights(key: str) -> str:
     """Where the weights that came with the form wait for their check."""
     return f"{key}/adapter_model.safetensors"
+
+
+def staged_draft_layer(key: str) -> str:
+    """Where a draft layer that came with the form waits for its check."""
+    return f"{key}/{DRAFT_FILE}"
 
 
 def part_key(upload_id: str, part_id: str) -> str:

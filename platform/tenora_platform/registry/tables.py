@@ -30,8 +30,9 @@ class AdapterVersionRow(Base):
     """`digest`, `rank` and `target_modules` are known once the check has accepted it. Until its
     upload has been given back, `staging_key` says where it lies, and `upload_id` of which resumable
     upload the parts are its weights, if they are. `check_attempts` are checks that were begun and
-    whose end nobody saw. `chat_template` is the adapter's own, if it has one; it is read by name
-    alone."""
+    whose end nobody saw. `bytes` are those of all that is stored, `draft_layer_bytes` of them
+    its draft layer's, if it has one. `chat_template` is the adapter's own, if it has one; it is
+    read by name alone."""
 
     __tablename__ = "adapter_versions"
 
@@ -50,6 +51,8 @@ class AdapterVersionRow(Base):
     report: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     chat_template: Mapped[str | None] = mapped_column(Text, deferred=True, deferred_raiseload=True)
     has_chat_template: Mapped[bool] = column_property(chat_template.is_not(None))
+    draft_layer_digest: Mapped[str | None] = mapped_column(Text)
+    draft_layer_bytes: Mapped[int | None] = mapped_column(BigInteger)
     created_by: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(_Time, server_default=func.now())
     check_attempts: Mapped[int] = mapped_column(Integer, server_default="0")

@@ -34,7 +34,12 @@ from tenora_platform.registry.schemas import (
     UploadCreate,
     UploadPart,
 )
-from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
+from tenora_platform.registry.storage import (
+    AdapterStorage,
+    part_key,
+    staged_draft_layer,
+    staged_weights,
+)
 from tenora_platform.registry.tables import UploadPartRow, UploadRow
 from tenora_platform.state import AppState
 
@@ -65,10 +70,13 @@ class Uploads:
         """For weights that come now: what the plan has left, and no more than the server takes."""
         async with self._session() as session:
             left = await storage_left(session, self._tenant)
+        return self._room(left, "weights")
+
+    def _room(self, left: int | None, param: str) -> Room:
         server_max = self._state.settings.max_upload
         if left is None or left >= server_max:
-            return Room(server_max, _too_large("weights", server_max))
-        return Room(left, storage_exceeded(self._tenant, left, None, param="weights"))
+            return Room(server_max, _too_large(param, server_max))
+        return Room(left, storage_exceeded(self._tenant, left, None, param=param))
 
     def require_disk(self, more_bytes: int) -> None:
         """Raises StorageFullError where the store has no such room."""
@@ -90,6 +98,13 @@ class Uploads:
             except BaseException:
                 await asyncio.shield(self._storage.discard_staged(staging))
                 raise
+
+    def draft_layer(
+        self, version_id: str, room: Room
+    ) -> AbstractAsyncContextManager[IncomingObject]:
+        """To receive the layer that comes with the weights of that version, whose room is its."""
+        key = staged_draft_layer(f"staging/{version_id}")
+        return self._incoming(key, self._room(room.bytes, "draft_layer"))
 
     def part(
         self, upload_id: str, part_id: str, room: Room

@@ -93,6 +93,12 @@ def _residency(row: AdapterVersionRow, residencies: Mapping[str, Residency]) -> 
     return residencies.get(row.digest or "") if row.state in SERVABLE else None
 
 
+def _draft_layer(row: AdapterVersionRow) -> dict[str, Any] | None:
+    if row.draft_layer_digest is None:
+        return None
+    return {"digest": row.draft_layer_digest, "bytes": row.draft_layer_bytes}
+
+
 def _view(
     name: str, row: AdapterVersionRow, report: Report, residency: Residency | None
 ) -> AdapterVersion:
@@ -107,6 +113,7 @@ def _view(
             "rank": row.rank,
             "target_modules": row.target_modules,
             "bytes": row.bytes,
+            "draft_layer": _draft_layer(row),
             "has_chat_template": row.has_chat_template,
             "validation": report,
             "residency": residency,

@@ -18,12 +18,18 @@ from tenora_engine.adapters.identity import adapter_digest
 from tenora_platform.events import repository as events
 from tenora_platform.intake.check import CheckedAdapter
 from tenora_platform.intake.checker import CheckLostError, lost_too_often
+from tenora_platform.intake.draft_layer import of_the_layer
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import lock, try_lock
 from tenora_platform.outages import log_failure
 from tenora_platform.registry import repository, reservations
 from tenora_platform.registry.spool import Spool
-from tenora_platform.registry.storage import AdapterStorage, part_key, staged_weights
+from tenora_platform.registry.storage import (
+    AdapterStorage,
+    part_key,
+    staged_draft_layer,
+    staged_weights,
+)
 from tenora_platform.registry.tables import AdapterRow, AdapterVersionRow
 from tenora_platform.state import AppState
 
@@ -155,12 +161,33 @@ class IntakeWorker:
             if problem is not None:
                 await self._reject(row, ValidationReport(problems=[problem]))
                 return
+            if row.draft_layer_digest is not None:
+                problems = await self._take_layer(row.staging_key, row.draft_layer_digest)
+                if problems:
+                    await self._reject(row, ValidationReport(problems=problems))
+                    return
             # Of what lies here, not of what the check says: an adapter that took its check over
             # could name the content of somebody else.
             digest = adapter_digest(checked.config, sha256)
             # The object is durable before any row refers to it.
             await self._storage.publish(digest, checked.config, weights)
-            await self._activate(row, checked, digest, checked.config)
+            await self._activate(row, checked, digest)
+
+    async def _take_layer(self, staging_key: str, digest: str) -> list[Problem]:
+        """Check a draft layer, and publish it; what is wrong with it. Its version, which waits
+        still, owns the object."""
+        with self._spool.file() as layer:
+            try:
+                sha256 = await self._storage.fetch([staged_draft_layer(staging_key)], layer)
+            except FileNotFoundError:
+                return [of_the_layer(each) for each in _lost().problems]
+            if f"sha256:{sha256}" != digest:
+                return [of_the_layer(each) for each in _damaged().problems]
+            model = self._state.engine.model
+            problems = (await self._state.checker.check_draft_layer(layer, model)).problems
+            if not problems:
+                await self._storage.publish_draft_layer(digest, layer)
+            return problems
 
     async def _weights_keys(self, row: AdapterVersionRow) -> list[str]:
         """Where the version's weights wait, in the file's order."""
@@ -171,13 +198,13 @@ class IntakeWorker:
             parts = await repository.ordered_parts(session, row.upload_id)
         return [part_key(row.upload_id, part) for part in parts]
 
-    async def _activate(
-        self, row: AdapterVersionRow, checked: CheckedAdapter, digest: str, config: bytes
-    ) -> None:
+    async def _activate(self, row: AdapterVersionRow, checked: CheckedAdapter, digest: str) -> None:
+        contents = _contents(digest, row)
         async with self._state.db.admin_session() as session:
-            # The same lock as in `_release`: content cannot be withdrawn between look and commit.
-            await lock(session, f"content:{digest}")
-            if not await self._storage.published(digest):
+            # The same locks as in `_release`: content cannot be withdrawn between look and commit.
+            for each in contents:
+                await lock(session, f"content:{each}")
+            if not await self._storage.published(digest, row.draft_layer_digest):
                 raise OSError(f"the content {digest} was withdrawn while it was being activated")
             moved = await repository.move_state(
                 session,
@@ -201,8 +228,8 @@ class IntakeWorker:
                     after={"state": "active", "digest": digest, "rank": checked.rank},
                 )
                 await self._tell(session, row, "adapter.active", {"digest": digest})
-            elif not await repository.kept_digests(session, [digest]):
-                await self._storage.withdraw(digest)  # deleted while it was being checked
+            else:  # deleted while it was being checked
+                await self._withdraw_unkept(session, contents)
         if moved:
             await self._resolver.invalidate(row.tenant_id)
         _log.info("adapter checked", version=row.id, state="active", digest=digest)
@@ -275,15 +302,25 @@ class IntakeWorker:
     async def _release(self, row: AdapterVersionRow) -> None:
         """Delete the content unless a version of any tenant has it, or has not released it yet."""
         async with self._state.db.admin_session() as session:
-            now, digest = datetime.now(UTC), row.digest
-            if digest is not None:
-                await lock(session, f"content:{digest}")
+            now, contents = datetime.now(UTC), _contents(row.digest, row)
+            for each in contents:
+                await lock(session, f"content:{each}")
             await repository.move_state(
                 session, row.id, "revoked", when=("revoked",), released_at=now
             )
             # One revoked a moment ago may still be asked for by requests that run.
-            if digest is not None and not await repository.kept_digests(session, [digest]):
+            await self._withdraw_unkept(session, contents)
+
+    async def _withdraw_unkept(self, session: AsyncSession, contents: list[str]) -> None:
+        kept = await repository.kept_digests(session, contents) if contents else set()
+        for digest in contents:
+            if digest not in kept:
                 await self._storage.withdraw(digest)
+
+
+def _contents(digest: str | None, row: AdapterVersionRow) -> list[str]:
+    """The digests under which a version's content lies, in the order in which they are locked."""
+    return sorted({each for each in (digest, row.draft_layer_digest) if each is not None})
 
 
 def _lost() -> ValidationReport:
