@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from drafted_requests import World, answers, engine_of, random_request
-from tenora_bench.adapters import publish_adapters
+from drafted_requests import World, answers, engine_of, make_world, random_request
 from tenora_engine.engine import Engine
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.draft_texts import Text
 from tenora_engine.scheduling.drafts import StepTimes
 from tenora_kernels.backend import compiled_implementation
-from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
+from tiny_llama import PAGE_BYTES, VOCAB
 
 REQUESTS = int(os.environ.get("TENORA_DRAFTED_REQUESTS", "400"))  # 8,000 are 10,000 sequences
 
@@ -28,10 +27,7 @@ REQUESTS = int(os.environ.get("TENORA_DRAFTED_REQUESTS", "400"))  # 8,000 are 10
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     if compiled_implementation() is None:
         pytest.skip("the kernels are not compiled: torch promises no bits")
-    folder = tmp_path_factory.mktemp("drafts")
-    model = write_tiny_llama(folder / "model")
-    refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
-    return World(model, folder / "store", refs)
+    return make_world(tmp_path_factory.mktemp("drafts"))
 
 
 def test_answers_are_the_same_to_the_bit(world: World) -> None:
@@ -52,12 +48,14 @@ def test_answers_are_the_same_to_the_bit(world: World) -> None:
     assert counters["drafts_accepted"] > 1000
     assert counters["drafts_rejected"] > 100
     assert counters["preemptions"] > 0
+    assert counters["express_steps"] > 0
     for name in ("drafts_accepted", "drafts_rejected"):
         by_source = Counter[str]()
         for meter in meters:
             by_source.update(getattr(meter, name))
         assert by_source.total() == counters[name]
         assert by_source["text"] > 0
+        assert by_source["grammar"] > 0 or name == "drafts_rejected"
 
 
 def request_of(name: str, prompt: list[int], **more: Any) -> GenerationRequest:

@@ -3,6 +3,7 @@ then; and what an engine answers them."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -12,12 +13,21 @@ from typing import Any
 
 import msgspec
 
+from fake_engine import write_byte_tokenizer
+from tenora_bench.adapters import publish_adapters
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
-from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tiny_llama import PAGE_BYTES, VOCAB
+from tenora_engine.request import (
+    AdapterRef,
+    GenerationRequest,
+    Grammar,
+    SamplingParams,
+    Tenant,
+)
+from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
 
+BYTES_VOCAB = 258  # of the tokenizer of bytes
 DEADLINE_S = 240.0 if "TENORA_DRAFTED_REQUESTS" not in os.environ else 3600.0
 
 
@@ -26,6 +36,21 @@ class World:
     model: Path
     store: Path
     refs: list[AdapterRef]
+
+
+GRAMMARS = (
+    Grammar("regex", "([0-9]{2} (moons|suns), ){2,8}none"),
+    Grammar("choice", json.dumps(["yes, yes, yes, yes", "yes, yes, no"])),
+    Grammar("json_schema", json.dumps({"type": "array", "items": {"enum": ["abcabc", "abd"]}})),
+)
+
+
+def make_world(folder: Path) -> World:
+    """With a tokenizer, one token a byte, so that there are grammars."""
+    write_byte_tokenizer(folder / "model")
+    model = write_tiny_llama(folder / "model", vocab=BYTES_VOCAB, eos=1)
+    refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
+    return World(model, folder / "store", refs)
 
 
 def engine_of(world: World, **settings: Any) -> Engine:
@@ -66,6 +91,7 @@ def random_sampling(draw: random.Random) -> SamplingParams:
         max_tokens=draw.randrange(12, 90),
         n=sometimes(2, 1),
         logprobs=sometimes(2, None),
+        grammar=sometimes(draw.choice(GRAMMARS), None),
     )
 
 

@@ -15,8 +15,7 @@ from unittest import mock
 import msgspec
 import torch
 
-from drafted_requests import Answers, World, answers, engine_of
-from tenora_bench.adapters import publish_adapters
+from drafted_requests import Answers, World, answers, engine_of, make_world
 from tenora_engine.engine import Engine
 from tenora_engine.executor.cuda import CudaSteps
 from tenora_engine.executor.executor import ModelExecutor
@@ -28,7 +27,6 @@ from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.drafts import StepTimes
 from tenora_kernels import backend
 from tenora_kernels.segments import fixed_tile_queries
-from tiny_llama import write_tiny_llama
 
 TOKENS = 18
 
@@ -36,10 +34,7 @@ TOKENS = 18
 def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name, as_on_cuda():
-        folder = Path(name)
-        model = write_tiny_llama(folder / "model")
-        refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
-        world = World(model, folder / "store", refs)
+        world = make_world(Path(name))
         expected, none = run(world, 0)
         found, counters = run(world, 16)
     assert not none["drafts_accepted"]
