@@ -16,6 +16,7 @@ import torch
 from tenora_bench.gpu.attention import time_attention
 from tenora_bench.gpu.checks import check_all
 from tenora_bench.gpu.decode import time_decode
+from tenora_bench.gpu.linear import time_linear
 from tenora_bench.gpu.measure import Ceilings, Machine, Report, measure_ceilings
 from tenora_bench.gpu.peers import Peer, sglang_peer, vllm_peer
 from tenora_bench.gpu.sgmv import time_sgmv
@@ -103,6 +104,8 @@ def measure(report: Report, machine: Machine, peers: list[Peer]) -> None:
         ceilings = measure_ceilings(machine)
     with report.section("attention"):
         time_attention(report, machine, ceilings)
+    with report.section("linear"):
+        time_linear(report, machine, ceilings)
     with report.section("decode"):
         time_decode(report, machine, ceilings, again if machine.smoke else None)
     with report.section("sgmv"):

@@ -80,10 +80,11 @@ def note_chunk(record: RequestRecord, chunk: dict[str, Any]) -> None:
     if "error" in chunk:
         record.error = str(chunk["error"])
         return
-    if chunk.get("choices"):
+    if choices := chunk.get("choices"):
         record.first_token_s = record.first_token_s or now
         record.finished_s = now
         record.chunk_times_s.append(now)
+        record.token_ids += choices[0].get("token_ids") or ()
     if usage := chunk.get("usage"):
         record.prompt_tokens = usage["prompt_tokens"]
         record.output_tokens = usage["completion_tokens"]

@@ -26,6 +26,7 @@ class RequestRecord:
     sla_class: str = "default"
     targets_ms: tuple[float, float] | None = None  # TTFT and TPOT; None = those of the run
     chunk_times_s: list[float] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)  # where `return_token_ids` was asked for
 
     @property
     def ttft_ms(self) -> float | None:

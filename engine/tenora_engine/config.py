@@ -67,6 +67,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_adapters: int = 256  # adapter slots on the device
     max_rank: int = 128
     max_draft_tokens: int = 16  # of a sequence, verified in one step; 0 = none
+    batch_invariant: bool = False
+    """A token has the same bits whatever else a step computes, so that drafts show in no answer.
+    The CPU's compiled kernels are so anyway; on CUDA it takes slower ones, and allows drafts."""
     draft_layer: str | None = None  # a file of model.draft_layer's; CPU only
     adapter_draft_bytes: int = 0
     """Draft layers of adapters' own, kept in memory; 0 = none, as under strict isolation."""

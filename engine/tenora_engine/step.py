@@ -4,6 +4,7 @@ to nothing that lives, so they may go to another process or a file as they are."
 from __future__ import annotations
 
 from array import array
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -112,6 +113,22 @@ class Entries(msgspec.Struct, frozen=True, array_like=True):
     value: Float32s  # [num_entries]
 
 
+class Masks:
+    """Which tokens may follow samples, [num_guided * ceil(vocab / 32)]: a bit each, the first token
+    the lowest bit of the first word. They may still be made while the step runs whose samples they
+    are of: who reads them waits."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, made: Bits | Future[Bits]) -> None:
+        self._made = made
+
+    @property
+    def bits(self) -> Bits:
+        """Raises whatever kept them from being made."""
+        return self._made.result() if isinstance(self._made, Future) else self._made
+
+
 class LogitChanges(msgspec.Struct, frozen=True, array_like=True):
     """What the samples of a step change about their logits. Everything is None where none asks for
     it."""
@@ -123,9 +140,7 @@ class LogitChanges(msgspec.Struct, frozen=True, array_like=True):
     allowed_places: Int64s | None
     barred: Int64s | None  # places of tokens that may not come now
     mask_rows: Int64s | None = None  # samples that follow grammars, [num_guided]
-    masks: Bits | None = None
-    """[num_guided * ceil(vocab / 32)]: of each of these which tokens may come at all, a bit each,
-    the first token the lowest bit of the first word."""
+    masks: Masks | None = None  # of each of these, which tokens may come at all
 
 
 class Draws(msgspec.Struct, frozen=True, array_like=True):
@@ -150,6 +165,11 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Sample -> the token that follows, whatever its logits: of a prompt whose tokens' logprobs are
     wanted."""
     embedded: list[int] = []  # samples of which the hidden states are wanted
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether any sample has a mask."""
+        return self.changes is not None and self.changes.masks is not None
 
 
 class Proposals(msgspec.Struct, frozen=True, array_like=True):
@@ -210,6 +230,8 @@ def decode_result(message: bytes | memoryview) -> StepResult:
 
 
 def _to_wire(value: Any) -> Any:
+    if isinstance(value, Masks):
+        value = value.bits
     if isinstance(value, array):
         return memoryview(value).cast("B") if value else b""
     if isinstance(value, np.ndarray):
@@ -222,6 +244,8 @@ def _from_wire(kind: Any, value: Any) -> Any:
         ints = array("i")
         ints.frombytes(value)
         return ints
+    if kind is Masks:
+        return Masks(np.frombuffer(value, np.int32).copy())
     dtype = kind.__args__[1].__args__[0]
     return np.frombuffer(value, dtype).copy()  # torch wants memory that may be written
 

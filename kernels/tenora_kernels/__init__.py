@@ -2,6 +2,7 @@
 and a plain torch implementation. Knows slots, pages and rows; no request, tenant or schedule."""
 
 from tenora_kernels.backend import describe
+from tenora_kernels.fixed_linear import fixed_linear
 from tenora_kernels.kv_write import kv_write
 from tenora_kernels.norms import rms_norm, silu_mul
 from tenora_kernels.paged_attention import paged_attention
@@ -25,6 +26,7 @@ __all__ = [
     "build_attention_layout",
     "build_segments",
     "describe",
+    "fixed_linear",
     "kv_write",
     "paged_attention",
     "rms_norm",

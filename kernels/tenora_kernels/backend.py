@@ -78,6 +78,10 @@ class SiluMul(Protocol):
     def __call__(self, gate_up: Tensor) -> Tensor: ...
 
 
+class FixedLinear(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Implementation:
     """Every op, as one kind of hardware runs it. Inputs have been checked by the public op."""
@@ -89,6 +93,7 @@ class Implementation:
     rms_norm: RmsNorm
     add_rms_norm: AddRmsNorm
     silu_mul: SiluMul
+    fixed_linear: FixedLinear
     sgmv_checks: bool = False  # sgmv checks its inputs itself, before it changes any
 
 
@@ -112,7 +117,7 @@ def _chosen(device_type: str) -> Implementation:
 @functools.cache
 def torch_implementation() -> Implementation:
     """Plain torch, for the CPU."""
-    from tenora_kernels.cpu import kv_write, norms, paged_attention, sgmv
+    from tenora_kernels.cpu import fixed_linear, kv_write, norms, paged_attention, sgmv
 
     return Implementation(
         name="torch",
@@ -122,6 +127,7 @@ def torch_implementation() -> Implementation:
         rms_norm=norms.rms_norm,
         add_rms_norm=norms.add_rms_norm,
         silu_mul=norms.silu_mul,
+        fixed_linear=fixed_linear.fixed_linear,
     )
 
 
@@ -133,6 +139,7 @@ def compiled_implementation() -> Implementation:
     UnknownKernelsError when that names nothing.
     """
     from tenora_kernels.compiled import kv_write, norms, paged_attention, sgmv
+    from tenora_kernels.cpu import fixed_linear
 
     load_extension()
     return Implementation(
@@ -143,6 +150,7 @@ def compiled_implementation() -> Implementation:
         rms_norm=norms.rms_norm,
         add_rms_norm=norms.add_rms_norm,
         silu_mul=norms.silu_mul,
+        fixed_linear=fixed_linear.fixed_linear,
         sgmv_checks=True,
     )
 
@@ -170,7 +178,7 @@ def triton_implementation() -> Implementation:
     """
     if importlib.util.find_spec("triton") is None:
         raise UnsupportedDeviceError("a CUDA device needs triton: pip install 'triton>=3.6'")
-    from tenora_kernels.gpu import kv_write, norms, paged_attention, sgmv
+    from tenora_kernels.gpu import fixed_linear, kv_write, norms, paged_attention, sgmv
 
     return Implementation(
         name="triton",
@@ -180,6 +188,7 @@ def triton_implementation() -> Implementation:
         rms_norm=norms.rms_norm,
         add_rms_norm=norms.add_rms_norm,
         silu_mul=norms.silu_mul,
+        fixed_linear=fixed_linear.fixed_linear,
     )
 
 

@@ -124,3 +124,9 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """gate * sigmoid(gate) * up, as float32."""
     gate, up = gate_up.float().chunk(2, dim=-1)
     return gate / (1 + torch.exp(-gate)) * up
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b, as float32."""
+    result = torch.stack([weight.float() @ row for row in x.float()])
+    return result if bias is None else result + bias.float()

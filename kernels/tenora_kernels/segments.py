@@ -84,6 +84,7 @@ class AdapterSegments:
     row_slot: Tensor  # [num_rows] int32, BASE_SLOT where there is no adapter
     tiles: RowTiles | None = None  # CUDA: the launch grid
     table: AdapterTable | None = None  # CPU: what blocks are made from when they are asked for
+    fixed_order: bool = False  # CUDA: a row's sums do not depend on what else the step has
     made: list[tuple[RowBlock, ...]] = field(default_factory=list)
 
     def blocks(self) -> tuple[RowBlock, ...]:
@@ -132,6 +133,7 @@ class AttentionLayout:
     block_start: Tensor | None = None  # CUDA: [num_seqs] int32, where a sequence's blocks begin
     decode: ContextParts | None = None  # CUDA: sequences with one query row
     prefill: RowTiles | None = None  # CUDA: the rows of all others
+    fixed_order: bool = False  # CUDA: a row's sums do not depend on what else the step has
 
     @property
     def max_blocks(self) -> int:
@@ -209,12 +211,14 @@ def build_segments(
     max_segments: int | None = None,
     tiles: bool | None = None,
     device: torch.device | None = None,  # None: the table's
+    fixed_order: bool = False,
 ) -> AdapterSegments:
     """What sgmv needs about one step.
 
     Rows of one adapter should be contiguous (more runs are right, but slower). `max_segments`
     bounds the runs for a CUDA launch grid that stays the same from step to step; None makes room
-    for these alone. `tiles` asks for the CUDA form on any device (tests do).
+    for these alone. `tiles` asks for the CUDA form on any device (tests do), `fixed_order` there
+    for sums whose order the step does not change, which takes longer.
 
     Raises KernelInputError when a slot is outside the table or `row_slot` is not int32 `[n]`.
     """
@@ -227,7 +231,7 @@ def build_segments(
     any_adapter = _check_slots(host_slots, num_slots)
     if not (tiles if tiles is not None else device.type != "cpu"):
         return AdapterSegments(num_rows, any_adapter, host_slots.contiguous(), table=table)
-    rows_per_tile = tile_rows(num_rows)
+    rows_per_tile = SMALL_TILE if fixed_order else tile_rows(num_rows)
     bound = None
     if max_segments is not None:
         bound = min(num_rows, num_rows // rows_per_tile + max_segments)
@@ -237,14 +241,16 @@ def build_segments(
         any_adapter=any_adapter,
         row_slot=host_slots.to(device),
         tiles=cut if device.type == "cpu" else cut.moved(lambda tensor: tensor.to(device)),
+        fixed_order=fixed_order,
     )
 
 
 def tile_rows(num_rows: int) -> int:
     """Rows of an adapter's tile in a step of so many."""
-    return 16 if num_rows <= SMALL_TILES_MAX else 64
+    return SMALL_TILE if num_rows <= SMALL_TILES_MAX else 64
 
 
+SMALL_TILE = 16
 SMALL_TILES_MAX = 256
 
 
@@ -287,13 +293,14 @@ def build_attention_layout(
     *,
     tiles: bool | None = None,
     parts: int = DECODE_PARTS,
+    fixed_tile: int | None = None,
 ) -> AttentionLayout:
     """The layout of one step: sequence i runs its last `query_lens[i]` tokens of `context_lens[i]`
     (this step's included), whose KV blocks lie in the arena pages `block_tables[i]` (a tensor of
     them comes from `stack_block_tables`).
 
     `tiles` asks for the CUDA form on any device (tests do), `parts` is what it cuts the contexts of
-    decode rows into (`cut_contexts`).
+    decode rows into (`cut_contexts`), `fixed_tile` see `tiled_attention_layout`.
     Raises KernelInputError unless `1 <= query_len <= context_len` for every sequence and the three
     are of one length.
     """
@@ -308,7 +315,9 @@ def build_attention_layout(
     if tiles if tiles is not None else device.type != "cpu":
         num_blocks = np.full(len(query), table.shape[1])
         flat = table.cpu().numpy().reshape(-1)
-        layout = tiled_attention_layout(query, context, flat, num_blocks, parts=parts)
+        layout = tiled_attention_layout(
+            query, context, flat, num_blocks, parts=parts, fixed_tile=fixed_tile
+        )
         return layout.moved(lambda tensor: tensor.to(device))
     starts = np.zeros(len(query) + 1, np.int64)
     query.cumsum(out=starts[1:])
@@ -334,15 +343,22 @@ def tiled_attention_layout(
     *,
     parts: int = DECODE_PARTS,
     room: int | None = None,
+    fixed_tile: int | None = None,
 ) -> AttentionLayout:
     """The CUDA form of `build_attention_layout`, on the host; `room` is for how many parts, None
-    for those there are."""
+    for those there are.
+
+    `fixed_tile`: a row's sums are to be in an order that the step does not change, and the same
+    whether it is the only one of its sequence or among others: contexts are not cut, and a tile of
+    queries is as high as the heads of one query alone are in the kernel. So many queries fit it
+    (`fixed_tile_queries`)."""
     starts = np.zeros(len(query) + 1, np.int64)
     query.cumsum(out=starts[1:])
     decode, prefill = np.flatnonzero(query == 1), np.flatnonzero(query > 1)
     tiles = NO_TILES
     if len(prefill):
-        tiles = cut_into_tiles(starts[prefill], query[prefill], prefill, PREFILL_TILE_TOKENS)
+        size = fixed_tile or PREFILL_TILE_TOKENS
+        tiles = cut_into_tiles(starts[prefill], query[prefill], prefill, size)
     return AttentionLayout(
         query_start=torch.from_numpy(starts.astype(np.int32)),
         context_len=torch.from_numpy(context.astype(np.int32)),
@@ -351,6 +367,13 @@ def tiled_attention_layout(
         max_context_len=int(context.max(initial=0)),
         num_rows=int(starts[-1]),
         block_start=torch.from_numpy((num_blocks.cumsum() - num_blocks).astype(np.int32)),
-        decode=cut_contexts(decode, context[decode], parts, room),
+        decode=cut_contexts(decode, context[decode], 1 if fixed_tile else parts, room),
         prefill=tiles,
+        fixed_order=fixed_tile is not None,
     )
+
+
+def fixed_tile_queries(heads: int, kv_heads: int) -> int:
+    """See `tiled_attention_layout`: queries are padded to SMALL_TILE rows, a row a head of those
+    that share KV."""
+    return max(1, SMALL_TILE // (heads // kv_heads))

@@ -206,6 +206,8 @@ class Settings(BaseSettings):
     """Largest rank accepted."""
     max_draft_tokens: int = Field(default=16, ge=0, le=64)
     """Tokens of a sequence that are drafted and verified in one step; 0: none."""
+    batch_invariant: bool = False
+    """On CUDA: answers the same to the bit whatever else runs, which allows drafts there."""
     draft_layer: Path | None = None
     """A trained draft layer of the base model, a file of `examples/train_draft.py`."""
     adapter_draft_memory: Size = 32 * 1024**2
@@ -333,6 +335,7 @@ class Settings(BaseSettings):
             max_adapters=self.max_adapters,
             max_rank=self.max_rank,
             max_draft_tokens=self.max_draft_tokens,
+            batch_invariant=self.batch_invariant,
             draft_layer=str(self.draft_layer.resolve()) if self.draft_layer else None,
             adapter_draft_bytes=self.adapter_draft_memory,
             host_adapter_bytes=self.host_adapter_memory,

@@ -11,6 +11,8 @@ import pytest
 
 from tenora_bench.client import Completion, complete, load_session
 from tenora_bench.metrics import RequestRecord
+from tenora_bench.peers.interface import Request
+from tenora_bench.peers.openai_server import closed_loop
 
 WANTED = Completion("t", "key", "model", "one", [1, 2, 3], 2)
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-tenora-residency: host\r\n"
@@ -20,7 +22,7 @@ def event(body: object) -> bytes:
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
-TOKEN = event({"choices": [{"index": 0, "text": "a"}], "usage": None})
+TOKEN = event({"choices": [{"index": 0, "text": "a", "token_ids": [7]}], "usage": None})
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
 LAST = event({"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n"
 
@@ -67,6 +69,7 @@ async def test_events_are_timed_however_they_are_cut(cut: int) -> None:
     assert (record.prompt_tokens, record.output_tokens, record.cached_tokens) == (3, 2, 1)
     assert record.residency == "host"
     assert len(record.chunk_times_s) == 2
+    assert record.token_ids == [7, 7]
     assert record.first_token_s == record.chunk_times_s[0]
     assert record.sent_s < record.chunk_times_s[0] <= record.chunk_times_s[1]
     head, _, sent = asked[0].partition(b"\r\n\r\n")
@@ -90,6 +93,34 @@ async def test_a_stream_that_breaks_off_is_a_failure() -> None:
     record, _ = await answered(STREAM + b"transfer-encoding: chunked\r\n\r\n" + chunked(TOKEN))
     assert record.error is not None
     assert len(record.chunk_times_s) == 1
+
+
+async def test_a_loop_answers_in_the_order_of_its_requests() -> None:
+    """However they end: the first waits for the second."""
+    ended: asyncio.Queue[None] = asyncio.Queue()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        (prompt,) = json.loads(await reader.readexactly(length))["prompt"]
+        if prompt == 1:
+            await ended.get()
+        ids = {"choices": [{"index": 0, "text": "a", "token_ids": [prompt]}]}
+        writer.write(STREAM + b"\r\n" + event(ids) + LAST)
+        await writer.drain()
+        writer.close()
+        if prompt == 2:
+            ended.put_nowait(None)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        records = await closed_loop(url, [Request([1], None, 1), Request([2], None, 1)], 2, spelt)
+    assert [record.token_ids for record in records] == [[1], [2]]
+
+
+def spelt(request: Request) -> Completion:
+    return Completion("t", "key", "model", None, request.prompt, request.output_tokens)
 
 
 async def test_nobody_there() -> None:

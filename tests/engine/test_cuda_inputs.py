@@ -71,6 +71,42 @@ def test_a_step_is_what_the_cpu_makes_of_it(planned: Rows) -> None:
     assert inputs.segments.any_adapter == batch.inputs.segments.any_adapter
 
 
+@given(rows(max_query=4))
+def test_drafts_have_rows_of_their_own(planned: Rows) -> None:
+    """The same tokens at the same places, each behind as many as before; prompts whose tokens are
+    given stay whole."""
+    firsts = np.cumsum([0, *planned.num_samples]).tolist()
+    given_of = {firsts[place]: 3 for place in range(0, len(planned), 2)}
+    whole = StepArrays.of(planned, BLOCK_TOKENS)
+    split = whole.drafts_in_rows(given_of, BLOCK_TOKENS)
+    assert columns(INPUTS.build(split)) == columns(INPUTS.build(whole))
+    assert split.sampled().tolist() == whole.sampled().tolist()
+    expected: list[tuple[int, int, int, list[int]]] = []
+    ends = whole.num_blocks.cumsum()
+    for place, (query, context, samples) in enumerate(
+        zip(planned.query_len, planned.context_len, planned.num_samples, strict=True)
+    ):
+        table = whole.pages[ends[place] - whole.num_blocks[place] : ends[place]].tolist()
+        if query == samples and firsts[place] not in given_of:
+            for seen in range(context - query + 1, context + 1):
+                expected.append((1, seen, 1, table[: -(-seen // BLOCK_TOKENS)]))
+        else:
+            expected.append((query, context, samples, table))
+    ends = split.num_blocks.cumsum()
+    tables = [
+        split.pages[end - count : end].tolist()
+        for end, count in zip(ends, split.num_blocks, strict=True)
+    ]
+    found = zip(
+        split.query.tolist(),
+        split.context.tolist(),
+        split.num_samples.tolist(),
+        tables,
+        strict=True,
+    )
+    assert list(found) == expected
+
+
 @given(rows(max_query=1), st.integers(1, 4))
 def test_parts_of_a_decode_step_fill_buckets_of_one_form(planned: Rows, bucket: int) -> None:
     """Their rows are the step's, what fills up has no KV and no adapter, and every tensor but the

@@ -26,7 +26,7 @@ from draft_engines import (
 )
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.request import SamplingParams
-from tenora_engine.scheduling.drafts import NOTHING
+from tenora_engine.scheduling.draft_texts import NOTHING
 from tenora_engine.text.processor import TextProcessor
 from tenora_kernels.backend import compiled_implementation
 from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows

@@ -6,137 +6,28 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tenora_bench.adapters import publish_adapters
-from tenora_engine.config import EngineConfig
-from tenora_engine.engine import Engine, build_engine
-from tenora_engine.events import FinishEvent, TokenEvent, TokenLogprob
+from drafted_requests import World, answers, engine_of, make_world, random_request
+from tenora_engine.engine import Engine
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.scheduling.drafts import StepTimes, Text
+from tenora_engine.scheduling.draft_texts import Text
+from tenora_engine.scheduling.drafts import StepTimes
 from tenora_kernels.backend import compiled_implementation
-from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
+from tiny_llama import PAGE_BYTES, VOCAB
 
-DEADLINE_S = 240.0 if "TENORA_DRAFTED_REQUESTS" not in os.environ else 3600.0
 REQUESTS = int(os.environ.get("TENORA_DRAFTED_REQUESTS", "400"))  # 8,000 are 10,000 sequences
-
-
-@dataclass(frozen=True)
-class World:
-    model: Path
-    store: Path
-    refs: list[AdapterRef]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     if compiled_implementation() is None:
         pytest.skip("the kernels are not compiled: torch promises no bits")
-    folder = tmp_path_factory.mktemp("drafts")
-    model = write_tiny_llama(folder / "model")
-    refs = publish_adapters(folder / "adapters", folder / "store", model, 3, [4, 8])
-    return World(model, folder / "store", refs)
-
-
-def engine_of(world: World, **settings: Any) -> Engine:
-    config = EngineConfig(
-        model=str(world.model),
-        served_name="tiny",
-        dtype="float32",
-        arena_bytes=48 * PAGE_BYTES,
-        memory_bytes=1024**3,
-        max_context_tokens=256,
-        max_running=24,
-        max_adapters=3,
-        object_store=str(world.store),
-    )
-    return build_engine(msgspec.structs.replace(config, **settings))
-
-
-def random_sampling(draw: random.Random) -> SamplingParams:
-    """Low temperatures: what is drawn repeats itself, and drafts are right now and then."""
-
-    def sometimes(value: Any, otherwise: Any) -> Any:
-        return value if draw.random() < 0.25 else otherwise
-
-    return SamplingParams(
-        temperature=draw.choice((0.0, 0.0, 0.2, 0.6)),
-        top_p=sometimes(0.8, 1.0),
-        top_k=sometimes(5, 0),
-        min_p=sometimes(0.1, 0.0),
-        seed=draw.randrange(1000),
-        presence_penalty=sometimes(-0.5, 0.0),
-        frequency_penalty=sometimes(0.1, 0.0),
-        repetition_penalty=sometimes(0.9, 1.0),
-        logit_bias=sometimes({draw.randrange(VOCAB): 4.0}, {}),
-        bad_words=sometimes(((draw.randrange(VOCAB), draw.randrange(VOCAB)),), ()),
-        allowed_token_ids=sometimes(tuple(range(0, VOCAB, 2)), None),
-        min_tokens=sometimes(12, 0),
-        stop_token_ids=sometimes((draw.randrange(VOCAB),), ()),
-        max_tokens=draw.randrange(12, 90),
-        n=sometimes(2, 1),
-        logprobs=sometimes(2, None),
-    )
-
-
-def random_request(draw: random.Random, number: int, refs: list[AdapterRef]) -> GenerationRequest:
-    phrase = [draw.randrange(3, VOCAB) for _ in range(draw.randrange(4, 12))]
-    prompt = [draw.randrange(3, VOCAB) for _ in range(draw.randrange(1, 30))]
-    prompt += phrase * draw.randrange(0, 5)
-    tenant = f"t{draw.randrange(3)}"
-    return GenerationRequest(
-        request_id=str(number),
-        tenant=Tenant(key=tenant, namespace=tenant, keeps_answers=draw.random() < 0.5),
-        prompt_token_ids=prompt,
-        sampling=random_sampling(draw),
-        adapter=draw.choice([None, *refs]),
-        prediction_token_ids=phrase * 4 if draw.random() < 0.3 else [],
-    )
-
-
-@dataclass
-class Answers:
-    tokens: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    logprobs: dict[tuple[str, int], list[TokenLogprob]] = field(default_factory=dict)
-    finished: dict[tuple[str, int], FinishEvent] = field(default_factory=dict)
-
-    def collect(self, engine: Engine, wanted: int) -> None:
-        until_s = time.monotonic() + DEADLINE_S
-        while len(self.finished) < wanted:
-            assert time.monotonic() < until_s
-            for event in engine.step():
-                if isinstance(event, TokenEvent):
-                    key = event.request_id, event.index
-                    self.tokens.setdefault(key, []).extend(event.token_ids)
-                    self.logprobs.setdefault(key, []).extend(event.logprobs or [])
-                elif isinstance(event, FinishEvent):
-                    assert event.reason in ("stop", "length"), event.error
-                    self.finished[event.request_id, event.index] = event
-            if not engine.has_work:
-                time.sleep(0.001)
-
-    @property
-    def ends(self) -> dict[tuple[str, int], tuple[str, int | None, int]]:
-        return {
-            key: (event.reason, event.stop_token_id, event.usage.output_tokens)
-            for key, event in self.finished.items()
-        }
-
-
-def answers(engine: Engine, requests: list[GenerationRequest]) -> Answers:
-    found = Answers()
-    for request in requests:
-        engine.submit(request)
-    found.collect(engine, sum(request.sampling.n for request in requests))
-    engine.check_integrity()
-    return found
+    return make_world(tmp_path_factory.mktemp("drafts"))
 
 
 def test_answers_are_the_same_to_the_bit(world: World) -> None:
@@ -157,12 +48,14 @@ def test_answers_are_the_same_to_the_bit(world: World) -> None:
     assert counters["drafts_accepted"] > 1000
     assert counters["drafts_rejected"] > 100
     assert counters["preemptions"] > 0
+    assert counters["express_steps"] > 0
     for name in ("drafts_accepted", "drafts_rejected"):
         by_source = Counter[str]()
         for meter in meters:
             by_source.update(getattr(meter, name))
         assert by_source.total() == counters[name]
         assert by_source["text"] > 0
+        assert by_source["grammar"] > 0 or name == "drafts_rejected"
 
 
 def request_of(name: str, prompt: list[int], **more: Any) -> GenerationRequest:
@@ -192,7 +85,7 @@ def test_a_prediction_that_is_right_takes_fewer_steps(world: World) -> None:
     (meter,) = engine.stats().telemetry.meters
     engine.close()
     assert found.tokens["predicted", 0] == output
-    assert steps < len(output) / 3
+    assert steps < len(output) / 3  # how many, times decide
     usage = found.finished["predicted", 0].usage
     assert usage.output_tokens == len(output)
     assert usage.accepted_draft_tokens > len(output) / 2
@@ -239,6 +132,14 @@ def test_answers_draft_their_own_tenant_alone(world: World) -> None:
     assert meters["a"]["answers"] > 60
     assert not meters["b"].get("answers")
     assert not meters["c"].get("answers")
+
+
+def test_a_text_goes_on_behind_its_beginning() -> None:
+    text = Text([5, 6, 7, 8])
+    assert text.behind([], 2) == ([5, 6], 16)
+    assert text.behind([5], 9) == ([6, 7, 8], 16)
+    assert text.behind([6], 9) == ([], 0)
+    assert text.behind([5, 6, 7, 8], 9).token_ids == []
 
 
 def test_the_last_place_of_the_longest_run_is_found() -> None:

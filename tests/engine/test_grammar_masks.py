@@ -23,10 +23,13 @@ from tenora_engine.grammar.guide import (
     Allowance,
     Guide,
     Vocabulary,
+    masks_by_row,
     next_masks,
 )
 from tenora_engine.step import (
+    Bits,
     LogitChanges,
+    Masks,
     Rows,
     Sampling,
     StepPlan,
@@ -196,16 +199,34 @@ def test_what_is_masked_stands_below_everything(mask: object) -> None:
 
 def test_masks_cross_to_an_executor(vocabulary: Vocabulary) -> None:
     masks = next_masks([guide(vocabulary, "regex", "[a-z]+")]).reshape(-1)
-    changes = LogitChanges(None, None, None, None, None, None, np.array([4]), masks)
+    changes = LogitChanges(None, None, None, None, None, None, np.array([4]), Masks(masks))
     plan = StepPlan(1, Rows([], *[_ints() for _ in range(6)]), Sampling(changes, None, {}))
     found = decode_plan(encode(plan)).sampling
     assert found is not None
     assert found.changes is not None
     assert found.changes.masks is not None
     assert found.changes.mask_rows is not None
-    assert np.array_equal(found.changes.masks, masks)
+    assert np.array_equal(found.changes.masks.bits, masks)
     assert np.array_equal(found.changes.mask_rows, [4])
 
 
 def _ints() -> array[int]:
     return array("i")
+
+
+def test_masks_are_made_beside_what_follows(vocabulary: Vocabulary) -> None:
+    """In the order of their rows, those of one token alone among them; what fails says so to who
+    reads them."""
+    guides = [guide(vocabulary, "regex", text) for text in ("[a-z]+", "[0-9]+", "[a-z]+")]
+    rows, masks = masks_by_row([(5, guides[0]), (1, guides[1]), (3, guides[2])], [(2, 40)])
+    assert rows.tolist() == [1, 2, 3, 5]
+    letters, digits = next_masks(guides[:1])[0], next_masks(guides[1:2])[0]
+    only = np.zeros_like(letters)
+    only[1] = 1 << 8
+    assert np.array_equal(masks.bits, np.concatenate([digits, only, letters, letters]))
+
+    def fail() -> Bits:
+        raise ValueError("no masks today")
+
+    with pytest.raises(ValueError, match="no masks today"):
+        _ = Masks(vocabulary.beside(fail)).bits

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+import drafts_in_triton
 import graph_replays
 from tenora_engine.executor.graphs import LARGEST_BUCKET, CudaCapture, decode_buckets
 
@@ -17,8 +18,13 @@ from tenora_engine.executor.graphs import LARGEST_BUCKET, CudaCapture, decode_bu
 def test_replays_in_the_interpreter() -> None:
     """Without a GPU: the same static tensors and kernels, each replay a call."""
     pytest.importorskip("triton", reason="triton is not installed on this machine")
+    in_interpreter(graph_replays.__file__)
+
+
+def in_interpreter(program: str) -> str:
+    """What it prints."""
     run = subprocess.run(
-        [sys.executable, str(Path(graph_replays.__file__))],
+        [sys.executable, program],
         env={
             **os.environ,
             "TRITON_INTERPRET": "1",
@@ -30,6 +36,17 @@ def test_replays_in_the_interpreter() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_drafts_in_the_interpreter() -> None:
+    """Without a GPU: an engine on CUDA's way of a step, batch-invariant, answers the same to the
+    bit with drafts and without. Each of them is a decode row, which replays."""
+    pytest.importorskip("triton", reason="triton is not installed on this machine")
+    found = json.loads(in_interpreter(drafts_in_triton.__file__))
+    assert found["drafts_accepted"] > 5
+    assert found["drafts_rejected"] > 0
+    assert found["steps"] < found["steps_without"]
 
 
 @pytest.mark.gpu

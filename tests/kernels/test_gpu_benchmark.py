@@ -34,7 +34,7 @@ def test_smoke(tmp_path: Path) -> None:
     assert not found["errors"]
     assert all(check["right"] for check in found["checks"])
     kinds = {timing["case"].split()[0] for timing in found["timings"]}
-    assert kinds == {"attention", "decode", "host", "sgmv"}
+    assert kinds == {"attention", "decode", "fixed_linear", "host", "sgmv"}
 
 
 def test_says_that_there_is_no_gpu() -> None:

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHARED_BYTES_MAX = 227 * 1024  # of one block, on Hopper
 KERNELS = {"_shrink", "_expand", "_attend", "_combine", "_rotate_and_store", "_rms_norm"}
+READING = ("_shrink", "_expand", "_attend", "_fixed_linear")
 
 
 def run(program: str) -> Any:
@@ -38,9 +39,9 @@ def test_kernels_compile_for_hopper() -> None:
     """At the sizes of Llama-3.1-8B, 16-bit and fp8 KV. Weights and KV are read in wide loads: where
     the compiler does not see that an offset is aligned, it reads two bytes at a time."""
     compiled = run("triton_offline")
-    assert {kernel["kernel"] for kernel in compiled} >= KERNELS
+    assert {kernel["kernel"] for kernel in compiled} >= KERNELS | {"_fixed_linear"}
     for kernel in compiled:
         assert kernel["shared_bytes"] <= SHARED_BYTES_MAX, kernel
-        if kernel["kernel"] in ("_shrink", "_expand", "_attend"):
+        if kernel["kernel"] in READING:
             assert kernel["narrow_loads"] == 0, kernel
     assert any(kernel["waits_for_dependency"] for kernel in compiled)

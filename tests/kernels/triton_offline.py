@@ -97,6 +97,15 @@ def launch_rest(kv_dtype: torch.dtype) -> None:
     ops.silu_mul(x)
 
 
+def launch_fixed() -> None:
+    """In a fixed order: linears of few rows and of many, adapters, decode and prompts."""
+    ops = triton_implementation()
+    for rows in (64, 512):
+        ops.fixed_linear(
+            torch.zeros(rows, HIDDEN, dtype=DTYPE), torch.zeros(512, HIDDEN, dtype=DTYPE), None
+        )
+
+
 def describe(kernel: Any) -> dict[str, Any]:
     ptx: str = kernel.asm["ptx"]
     return {
@@ -112,6 +121,7 @@ def main() -> None:
     for rows in (64, 512):
         launch_sgmv(rows)
     launch_sgmv(64, early=True)
+    launch_fixed()
     for kv_dtype in (torch.bfloat16, torch.float8_e4m3fn):
         launch_attention(1, kv_dtype)
         launch_attention(64, kv_dtype)

@@ -24,6 +24,7 @@ from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.layers import read_weights
 from tenora_engine.model.linear import PlainLinear
 from tenora_engine.model.weights import RandomWeights
+from tenora_engine.step import Bits, LogitChanges, Masks, Sampling
 from tenora_kernels import BASE_SLOT, KVLayout, backend, build_attention_layout, build_segments
 from tenora_kernels.backend import Implementation
 from tenora_kernels.synthetic import random_adapters
@@ -161,6 +162,43 @@ def check(
             torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
             torch.testing.assert_close(arena.pool, eager.pool, atol=TOLERANCE, rtol=TOLERANCE)
     assert captures == captured == 2 * len(decode_buckets(BUCKET))
+    check_masks(cuda)
+
+
+class LateMasks(Masks):
+    """Each of which allows one token; there once the step has been launched."""
+
+    def __init__(self, tokens: list[int], num_launched: Callable[[], int]) -> None:
+        allowed = np.zeros((len(tokens), -(-SPEC.vocab // 32)), np.uint32)
+        for row, token in enumerate(tokens):
+            allowed[row, token // 32] = 1 << token % 32
+        super().__init__(allowed.view(np.int32).reshape(-1))
+        self._num_launched, self._before = num_launched, num_launched()
+
+    @property
+    def bits(self) -> Bits:
+        assert self._num_launched() > self._before
+        return super().bits
+
+
+def check_masks(cuda: CudaSteps) -> None:
+    """Masks are made beside the forward pass: nobody waits for them before it is launched."""
+    forward, passes = cuda._decoder.forward, 0
+
+    def counted(inputs: ForwardInputs, arena: Arena) -> Tensor:
+        nonlocal passes
+        passes += 1
+        return forward(inputs, arena)
+
+    with mock.patch.object(cuda._decoder, "forward", counted):
+        for step in steps():
+            if cuda._arena.pool.is_cuda and step.is_decode:
+                continue  # a replay makes no call
+            count = int(step.num_samples.sum())
+            tokens = [(7 * row + 3) % SPEC.vocab for row in range(count)]
+            masks = LateMasks(tokens, lambda: passes)
+            changes = LogitChanges(None, None, None, None, None, None, np.arange(count), masks)
+            assert cuda.run_arrays(step, Sampling(changes, None, {})).token_ids == tokens
 
 
 @contextmanager

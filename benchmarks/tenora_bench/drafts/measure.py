@@ -39,13 +39,18 @@ def chats(text: TextProcessor, count: int) -> list[list[int]]:
     ]
 
 
-def chats_of(file: Path, text: TextProcessor) -> list[list[int]]:
-    """The first turns of its chats. Raises BenchError when it holds none."""
+def first_turns(file: Path) -> list[str]:
+    """Of its chats. Raises BenchError when it holds none."""
     try:
         turns = [json.loads(line)["turns"] for line in file.read_text().splitlines()]
-        asked = [str(each[0]) for each in turns]
+        return [str(each[0]) for each in turns]
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise BenchError(f'{file}: want JSON lines of {{"turns": ["..."]}}: {error!r}') from error
+
+
+def chats_of(file: Path, text: TextProcessor) -> list[list[int]]:
+    """The first turns of its chats, at most CHATS_MOST or so."""
+    asked = first_turns(file)
     return [_chat(text, each) for each in asked[:: max(len(asked) // CHATS_MOST, 1)]]
 
 

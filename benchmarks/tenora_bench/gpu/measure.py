@@ -149,6 +149,12 @@ class Report:
         self.checks.append({"check": name, "dtype": kind, "right": right, "max_error": worst})
         print(f"{'ok   ' if right else 'WRONG'} {name:<46} {kind:<9} max error {worst:.2e}")
 
+    def hold(self, name: str, holds: bool, dtype: torch.dtype) -> None:
+        """Record whether something is so."""
+        kind = str(dtype).removeprefix("torch.")
+        self.checks.append({"check": name, "dtype": kind, "right": holds, "max_error": 0.0})
+        print(f"{'ok   ' if holds else 'WRONG'} {name:<46} {kind}")
+
     def add(self, name: str, seconds: float, floor: float, **facts: Any) -> None:
         """A timing beside the least time the ceilings allow for its bytes and operations."""
         row = {"case": name, "us": seconds * 1e6, "of_ceiling": floor / seconds, **facts}

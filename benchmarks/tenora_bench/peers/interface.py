@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tenora_bench.metrics import RequestRecord
 
@@ -15,11 +15,13 @@ KINDS = ("mixed", "base")  # each request an adapter, in turn; or none
 
 @dataclass(frozen=True)
 class Request:
-    """Token ids in, exactly `output_tokens` out: greedy, end tokens ignored."""
+    """Token ids in, exactly `output_tokens` out: greedy, end tokens ignored, unless `more` says
+    otherwise."""
 
     prompt: list[int]
     adapter: str | None  # the name of its folder; None is the base model
     output_tokens: int
+    more: Mapping[str, Any] = field(default_factory=dict)  # of the body, where a server is asked
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ Spell = Callable[[Request], Completion]  # how this server wants a request put
 async def closed_loop(
     url: str, requests: Sequence[Request], streams: int, spell: Spell
 ) -> list[RequestRecord]:
-    """Send `requests` in order, `streams` of them in flight."""
-    waiting = iter(requests)
-    records: list[RequestRecord] = []
+    """Send `requests` in order, `streams` of them in flight; the records are in that order too."""
+    waiting = iter(enumerate(requests))
+    records: dict[int, RequestRecord] = {}
 
     async with load_session(url) as load:
 
         async def stream() -> None:
-            for request in waiting:
-                records.append(await complete(load, spell(request)))
+            for number, request in waiting:
+                records[number] = await complete(load, spell(request))
 
         await asyncio.gather(*(stream() for _ in range(streams)))
-    return records
+    return [records[number] for number in sorted(records)]

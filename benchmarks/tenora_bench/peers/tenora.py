@@ -28,6 +28,7 @@ class Tenora:
             adapter=request.adapter,
             prompt=request.prompt,
             output_tokens=request.output_tokens,
+            more=request.more,
         )
 
     async def run(self, requests: Sequence[Request], streams: int) -> list[RequestRecord]:

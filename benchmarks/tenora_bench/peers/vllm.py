@@ -31,7 +31,13 @@ class Vllm(ProcessTree):
     def _spell(request: Request) -> Completion:
         model = request.adapter or BASE
         return Completion(
-            "bench", "none", model, request.adapter, request.prompt, request.output_tokens
+            tenant="bench",
+            key="none",
+            model=model,
+            adapter=request.adapter,
+            prompt=request.prompt,
+            output_tokens=request.output_tokens,
+            more=request.more,
         )
 
     async def run(self, requests: Sequence[Request], streams: int) -> list[RequestRecord]:
@@ -58,20 +64,24 @@ def preloaded(python: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def vllm(setup: Setup) -> AsyncIterator[Vllm]:
+async def vllm(
+    setup: Setup, kv_gib: int = KV_GIB, options: Sequence[str] = ()
+) -> AsyncIterator[Vllm]:
     port = free_port()
     log = setup.scratch / "vllm.log"
     command = [str(setup.python), "-m", "vllm.entrypoints.cli.main", "serve", str(setup.model)]
     command += ["--served-model-name", BASE, "--port", str(port), "--dtype", setup.dtype]
-    command += ["--max-num-seqs", str(SEQUENCES_MAX), "--enable-lora"]
-    command += ["--max-loras", str(len(setup.adapters)), "--max-lora-rank", str(LORA_RANK_MAX)]
-    command += ["--lora-modules", *(f"{folder.name}={folder}" for folder in setup.adapters)]
+    command += ["--max-num-seqs", str(SEQUENCES_MAX), *options]
+    if setup.adapters:
+        command += ["--enable-lora", "--max-loras", str(len(setup.adapters))]
+        command += ["--max-lora-rank", str(LORA_RANK_MAX), "--lora-modules"]
+        command += [f"{folder.name}={folder}" for folder in setup.adapters]
     environment = clean_environment(
         setup.threads,
         {
             # Its own default leaves one core to the server.
             "VLLM_CPU_OMP_THREADS_BIND": f"0-{setup.threads - 1}",
-            "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+            "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
             "VLLM_NO_USAGE_STATS": "1",
             "LD_PRELOAD": ":".join(preloaded(setup.python)),
             "PYTHONPATH": str(name_distribution(setup.python, setup.scratch / "vllm-name")),

@@ -173,10 +173,10 @@ def is_likeliest(sampling: Sampling | None) -> bool:
 
 
 def masks_of(sampling: Sampling | None, num_samples: int) -> Masks | None:
-    """Of samples of which `is_likeliest` holds."""
+    """Of samples of which `is_likeliest` holds; they are waited for."""
     changes = None if sampling is None else sampling.changes
     if changes is None or changes.mask_rows is None or changes.masks is None:
         return None
     mask_of = np.full(num_samples, -1, np.int32)
     mask_of[changes.mask_rows] = np.arange(len(changes.mask_rows))
-    return Masks(torch.from_numpy(mask_of), torch.from_numpy(changes.masks))
+    return Masks(torch.from_numpy(mask_of), torch.from_numpy(changes.masks.bits))

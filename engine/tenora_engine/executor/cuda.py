@@ -37,6 +37,7 @@ class CudaSteps:
         max_seqs: int,
         max_tokens: int,
         max_context: int,
+        fixed_tile: int | None = None,  # see CudaInputs
         largest_bucket: int = LARGEST_BUCKET,
         capture: Capture | None = None,  # None: CUDA graphs
     ) -> None:
@@ -44,11 +45,13 @@ class CudaSteps:
         self._arena = arena
         self._max_tokens = max_tokens
         self._max_context = max_context
-        self._inputs = CudaInputs(arena.kv.block_tokens, arena.table, parts)
+        self._inputs = CudaInputs(arena.kv.block_tokens, arena.table, parts, fixed_tile)
         max_blocks = -(-max_context // arena.kv.block_tokens)
         seqs, tokens = max(max_seqs, largest_bucket), max(max_tokens, largest_bucket)
         size = self._inputs.num_bytes(seqs, tokens, max_blocks)
         self._staging = Staging(size, arena.pool.device)
+        words = -(-decoder.vocab // 32)
+        self._late = Staging(seqs * words * 4, arena.pool.device)  # a mask of each sequence
         self._graphs = GraphRunner(
             decoder, arena, self._inputs, self._staging, min(max_seqs, largest_bucket), capture
         )
@@ -73,8 +76,11 @@ class CudaSteps:
         choose(self._decoder.logits(hidden, last_row), None)
 
     def run(self, rows: step.Rows, sampling: step.Sampling | None) -> Sampled:
-        """Compute the rows, write their KV and sample what they ask for."""
-        return self.run_arrays(StepArrays.of(rows, self._inputs.block_tokens), sampling)
+        """Compute the rows, write their KV and sample what they ask for. Drafts to be verified are
+        rows of decode, which replays its graphs."""
+        block_tokens, given = self._inputs.block_tokens, () if sampling is None else sampling.given
+        arrays = StepArrays.of(rows, block_tokens).drafts_in_rows(given, block_tokens)
+        return self.run_arrays(arrays, sampling)
 
     @torch.inference_mode()
     def run_arrays(self, arrays: StepArrays, sampling: step.Sampling | None = None) -> Sampled:
@@ -110,6 +116,10 @@ class CudaSteps:
         asked = None if sampling is None else Asked.of(sampling, self._put)
         self._staging.send()
         hidden.append(launch())
+        if asked is not None and sampling is not None and sampling.is_guided:
+            self._late.begin()
+            asked = asked.with_masks(sampling, self._put_late)  # made beside what was launched
+            self._late.send()
         every = hidden[0] if len(hidden) == 1 else torch.cat(hidden)
         return every, sample_rows, asked
 
@@ -131,6 +141,9 @@ class CudaSteps:
             return replay.hidden[: part.num_seqs]
 
         return run
+
+    def _put_late(self, values: npt.NDArray[Any]) -> Tensor:
+        return self._late.put(torch.from_numpy(values))
 
     def _put(self, values: npt.NDArray[Any]) -> Tensor:
         return self._staging.put(torch.from_numpy(values))

@@ -3,7 +3,7 @@ host. Knows arrays only, so that it runs where there are no plans (`make gpu`)."
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,32 @@ class StepArrays:
             pages=np.zeros(num_tokens, np.int32),
         )
 
+    def drafts_in_rows(self, given: Iterable[int], block_tokens: int) -> StepArrays:
+        """With a row for each draft that is to be verified, behind that of its sequence: each is a
+        decode row, of one token more of context. Samples whose token is `given` are a prompt's,
+        which is left whole. O(rows + their pages)."""
+        wanted = (self.num_samples == self.query) & (self.query > 1)
+        if wanted.any():
+            first = self.num_samples.cumsum() - self.num_samples
+            wanted &= ~np.isin(first, list(given))
+        if not wanted.any():
+            return self
+        of = np.arange(self.num_seqs).repeat(np.where(wanted, self.query, 1))
+        is_split = wanted[of]
+        after = np.flip(_places(np.flip(np.bincount(of))))  # rows of the same sequence behind it
+        context = self.context[of] - np.where(is_split, after, 0)
+        num_blocks = -(-context // block_tokens)
+        first_page = self.num_blocks.cumsum() - self.num_blocks
+        return StepArrays(
+            query=np.where(is_split, 1, self.query[of]),
+            context=context,
+            num_samples=np.where(is_split, 1, self.num_samples[of]),
+            adapter_slot=self.adapter_slot[of],
+            token_ids=self.token_ids,
+            num_blocks=num_blocks,
+            pages=self.pages[first_page[of].repeat(num_blocks) + _places(num_blocks)],
+        )
+
     @property
     def num_seqs(self) -> int:
         return len(self.query)
@@ -125,12 +151,20 @@ class StepArrays:
 
 class CudaInputs:
     """Builds inputs for one adapter table; `parts` is what the contexts of decode rows are cut
-    into, see `cut_contexts`."""
+    into, see `cut_contexts`. `fixed_tile`: a row has the same bits whatever the step has besides
+    it, see `tiled_attention_layout`."""
 
-    def __init__(self, block_tokens: int, table: AdapterTable, parts: int) -> None:
+    def __init__(
+        self,
+        block_tokens: int,
+        table: AdapterTable,
+        parts: int,
+        fixed_tile: int | None = None,
+    ) -> None:
         self.block_tokens = block_tokens
         self._table = table
-        self._parts = parts
+        self._parts = parts if fixed_tile is None else 1
+        self._fixed_tile = fixed_tile
 
     def build(self, step: StepArrays) -> ForwardInputs:
         """Of any step, in tensors of just its size."""
@@ -172,6 +206,7 @@ class CudaInputs:
                 step.num_blocks,
                 parts=self._parts,
                 room=None if bucket is None else max_parts(bucket, self._parts),
+                fixed_tile=self._fixed_tile,
             ),
             segments=build_segments(
                 torch.from_numpy(step.adapter_slot.repeat(step.query)),
@@ -179,11 +214,17 @@ class CudaInputs:
                 max_segments=bucket,
                 tiles=True,
                 device=torch.device("cpu"),
+                fixed_order=self._fixed_tile is not None,
             ),
         )
 
 
 _SLACK = 1 << 16  # alignment; sampling's options as a rule
+
+
+def _places(counts: Int64s) -> Int64s:
+    """0, 1, 2... for each count."""
+    return np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
 
 
 def _with(values: npt.NDArray[np.generic], count: int, value: int) -> npt.NDArray[Any]:

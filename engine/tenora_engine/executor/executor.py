@@ -32,6 +32,7 @@ from tenora_engine.model.loader import LoadedModel
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
 from tenora_kernels.compiled.draft_layer import DraftLayer
 from tenora_kernels.gpu.tuning import decode_parts
+from tenora_kernels.segments import fixed_tile_queries
 
 
 class ModelExecutor:
@@ -53,7 +54,8 @@ class ModelExecutor:
         kv_pool = pool.view(torch.float8_e4m3fn) if resolved.engine.kv_dtype == "fp8" else pool
         adapters = memory.arena.adapters.view(-1)
         self._arena = Arena(pool=kv_pool, flat=adapters, kv=resolved.kv_layout, table=table)
-        self.can_preempt = self.is_exact = isinstance(self._decoder, CompiledDecoder)
+        self.can_preempt = isinstance(self._decoder, CompiledDecoder)
+        self.is_exact = self.can_preempt or resolved.engine.batch_invariant
         self._pause = array("i", [0])
         pause = torch.frombuffer(self._pause, dtype=torch.int32) if self.can_preempt else None
         self._builder = BatchBuilder(resolved.engine.block_tokens, table, pause)
@@ -92,8 +94,8 @@ class ModelExecutor:
         rows ask for. None: it was preempted, and goes on when the same plan is executed again;
         others may be before.
 
-        What a row gets depends on its own sequence only: with the compiled decoder down to the
-        bits, else up to the rounding of matrix products, which libraries block differently for
+        What a row gets depends on its own sequence only: where this `is_exact` down to the bits,
+        else up to the rounding of matrix products, which libraries block differently for
         different numbers of rows.
         """
         started = time.perf_counter()
@@ -207,6 +209,14 @@ def _cuda_steps(resolved: ResolvedConfig, decoder: Decoder, arena: Arena) -> Cud
         max_seqs=resolved.engine.max_running,
         max_tokens=resolved.engine.max_step_tokens,
         max_context=resolved.model.context_tokens,
+        fixed_tile=_fixed_tile(resolved),
     )
     steps.prepare()
     return steps
+
+
+def _fixed_tile(resolved: ResolvedConfig) -> int | None:
+    model = resolved.model
+    if not resolved.engine.batch_invariant:
+        return None
+    return fixed_tile_queries(model.heads, model.kv_heads)

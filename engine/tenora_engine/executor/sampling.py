@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +85,8 @@ class Changes:
 
     @classmethod
     def of(cls, planned: step.LogitChanges, put: Put) -> Changes:
+        """All but the masks, which may still be made: see `with_masks`."""
+
         def entries(values: step.Entries | None) -> Entries | None:
             return None if values is None else Entries(put(values.place), put(values.value))
 
@@ -99,12 +101,15 @@ class Changes:
             places(planned.allowed_places),
             places(planned.barred),
             places(planned.mask_rows),
-            None if planned.masks is None else put(planned.masks).view(_rows_of(planned), -1),
+            None,
         )
 
-
-def _rows_of(planned: step.LogitChanges) -> int:
-    return 0 if planned.mask_rows is None else len(planned.mask_rows)
+    def with_masks(self, planned: step.LogitChanges, put: Put) -> Changes:
+        """Waits for them."""
+        if planned.mask_rows is None or planned.masks is None:
+            return self
+        masks = put(planned.masks.bits).view(len(planned.mask_rows), -1)
+        return replace(self, masks=masks)
 
 
 @dataclass(frozen=True)
@@ -169,12 +174,19 @@ class Asked:
 
     @classmethod
     def of(cls, planned: step.Sampling, put: Put) -> Asked:
+        """All but masks: see `with_masks`."""
         return cls(
             None if planned.changes is None else Changes.of(planned.changes, put),
             None if planned.draws is None else Draws.of_plan(planned.draws, put),
             planned.num_top,
             planned.given,
         )
+
+    def with_masks(self, planned: step.Sampling, put: Put) -> Asked:
+        """Waits for those of its changes, if there are any."""
+        if self.changes is None or planned.changes is None:
+            return self
+        return replace(self, changes=self.changes.with_masks(planned.changes, put))
 
 
 def sample(
@@ -186,7 +198,8 @@ def sample(
     def put(values: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(values).to(logits.device)
 
-    return choose(logits, None if planned is None else Asked.of(planned, put))
+    asked = None if planned is None else Asked.of(planned, put).with_masks(planned, put)
+    return choose(logits, asked)
 
 
 def choose(

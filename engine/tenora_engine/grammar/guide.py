@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from tenora_engine.errors import InvalidRequestError
 from tenora_engine.grammar.limits import parser_limits
+from tenora_engine.step import Masks
 
 Bits = npt.NDArray[np.int32]
 
@@ -51,6 +53,7 @@ class Vocabulary:
         self.ends = frozenset(eos_token_ids)
         self.words = -(-vocab // 32)
         self._executor = LLExecutor(threads)
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self._watched = 0
 
     def matcher(self, grammar: str) -> Any:  # llguidance.LLMatcher
@@ -64,6 +67,11 @@ class Vocabulary:
         if made.is_error():
             raise ValueError(made.get_error())
         return made
+
+    def beside(self, make: Callable[[], Bits]) -> Future[Bits]:
+        """Make masks in a thread that makes all of them, one call after the other. The guides that
+        they are of are not advanced before they are there."""
+        return self._beside.submit(make)
 
     def fill(self, guides: Sequence[Guide]) -> Bits:  # [num_guides, words]
         """Which tokens may come next, a bit each, the first token the lowest bit. A guide that is
@@ -176,15 +184,25 @@ def next_masks(guides: Sequence[Guide]) -> Bits:  # [num_guides, words]
 
 def masks_by_row(
     guided: Sequence[tuple[int, Guide]], forced: Sequence[tuple[int, int]]
-) -> tuple[npt.NDArray[np.int64], Bits]:  # [num_rows], [num_rows * words]
-    """The rows in order, and their masks: of guides, at least one, and of rows that only one token
-    may follow, for which the library need not be asked."""
+) -> tuple[npt.NDArray[np.int64], Masks]:  # [num_rows], of each of them
+    """The rows in order, and their masks, which are made beside what follows: of guides, at least
+    one, and of rows that only one token may follow, for which the library need not be asked."""
     rows = np.array([row for row, _ in (*guided, *forced)])
-    masks = next_masks([guide for _, guide in guided])
-    if forced:
-        tokens = np.array([token_id for _, token_id in forced])
-        ones = np.zeros((len(tokens), masks.shape[1]), np.uint32)
-        ones[np.arange(len(tokens)), tokens >> 5] = np.uint32(1) << (tokens & 31).astype(np.uint32)
-        masks = np.concatenate([masks, ones.view(np.int32)])
+    guides = [guide for _, guide in guided]
+    tokens = np.array([token_id for _, token_id in forced], np.int64)
     order = np.argsort(rows)
-    return rows[order], masks[order].reshape(-1)
+
+    def make() -> Bits:
+        masks = next_masks(guides)
+        if len(tokens):
+            masks = np.concatenate([masks, _only(tokens, masks.shape[1])])
+        return masks[order].reshape(-1)
+
+    return rows[order], Masks(guides[0].vocabulary.beside(make))
+
+
+def _only(tokens: npt.NDArray[np.int64], words: int) -> Bits:  # [num_tokens, words]
+    """Masks of which each allows one token."""
+    ones = np.zeros((len(tokens), words), np.uint32)
+    ones[np.arange(len(tokens)), tokens >> 5] = np.uint32(1) << (tokens & 31).astype(np.uint32)
+    return ones.view(np.int32)

@@ -100,7 +100,8 @@ def cuda_bytes(config: EngineConfig, model: ModelInfo) -> int:
     results = 2 * sum(buckets) * model.hidden * item
     context = _context(config, model)
     rope = context * model.head_dim * 4  # cos and sin of half the dimensions, float32
-    staging = config.max_running * -(-context // config.block_tokens) * 4
+    words = -(-context // config.block_tokens) + -(-model.vocab // 32)  # blocks, and a mask
+    staging = config.max_running * words * 4
     graphs = pool + results + 2 * len(buckets) * GRAPH_BYTES
     return CUDA_LIBRARY_BYTES + graphs + rope + staging
 

@@ -22,6 +22,11 @@ class Decoder:
         self._weights = weights
         self._rope = rope_tables(weights.spec, max_positions, weights.embedding.device)
 
+    @property
+    def vocab(self) -> int:
+        """Logits of a row."""
+        return self._weights.spec.vocab
+
     def forward(
         self,
         inputs: ForwardInputs,

@@ -14,7 +14,7 @@ from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.modules import LORA_MODULES
 from tenora_engine.model.spec import LayerSpec
-from tenora_kernels import sgmv
+from tenora_kernels import fixed_linear, sgmv
 from tenora_kernels.backend import has_compiled_ops
 from tenora_kernels.compiled.decoder import PackedProjection
 from tenora_kernels.compiled.linear import pack_weight, packed_linear, quantise_weight
@@ -73,6 +73,13 @@ class PlainLinear(Linear):
         return F.linear(x, self._weight, self._bias)
 
 
+class FixedLinear(PlainLinear):
+    """As PlainLinear, with a row's bits the same whatever rows are beside it."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return fixed_linear(x, self._weight, self._bias)
+
+
 class BlockedLinear(Linear):
     """In oneDNN's blocked order, which its matrix products then need not make anew each time."""
 
@@ -105,20 +112,38 @@ class Int8Linear(PackedLinear):
     _pack = staticmethod(quantise_weight)
 
 
-FORMS: tuple[type[Linear], ...] = (PlainLinear, BlockedLinear, PackedLinear, Int8Linear)
+FORMS: tuple[type[Linear], ...] = (
+    PlainLinear,
+    FixedLinear,
+    BlockedLinear,
+    PackedLinear,
+    Int8Linear,
+)
 
 
 def choose_form(
-    layer: LayerSpec, device: torch.device, dtype: torch.dtype, *, int8: bool
+    layer: LayerSpec,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    int8: bool,
+    batch_invariant: bool = False,
 ) -> type[Linear]:
     """What all linears of a decoder of such layers are, and its LM head. Raises ModelLoadError
-    where weights of 8 bits are asked for and cannot be."""
+    where weights of 8 bits, or the same bits in any batch, are asked for and cannot be."""
     compiled = device.type == "cpu" and has_compiled_ops()
     if int8:
         _check_int8(layer, compiled)
         return Int8Linear
     if compiled and all(linear.in_features % 2 == 0 for linear in layer.linears.values()):
         return PackedLinear
+    if batch_invariant and device.type != "cuda":
+        raise ModelLoadError(
+            "batch_invariant needs device cuda or the compiled kernels, whose answers are so "
+            "anyway (tenora doctor says why they are missing); leave it out"
+        )
+    if batch_invariant:
+        return FixedLinear
     return BlockedLinear if _can_block(device, dtype) else PlainLinear
 
 

@@ -138,14 +138,20 @@ def _kernel_warnings(config: EngineConfig) -> tuple[str, ...]:
 
 def _form(config: EngineConfig, spec: DecoderSpec) -> type[Linear]:
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
-    return choose_form(spec.layer, device, dtype, int8=config.weight_dtype == "int8")
+    return choose_form(
+        spec.layer,
+        device,
+        dtype,
+        int8=config.weight_dtype == "int8",
+        batch_invariant=config.batch_invariant,
+    )
 
 
 def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
     form, item = _form(config, spec), DTYPES[config.dtype].itemsize
     elements = spec.num_parameters
     draft = 0 if config.draft_layer is None else draft_bytes(spec, item)
-    if spec.tied_embeddings and form is not PlainLinear and not can_compile(form):
+    if spec.tied_embeddings and not issubclass(form, PlainLinear) and not can_compile(form):
         elements += spec.vocab * spec.layer.hidden  # the embedding, beside the LM head's own form
     if form is not Int8Linear:
         return elements * item + draft

@@ -8,26 +8,25 @@ by time: how much a row adds to a step against how much a token that comes soone
 from __future__ import annotations
 
 import math
-from array import array
-from collections import OrderedDict, defaultdict
-from collections.abc import Sequence as Items
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.memory.manager import MemoryManager
-from tenora_engine.memory.prefix import BASE
-from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.request import AdapterRef
+from tenora_engine.scheduling.draft_texts import (
+    MATCHES,
+    NOTHING,
+    SEARCHED_TOKENS,
+    Answers,
+    Found,
+    Text,
+)
 from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import Proposals
-
-MATCHES = (16, 8, 4, 3)
-"""Tokens at the end of a sequence that are looked for, the longest first."""
-
-SEARCHED_TOKENS = 16384
-"""Of a text: the last ones are searched."""
 
 FIRST_RATE = 0.7
 """Of what the layer proposes to a sequence, until it has had any: the part that is taken to be
@@ -50,103 +49,6 @@ _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
 _RECOVERY = 0.02  # of the way back to the first rate, a step without such drafts
 _FORGETTING = 0.002  # of what a row was seen to add, where it is not seen any more, a step
 _SLOW = 0.98  # weight of the past in what steps were seen to take
-_TOKEN = array("i").itemsize
-
-
-class Found(NamedTuple):
-    """Tokens behind a run of others."""
-
-    token_ids: list[int]
-    length: int  # of the run, one of MATCHES
-
-
-NOTHING = Found([], 0)
-
-
-class Text:
-    """Token ids as bytes, in which a run of them is found at the speed of memory."""
-
-    def __init__(self, token_ids: Items[int] = ()) -> None:
-        self._bytes = bytearray(array("i", token_ids).tobytes())
-
-    def __len__(self) -> int:
-        return len(self._bytes) // _TOKEN
-
-    def append(self, token_ids: Items[int]) -> None:
-        self._bytes += array("i", token_ids).tobytes()
-
-    def after(self, tail: bytes, most: int, is_own: bool = False) -> Found:
-        """Up to `most` tokens behind the last place where the longest of MATCHES last tokens of
-        `tail` stand. `is_own`: the tail is this text's own end, and not meant."""
-        text, end = self._bytes, len(self._bytes)
-        first = max(end - SEARCHED_TOKENS * _TOKEN, 0)
-        for length in MATCHES:
-            wanted = tail[-length * _TOKEN :]
-            if len(wanted) < length * _TOKEN:
-                continue
-            stop = end - _TOKEN if is_own else end
-            while (place := text.rfind(wanted, first, stop)) >= 0:
-                begin = place + len(wanted)
-                if place % _TOKEN == 0 and begin < end:
-                    found = array("i")
-                    found.frombytes(text[begin : begin + most * _TOKEN])
-                    return Found(found.tolist(), length)
-                stop = place + len(wanted) - 1
-        return NOTHING
-
-    def first(self, most: int) -> list[int]:
-        found = array("i")
-        found.frombytes(self._bytes[: most * _TOKEN])
-        return found.tolist()
-
-    def tail(self) -> bytes:
-        return bytes(self._bytes[-MATCHES[0] * _TOKEN :])
-
-    def cut(self, most_tokens: int) -> None:
-        """Keep the last ones."""
-        del self._bytes[: max(len(self._bytes) - most_tokens * _TOKEN, 0)]
-
-
-_Key = tuple[str, str, str]  # namespace, digest, tenant
-
-
-class Answers:
-    """What a tenant's requests under one adapter were lately answered, for those tenants who want
-    it. Nobody else's requests are drafted from it, also of those with whom it shares a namespace;
-    it is forgotten with either, and when the tenant wants it no more."""
-
-    KEPT_TOKENS = 32768  # of a tenant and adapter
-    KEPT_TEXTS = 256
-
-    def __init__(self) -> None:
-        self._texts: OrderedDict[_Key, Text] = OrderedDict()
-
-    def of(self, request: GenerationRequest) -> Text | None:
-        return self._texts.get(_key(request))
-
-    def add(self, sequence: Sequence) -> None:
-        """A sequence has ended: the end of its prompt, and its output."""
-        key = _key(sequence.request)
-        text = self._texts.pop(key, None) or Text()
-        self._texts[key] = text
-        begin = max(sequence.num_prompt - MATCHES[0], 0)
-        text.append(sequence.token_ids[begin:])
-        text.cut(self.KEPT_TOKENS)
-        while len(self._texts) > self.KEPT_TEXTS:
-            self._texts.popitem(last=False)
-
-    def forget(self, namespace: str, digest: str) -> None:
-        for key in [key for key in self._texts if key[:2] == (namespace, digest)]:
-            del self._texts[key]
-
-    def forget_tenant(self, tenant_key: str) -> None:
-        for key in [key for key in self._texts if key[2] == tenant_key]:
-            del self._texts[key]
-
-
-def _key(request: GenerationRequest) -> _Key:
-    adapter, tenant = request.adapter, request.tenant
-    return tenant.namespace, BASE if adapter is None else adapter.digest, tenant.key
 
 
 Source = Literal["text", "prediction", "answers", "grammar", "layer"]
@@ -381,9 +283,10 @@ class Drafts:
         drafting.known = len(sequence.token_ids)
         tail = drafting.text.tail()
         if drafting.prediction is not None:
-            if not sequence.num_output:
-                return "prediction", Found(drafting.prediction.first(most), MATCHES[0])
             found = drafting.prediction.after(tail, most)
+            if not found.token_ids and sequence.num_output < MATCHES[-1]:
+                said = sequence.token_ids[sequence.num_prompt :]
+                found = drafting.prediction.behind(said, most)
             if found.token_ids and drafting.rates[found.length] > least:
                 return "prediction", found
         found = drafting.text.after(tail, most, is_own=True)

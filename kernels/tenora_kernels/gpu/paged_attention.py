@@ -204,10 +204,10 @@ def paged_attention(
         )  # fmt: skip
     if tiles.room:
         work = (tiles.owner, tiles.start, tiles.length, tiles.length, tiles.count)
+        own = tuned.attention_decode if layout.fixed_order else tuned.attention_prefill
         _launch(
             q, pool, kv, layer, scale, (out, out, out, out), shared, work, tiles.room,
-            power_of_two(tiles.rows_per_tile * group, 16), tuning or tuned.attention_prefill,
-            decode=False,
+            power_of_two(tiles.rows_per_tile * group, 16), tuning or own, decode=False,
         )  # fmt: skip
 
 

@@ -222,7 +222,7 @@ def sgmv(
     room = triton.cdiv(max_rank, tuning.block_rank) * tuning.block_rank
     block_k = tuning.block_features // (1 if x.element_size() == 2 else 4)
     block_k = min(block_k, power_of_two(in_features, 16))
-    splits = min(SPLITS_MAX, triton.cdiv(in_features, block_k))
+    splits = 1 if segments.fixed_order else min(SPLITS_MAX, triton.cdiv(in_features, block_k))
     # However many tiles there are: they are cut no further once there are so many programs.
     least = tiles.room * slices
     most = max(tuning.programs, least)
