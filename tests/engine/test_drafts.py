@@ -35,11 +35,11 @@ def test_answers_are_the_same_to_the_bit(world: World) -> None:
     requests = [random_request(draw, number, world.refs) for number in range(REQUESTS)]
     queue = {"max_waiting": 2 * REQUESTS, "max_tenant_waiting": 2 * REQUESTS}
     plain = engine_of(world, max_draft_tokens=0, **queue)
-    expected = answers(plain, requests)
+    expected = answers(plain, requests, later="t2")
     assert plain.stats().counters["drafts_accepted"] == 0
     plain.close()
     drafting = engine_of(world, **queue)
-    found = answers(drafting, requests)
+    found = answers(drafting, requests, later="t2")
     counters, meters = drafting.stats().counters, drafting.stats().telemetry.meters
     drafting.close()
     assert found.tokens == expected.tokens

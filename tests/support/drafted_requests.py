@@ -27,6 +27,7 @@ from tenora_engine.request import (
 )
 from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
 
+LATER_STEPS = 4
 BYTES_VOCAB = 258  # of the tokenizer of bytes
 DEADLINE_S = 240.0 if "TENORA_DRAFTED_REQUESTS" not in os.environ else 3600.0
 
@@ -116,10 +117,14 @@ class Answers:
     logprobs: dict[tuple[str, int], list[TokenLogprob]] = field(default_factory=dict)
     finished: dict[tuple[str, int], FinishEvent] = field(default_factory=dict)
 
-    def collect(self, engine: Engine, wanted: int) -> None:
-        until_s = time.monotonic() + DEADLINE_S
+    def collect(self, engine: Engine, wanted: int, later: list[GenerationRequest]) -> None:
+        """`later`: one each few steps."""
+        until_s, steps = time.monotonic() + DEADLINE_S, 0
         while len(self.finished) < wanted:
             assert time.monotonic() < until_s
+            steps += 1
+            if later and steps % LATER_STEPS == 0:
+                engine.submit(later.pop(0))
             for event in engine.step():
                 if isinstance(event, TokenEvent):
                     key = event.request_id, event.index
@@ -139,10 +144,14 @@ class Answers:
         }
 
 
-def answers(engine: Engine, requests: list[GenerationRequest]) -> Answers:
+def answers(engine: Engine, requests: list[GenerationRequest], later: str = "") -> Answers:
+    """To all at once; the requests of one tenant may come `later`, one after the other, so that
+    there are express steps for it."""
     found = Answers()
     for request in requests:
-        engine.submit(request)
-    found.collect(engine, sum(request.sampling.n for request in requests))
+        if request.tenant.key != later:
+            engine.submit(request)
+    rest = [request for request in requests if request.tenant.key == later]
+    found.collect(engine, sum(request.sampling.n for request in requests), rest)
     engine.check_integrity()
     return found
