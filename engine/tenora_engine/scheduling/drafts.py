@@ -36,6 +36,12 @@ FIRST_RATES = {16: 0.97, 8: 0.9, 4: 0.7, 3: 0.7}
 """The same of what is found behind a run of so many tokens, as chats, summaries and answers with
 their sources have it (Spec-Bench)."""
 
+FIRST_DRAWN_RATES = {16: 0.95, 8: 0.8, 4: 0.3, 3: 0.2}
+"""The same where tokens are drawn at DRAWN_TEMPERATURE or above: a draft is right with its token's
+own chance, however well it is foretold, and a short run says little."""
+
+DRAWN_TEMPERATURE = 0.7
+
 BEST_RATE = 0.98
 """No drafts are believed to be right more often."""
 
@@ -65,7 +71,8 @@ class Drafting:
     prediction: Text | None
     source: Source = "text"  # of its last drafts
     length: int = 0  # of the run behind which they were found
-    rates: dict[int, float] = field(default_factory=FIRST_RATES.copy)  # by that
+    first_rates: dict[int, float] = field(default_factory=FIRST_RATES.copy)  # by that
+    rates: dict[int, float] = field(default_factory=FIRST_RATES.copy)  # as they were seen to be
     layer_rate: float = FIRST_RATE  # of the times that the layer was asked, those it was right
     proposed: list[int] = field(default_factory=list)  # by the layer
     proposed_at: int = 0  # tokens of the sequence that they come after
@@ -204,7 +211,7 @@ class Drafts:
         source, found = self._look_up(sequence, drafting, most, least)
         for length, rate in drafting.rates.items():
             if length != found.length:
-                drafting.rates[length] += _RECOVERY * (FIRST_RATES[length] - rate)
+                drafting.rates[length] += _RECOVERY * (drafting.first_rates[length] - rate)
         if found.token_ids:
             rate = drafting.rates[found.length]
             drafting.source, drafting.length = source, found.length
@@ -302,10 +309,14 @@ class Drafts:
 
     def _begin(self, sequence: Sequence) -> Drafting:
         prediction = sequence.request.prediction_token_ids
+        is_drawn = sequence.request.sampling.temperature >= DRAWN_TEMPERATURE
+        first_rates = FIRST_DRAWN_RATES if is_drawn else FIRST_RATES
         sequence.drafting = Drafting(
             Text(sequence.token_ids),
             len(sequence.token_ids),
             Text(prediction) if prediction else None,
+            first_rates=first_rates,
+            rates=first_rates.copy(),
         )
         return sequence.drafting
 
