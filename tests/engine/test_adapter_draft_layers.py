@@ -19,11 +19,11 @@ from draft_engines import (
     Recorder,
     answers,
     engine_of,
-    load_script,
     prompts,
     request,
     write_likely_llama,
 )
+from example_scripts import load_script
 from tenora_engine.adapters.identity import draft_key
 from tenora_engine.adapters.tiers import StoreTier
 from tenora_engine.config import EngineConfig
@@ -34,13 +34,11 @@ from tenora_engine.model.draft_layer import DraftMaker, MadeLayer
 from tenora_engine.model.loader import read_model_info
 from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.scheduling.drafts import StepTimes
-from tenora_kernels.backend import compiled_implementation
+from tenora_kernels.backend import has_compiled_ops
 from tiny_llama import VOCAB
 
-pytestmark = pytest.mark.skipif(
-    compiled_implementation() is None, reason="the kernels are not compiled"
-)
-train_draft = load_script()
+pytestmark = pytest.mark.skipif(not has_compiled_ops(), reason="the kernels are not compiled")
+train_draft = load_script("train_draft")
 EVERY = torch.arange(VOCAB)
 
 

@@ -15,30 +15,27 @@ from transformers import AutoModelForCausalLM
 
 from draft_chats import Chat, generate
 from draft_engines import (
-    EXAMPLES,
     Recorder,
     answers,
     engine_of,
-    load_script,
     prompts,
     request,
     write_likely_llama,
 )
+from example_scripts import EXAMPLES, load_script
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.request import SamplingParams
 from tenora_engine.scheduling.draft_texts import NOTHING
 from tenora_engine.text.processor import TextProcessor
-from tenora_kernels.backend import compiled_implementation
+from tenora_kernels.backend import has_compiled_ops
 from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows
 from tiny_llama import PAGE_BYTES, VOCAB
 
-pytestmark = pytest.mark.skipif(
-    compiled_implementation() is None, reason="the kernels are not compiled"
-)
+pytestmark = pytest.mark.skipif(not has_compiled_ops(), reason="the kernels are not compiled")
 COMMITTED = EXAMPLES / "draft" / "SmolLM2-135M-Instruct.safetensors"
 
 
-train_draft = load_script()
+train_draft = load_script("train_draft")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tenora_engine.engine import Engine
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.draft_texts import Text
 from tenora_engine.scheduling.drafts import StepTimes
-from tenora_kernels.backend import compiled_implementation
+from tenora_kernels.backend import has_compiled_ops
 from tiny_llama import PAGE_BYTES, VOCAB
 
 REQUESTS = int(os.environ.get("TENORA_DRAFTED_REQUESTS", "400"))  # 8,000 are 10,000 sequences
@@ -25,7 +25,7 @@ REQUESTS = int(os.environ.get("TENORA_DRAFTED_REQUESTS", "400"))  # 8,000 are 10
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    if compiled_implementation() is None:
+    if not has_compiled_ops():
         pytest.skip("the kernels are not compiled: torch promises no bits")
     return make_world(tmp_path_factory.mktemp("drafts"))
 

@@ -4,7 +4,6 @@ trains them."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import shutil
@@ -12,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from safetensors import safe_open
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from adapter_store import publish
+from example_scripts import EXAMPLES, load_script
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent, TokenEvent
@@ -28,7 +27,6 @@ from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
 ADAPTERS = EXAMPLES / "adapters"
 FOLDERS = ("acme-support", "acme-json", "globex-support", "globex-pirate")
 MEGABYTE = 10**6
@@ -41,16 +39,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 Ask = Callable[[str, str | None], str]
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up here
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

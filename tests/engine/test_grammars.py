@@ -22,7 +22,7 @@ from tenora_engine.executor import executor as executor_module
 from tenora_engine.executor.recording import Planned, Recording
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
-from tenora_kernels.backend import compiled_implementation
+from tenora_kernels.backend import has_compiled_ops
 from tiny_folder import write_tiny_folder
 
 EOS, FIRST_BYTE, VOCAB = 1, 2, 258
@@ -249,7 +249,7 @@ def crowd() -> list[GenerationRequest]:
     return made
 
 
-@pytest.mark.skipif(compiled_implementation() is None, reason="torch promises no bits")
+@pytest.mark.skipif(not has_compiled_ops(), reason="torch promises no bits")
 def test_guided_rows_change_nobody_elses_tokens_nor_does_preemption(folder: Path) -> None:
     roomy = engine_of(folder, max_running=1)
     alone: dict[tuple[str, int], Answer] = {}
@@ -269,7 +269,7 @@ def test_guided_rows_change_nobody_elses_tokens_nor_does_preemption(folder: Path
     }
 
 
-@pytest.mark.skipif(compiled_implementation() is None, reason="torch promises no bits")
+@pytest.mark.skipif(not has_compiled_ops(), reason="torch promises no bits")
 def test_drafts_change_nothing(folder: Path) -> None:
     """Tokens that a grammar forces are drafts, and others are cut to what it allows."""
     grammars = [schema(content) for content in SCHEMAS.values()]
@@ -305,7 +305,7 @@ def test_recordings_hold_the_masks(folder: Path, tmp_path: Path) -> None:
     assert not replayed.differing_rows
 
 
-@pytest.mark.skipif(compiled_implementation() is None, reason="torch makes logits in any case")
+@pytest.mark.skipif(not has_compiled_ops(), reason="torch makes logits in any case")
 def test_the_compiled_choice_is_that_of_the_logits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

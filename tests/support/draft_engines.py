@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -19,19 +16,6 @@ from tenora_engine.events import FinishEvent, TokenEvent
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.step import StepPlan, StepResult
 from tiny_llama import PAGE_BYTES, VOCAB, write_tiny_llama
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPT = EXAMPLES / "train_draft.py"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("examples_train_draft", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up here
-    spec.loader.exec_module(module)
-    return module
 
 
 def write_likely_llama(folder: Path) -> Path:
