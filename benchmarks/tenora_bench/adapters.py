@@ -11,9 +11,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from tenora_engine.adapters.draft_format import FILE as DRAFT_FILE
 from tenora_engine.adapters.identity import (
     adapter_digest,
     config_key,
+    draft_key,
     normalise_config,
     weights_key,
 )
@@ -122,12 +124,17 @@ def publish_adapters(
 
 
 def publish(folder: Path, store: Path) -> AdapterRef:
-    """Put a PEFT folder into an object store."""
+    """Put a PEFT folder into an object store, with the draft layer that lies in it."""
     fields = json.loads((folder / "adapter_config.json").read_text())
     config = normalise_config(fields)
     weights = (folder / "adapter_model.safetensors").read_bytes()
     digest = adapter_digest(config, hashlib.sha256(weights).hexdigest())
-    for key, content in ((config_key(digest), config), (weights_key(digest), weights)):
+    contents, layer = {config_key(digest): config, weights_key(digest): weights}, None
+    if (folder / DRAFT_FILE).is_file():
+        drafts = (folder / DRAFT_FILE).read_bytes()
+        layer = f"sha256:{hashlib.sha256(drafts).hexdigest()}"
+        contents[draft_key(layer)] = drafts
+    for key, content in contents.items():
         (store / key).parent.mkdir(parents=True, exist_ok=True)
         (store / key).write_bytes(content)
-    return AdapterRef(digest, fields["r"])
+    return AdapterRef(digest, fields["r"], draft_layer=layer)

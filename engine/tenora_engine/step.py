@@ -213,6 +213,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     the device works on it while the next plan is made."""
     embeddings: dict[int, list[float]] = {}  # row -> [hidden], where they were asked for
     proposals: dict[int, list[int]] = {}  # row -> tokens that may come next, where asked for
+    proposing_s: float = 0.0  # of `seconds`, what these took
 
 
 def encode(value: StepPlan | StepResult) -> bytes:

@@ -167,6 +167,19 @@ def test_what_a_row_adds_is_read_from_steps_and_remembered() -> None:
     assert times.worth(16) == pytest.approx(16 * StepTimes.USUAL_PART, rel=0.05)
 
 
+def test_what_proposing_takes_is_seen_by_itself() -> None:
+    """As a part of a step, whatever the rows add to one."""
+    times = StepTimes()
+    assert times.proposed_part == StepTimes.PROPOSED_PART
+    for _ in range(300):
+        times.observe(4, 0.010)
+        times.observe_proposing(2, 0.001)
+    assert times.proposed_part == pytest.approx(0.05, rel=1e-6)
+    for _ in range(300):
+        times.observe_proposing(1, 0.002)
+    assert times.proposed_part == pytest.approx(0.2, rel=0.01)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_found_stands_behind_what_was_looked_for(seed: int) -> None:
     """By looking at every place, in numbers whose bytes are found across the borders of others."""

@@ -23,8 +23,11 @@ def drafts_command(
     layer: Annotated[Path | None, typer.Option(help="Of the model, trained.")] = None,
     chats: Annotated[
         list[Path] | None,
-        typer.Option(help='Files to answer instead: JSON lines with "turns", as Spec-Bench has.'),
+        typer.Option(
+            help='Files to answer instead: JSON lines of "question", or "turns" as in Spec-Bench.'
+        ),
     ] = None,
+    adapter: Annotated[Path | None, typer.Option(help="PEFT folder that answers them.")] = None,
     compare_with: Annotated[
         str, typer.Option("--compare", help="vllm, or some of vllm-none,vllm-ngram,vllm-suffix.")
     ] = "",
@@ -47,7 +50,9 @@ def drafts_command(
                 folder, names, peer_python or [], chats or [], layer, adapters, rounds, json_file
             )
             return
-        result = measure(folder, rounds, os.cpu_count() or 1, layer, chats or [])
+        if adapter is not None and not chats:
+            raise BenchError("--adapter wants --chats for it to answer")
+        result = measure(folder, rounds, os.cpu_count() or 1, layer, chats or [], adapter)
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tenora_bench.adapters import publish_adapters
+from tenora_bench.adapters import publish, publish_adapters
 from tenora_bench.client import BenchError
 from tenora_bench.machine import machine
 from tenora_engine.config import EngineConfig
@@ -42,10 +42,11 @@ def chats(text: TextProcessor, count: int) -> list[list[int]]:
 def first_turns(file: Path) -> list[str]:
     """Of its chats. Raises BenchError when it holds none."""
     try:
-        turns = [json.loads(line)["turns"] for line in file.read_text().splitlines()]
-        return [str(each[0]) for each in turns]
+        chats = [json.loads(line) for line in file.read_text().splitlines()]
+        return [str(each["question"] if "question" in each else each["turns"][0]) for each in chats]
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise BenchError(f'{file}: want JSON lines of {{"turns": ["..."]}}: {error!r}') from error
+        wanted = '{"turns": ["..."]} or {"question": "..."}'
+        raise BenchError(f"{file}: want JSON lines of {wanted}: {error!r}") from error
 
 
 def chats_of(file: Path, text: TextProcessor) -> list[list[int]]:
@@ -146,9 +147,11 @@ class Bench:
     def compare_sources(
         self, name: str, requests: list[GenerationRequest], in_turn: int
     ) -> dict[str, float]:
-        """One request after the other: with what is looked up over none, and with the layer too.
-        Raises BenchError where an answer differs."""
-        modes = {"none": (False, False), "looked up": (True, False), "and the layer": (True, True)}
+        """One request after the other: with what is looked up over none, and with the layer too,
+        if there is one. Raises BenchError where an answer differs."""
+        modes = {"none": (False, False), "looked up": (True, False)}
+        if self.most_proposed:
+            modes["and the layer"] = (True, True)
         names = list(modes)
         found = {
             mode: self.run(requests, modes[mode][0], at_once=1, layer=modes[mode][1])
@@ -169,17 +172,22 @@ def measure(
     threads: int,
     layer: Path | None,
     chats: list[Path],
+    adapter: Path | None = None,
 ) -> dict[str, Any]:
-    """Of files of chats, or where there are none of the usual cases. Raises BenchError where an
-    answer differs."""
+    """Of files of chats, answered with the `adapter`, or where there are none of the usual cases.
+    Raises BenchError where an answer differs, or the `adapter` is no PEFT folder."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="tenora-bench-") as folder:
         store = Path(folder) / "store"
         refs = publish_adapters(Path(folder) / "adapters", store, model, STREAMS, [8])
+        ref = None if adapter is None else _published(adapter, store)
         engine, text = _engine(model, store, layer), TextProcessor(model)
-        drafts = engine._scheduler.drafts
-        bench = Bench(engine, drafts.most, drafts.most_proposed)
-        asked = {file.stem: _answered(file, text) for file in chats}
+        drafts, has_layer = engine._scheduler.drafts, layer or (ref and ref.draft_layer)
+        bench = Bench(engine, drafts.most, drafts.most_proposed if has_layer else 0)
+        asked = {file.stem: _answered(file, text, ref) for file in chats}
+        if ref is not None:  # it is there before anything is measured, its layer too
+            for requests in (*asked.values(), *asked.values()):
+                bench.run(requests[:4], drafts=True, at_once=1)
         ratios: dict[str, list[float]] = {}
         for number in range(rounds):
             found: dict[str, float] = {}
@@ -201,10 +209,19 @@ def measure(
     }
 
 
-def _answered(file: Path, text: TextProcessor) -> list[GenerationRequest]:
+def _published(adapter: Path, store: Path) -> AdapterRef:
+    try:
+        return publish(adapter, store)
+    except (OSError, ValueError, KeyError) as error:
+        raise BenchError(f"{adapter}: want a PEFT folder: {error!r}") from error
+
+
+def _answered(
+    file: Path, text: TextProcessor, adapter: AdapterRef | None
+) -> list[GenerationRequest]:
     chat = {"temperature": 0.0, "ignore_eos": False}
     prompts = enumerate(chats_of(file, text))
-    return [request(f"{n}", prompt, sampling=chat) for n, prompt in prompts]
+    return [request(f"{n}", prompt, sampling=chat, adapter=adapter) for n, prompt in prompts]
 
 
 def _ratios(

@@ -114,9 +114,15 @@ class ModelExecutor:
             self._preempted[plan.number] = before_s + time.perf_counter() - started, batch
             return None
         result = result_of(plan.rows, sampled, 0.0)
+        sampled_s = time.perf_counter()
         proposals = self._propose(batch, result.token_ids)
-        seconds = before_s + time.perf_counter() - started
-        return msgspec.structs.replace(result, seconds=seconds, proposals=proposals)
+        ended_s = time.perf_counter()
+        return msgspec.structs.replace(
+            result,
+            seconds=before_s + ended_s - started,
+            proposals=proposals,
+            proposing_s=ended_s - sampled_s if proposals else 0.0,
+        )
 
     def _run(self, batch: Batch) -> Sampled | None:
         if isinstance(self._decoder, CompiledDecoder) and is_likeliest(batch.sampling):

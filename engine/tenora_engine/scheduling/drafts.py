@@ -24,9 +24,9 @@ from tenora_engine.scheduling.draft_texts import (
     Text,
 )
 from tenora_engine.scheduling.own_layers import OwnLayers
-from tenora_engine.scheduling.plan import ScheduledSequence
+from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
-from tenora_engine.step import Proposals
+from tenora_engine.step import Proposals, StepResult
 
 FIRST_RATE = 0.7
 """Of what the layer proposes to a sequence, until it has had any: the part that is taken to be
@@ -47,9 +47,6 @@ BEST_RATE = 0.98
 
 PROPOSED_MAX = 4
 """Tokens that the trained layer proposes at once; it is seldom sure enough of as many."""
-
-PROPOSED_PART = 1 / 32
-"""Of a step, what it takes about to propose one more token to each of its rows."""
 
 _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
 _RECOVERY = 0.02  # of the way back to the first rate, a step without such drafts
@@ -98,13 +95,15 @@ class StepTimes:
     """What decode steps of about as many sequences take by their rows: a line through those that
     were seen, old ones fading. A row adds at most its part of a step, and some: what else the step
     does is read for it. What it adds is remembered as a part of a step, for where drafts do not pay
-    there are none, and no line can be drawn."""
+    there are none, and no line can be drawn. What proposing takes is seen by itself."""
 
     LEAST_PART, USUAL_PART = 1 / 64, 1 / 32  # of a step, that a row adds
+    PROPOSED_PART = 1 / 24  # of a step, that one more proposed token to each of its rows takes
 
     def __init__(self) -> None:
         self._part = self.USUAL_PART
         self._weight = self._rows = self._seconds = self._squares = self._products = 0.0
+        self._proposed = self._proposing_s = 0.0
 
     def observe(self, num_rows: int, step_s: float) -> None:
         self._weight = _SLOW * self._weight + 1
@@ -118,6 +117,18 @@ class StepTimes:
             self._part = max(slope * self._weight / self._seconds, self.LEAST_PART)
         else:
             self._part += _FORGETTING * (self.USUAL_PART - self._part)
+
+    def observe_proposing(self, num_tokens: int, seconds: float) -> None:
+        """So many, one after the other, to each of some rows."""
+        self._proposed = _SLOW * self._proposed + num_tokens
+        self._proposing_s = _SLOW * self._proposing_s + seconds
+
+    @property
+    def proposed_part(self) -> float:
+        """Of a step, what it takes to propose one more token to each of its rows."""
+        if not self._proposed or not self._seconds:
+            return self.PROPOSED_PART
+        return self._proposing_s / self._proposed * self._weight / self._seconds
 
     @property
     def row_s(self) -> float:
@@ -230,7 +241,8 @@ class Drafts:
             return None
         most: dict[int, int] = {}
         own: dict[int, str] = {}
-        least = self.times(len(rows)).worth(len(rows)) + PROPOSED_PART
+        times = self.times(len(rows))
+        least = times.worth(len(rows)) + times.proposed_part
         for place, row in enumerate(rows):
             sequence, adapter = row.sequence, row.sequence.request.adapter
             if not row.samples or row.num_scored or sequence.beams is not None:
@@ -319,6 +331,15 @@ class Drafts:
             rates=first_rates.copy(),
         )
         return sequence.drafting
+
+    def observe_step(self, step: ScheduledStep, step_s: float, result: StepResult) -> None:
+        """A step of decode took so long, with what it proposed."""
+        times = self.times(len(step))
+        times.observe(len(step) + step.num_drafts, step_s - result.proposing_s)
+        if result.proposals:
+            # The one that was too unlikely took its time, too.
+            longest = max(map(len, result.proposals.values()))
+            times.observe_proposing(min(longest + 1, self.most_proposed), result.proposing_s)
 
     def observe(self, item: ScheduledSequence, num_accepted: int) -> int:
         """So many of the item's drafts are output; returns how many came to nothing."""

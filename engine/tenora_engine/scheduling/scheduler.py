@@ -218,7 +218,7 @@ class Scheduler:
         if step_s is not None:
             self.charges.observe_step(step_s)
             if not self._is_behind:
-                self._observe(step, step_s)
+                self._observe(step, step_s, result)
         self._is_behind = step_s is None
         add, output_tokens = self.requests.events.append, 0
         for row, embedding in result.embeddings.items():
@@ -249,11 +249,11 @@ class Scheduler:
             self.drafts.take(step.items[row].sequence, proposed)
         return self.take_events()
 
-    def _observe(self, step: ScheduledStep, step_s: float) -> None:
+    def _observe(self, step: ScheduledStep, step_s: float, result: StepResult) -> None:
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
         if step.is_decode:
             self._chunks.observe_decode(step_s)
-            self.drafts.times(len(step)).observe(len(step) + step.num_drafts, step_s)
+            self.drafts.observe_step(step, step_s, result)
         else:
             self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
 
