@@ -111,6 +111,50 @@ def test_other_files_are_named(model: ModelInfo, tmp_path: Path) -> None:
         assert [each.code for each in check_draft_layer(file, model)] == ["file_too_large"]
 
 
+async def asked(
+    api: Api, tenant: TestTenant, layer: bytes, **changed: bytes | str
+) -> httpx.Response:
+    form = adapter_form(api.engine.model, "asked")
+    weights = form["weights"][1]
+    end = 8 + int.from_bytes(layer[:8], "little")
+    parts = {
+        "header": weights[: 8 + int.from_bytes(weights[:8], "little")],
+        "weights_bytes": str(len(weights)),
+        "draft_layer_header": layer[:end],
+        "draft_layer_bytes": str(len(layer)),
+        **changed,
+    }
+    files = {"name": (None, "asked"), "adapter_config": form["adapter_config"]}
+    files |= {name: (None, value) for name, value in parts.items() if value}
+    return await api.call(tenant.key, "POST", "/v1/adapters/preflight", files=files)
+
+
+async def test_what_is_wrong_is_said_beforehand(api: Api, tenant: TestTenant) -> None:
+    """By the header alone, and what it takes is counted."""
+    layer = draft_file(draft_tensors(api.engine.model))
+    good = (await asked(api, tenant, layer)).json()
+    assert good["accepted"], good
+    without = await asked(api, tenant, layer, draft_layer_header="", draft_layer_bytes="")
+    assert good["bytes"] == without.json()["bytes"] + len(layer)
+    tensors = draft_tensors(api.engine.model)
+    tensors.pop("join")
+    wrong = (await asked(api, tenant, draft_file(tensors))).json()
+    assert not wrong["accepted"]
+    found = wrong["validation"]["problems"]
+    assert [(each["field"], each["code"]) for each in found] == [
+        ("draft_layer.join", "tensor_missing")
+    ]
+    for changed, param in (
+        ({"draft_layer_bytes": ""}, "draft_layer_bytes"),
+        ({"draft_layer_header": ""}, "draft_layer_header"),
+        ({"draft_layer_bytes": "-1"}, "draft_layer_bytes"),
+        ({"draft_layer_header": b"x" * 20_000}, "draft_layer_header"),
+    ):
+        answer = await asked(api, tenant, layer, **changed)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == param
+
+
 async def push(
     api: Api, tenant: TestTenant, name: str, layer: bytes | None, seed: int = 0
 ) -> httpx.Response:

@@ -20,6 +20,7 @@ from portal_under_test import REPOSITORY, PortalUnderTest, running_portal
 pytestmark = pytest.mark.browser
 
 EXAMPLES = REPOSITORY / "examples" / "adapters"
+DRAFT_LAYER = REPOSITORY / "examples" / "draft" / "SmolLM2-135M-Instruct.safetensors"
 SLOW_MS = 120_000  # a check, or an answer of the base model, on a busy machine
 MIB = 1024 * 1024
 
@@ -112,6 +113,7 @@ def test_an_upload_survives_a_reload(
     page: Page, portal: PortalUnderTest, key: str, base_model_dir: Path, tmp_path: Path
 ) -> None:
     folder = write_adapter(tmp_path / "large-one", base_model_dir, rank=16)
+    shutil.copy(DRAFT_LAYER, folder / "draft_layer.safetensors")
     total = -(-(folder / "adapter_model.safetensors").stat().st_size // MIB)
     assert total > 12
     sent: list[str] = []
@@ -128,6 +130,7 @@ def test_an_upload_survives_a_reload(
     dialog = choose(page, folder)
     expect(dialog.get_by_label("Name")).to_have_value("large-one")
     expect(dialog.get_by_text("It would be accepted")).to_be_visible(timeout=SLOW_MS)
+    expect(dialog.get_by_text("with its draft layer, 7.7 MiB")).to_be_visible()
     expect(dialog.get_by_role("table", name="Rank by module").get_by_role("row")).to_have_count(8)
     dialog.get_by_role("button", name="Upload", exact=True).click()
     expect(dialog).to_be_hidden()
@@ -159,6 +162,7 @@ def test_an_upload_survives_a_reload(
     assert {url.split("/")[-2] for url in again} == {open_["id"]}
     version = portal.call(key, "GET", "/v1/adapters/large-one/versions/1")
     assert (version["state"], version["rank"]) == ("active", 16)
+    assert version["draft_layer"]["bytes"] == DRAFT_LAYER.stat().st_size
 
     tray.get_by_role("link", name="See its report").click()
     expect(page.get_by_role("heading", name="Report of large-one", level=1)).to_be_visible()

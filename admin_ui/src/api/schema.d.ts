@@ -15093,6 +15093,13 @@ export interface operations {
                      * @description adapter_config.json
                      */
                     adapter_config: string;
+                    /** @description Size of that whole file */
+                    draft_layer_bytes?: number;
+                    /**
+                     * Format: binary
+                     * @description The first bytes of draft_layer.safetensors, where it comes too
+                     */
+                    draft_layer_header?: string;
                     /**
                      * Format: binary
                      * @description The first bytes of adapter_model.safetensors: 8, and its header

@@ -14,7 +14,11 @@ from typing import BinaryIO
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.mlx_folder import MLX_WEIGHTS, converted
 from tenora_platform.intake import folder as files
-from tenora_platform.intake.header import HEADER_BYTES_MAX, IntakeError
+from tenora_platform.intake.header import (
+    DRAFT_HEADER_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    IntakeError,
+)
 
 CONVERT = (
     'python -c "import torch, safetensors.torch as s; '
@@ -22,6 +26,13 @@ CONVERT = (
     "s.save_file({{k: v.contiguous().clone() for k, v in t.items()}}, "
     "r'{folder}/adapter_model.safetensors')\""
 )
+
+
+@dataclass(frozen=True)
+class DraftFile:
+    path: Path
+    header: bytes
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class AdapterFolder:
     weights_bytes: int
     open_weights: Callable[[], BinaryIO]
     chat_template: str | None
-    draft_layer: Path | None
+    draft_layer: DraftFile | None
     skipped: tuple[str, ...]
 
 
@@ -107,8 +118,11 @@ def _made(
     )
     if template is not None:
         used.add(files.TEMPLATE if files.TEMPLATE in names else files.TOKENIZER_CONFIG)
-    layer = folder / files.DRAFT_LAYER if files.DRAFT_LAYER in names else None
-    used |= {files.DRAFT_LAYER}
+    layer = None
+    if files.DRAFT_LAYER in names:
+        path = folder / files.DRAFT_LAYER
+        layer = DraftFile(path, _start(path, DRAFT_HEADER_BYTES_MAX), path.stat().st_size)
+        used.add(files.DRAFT_LAYER)
     skipped = tuple(
         f"{name}/" if (folder / name).is_dir() else name for name in names if name not in used
     )
@@ -119,11 +133,11 @@ def _read(folder: Path, name: str, names: Sequence[str]) -> bytes | None:
     return (folder / name).read_bytes() if name in names else None
 
 
-def _start(path: Path) -> bytes:
+def _start(path: Path, bytes_max: int = HEADER_BYTES_MAX) -> bytes:
     """The file's first bytes, up to the end of its header as far as the server takes it."""
     with path.open("rb") as file:
         length = file.read(8)
-        return length + file.read(min(int.from_bytes(length, "little"), HEADER_BYTES_MAX))
+        return length + file.read(min(int.from_bytes(length, "little"), bytes_max))
 
 
 def _opened(folder: Path, merged: files.Merged) -> BinaryIO:

@@ -94,11 +94,12 @@ def push(
 
 def _preflight(api: ApiClient, name: str, sent: AdapterFolder) -> None:
     """Raises CliError if the upload would be refused. What cannot be known yet is no refusal."""
-    answer = api.http.post(
-        "/v1/adapters/preflight",
-        data={"name": name, "weights_bytes": str(sent.weights_bytes)},
-        files={"adapter_config": sent.config, "header": sent.header},
-    )
+    fields = {"name": name, "weights_bytes": str(sent.weights_bytes)}
+    files = {"adapter_config": sent.config, "header": sent.header}
+    if sent.draft_layer is not None:
+        fields["draft_layer_bytes"] = str(sent.draft_layer.bytes)
+        files["draft_layer_header"] = sent.draft_layer.header
+    answer = api.http.post("/v1/adapters/preflight", data=fields, files=files)
     if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
         return  # the engine is loading: the upload is taken and checked later
     if answer.is_error:
@@ -197,8 +198,9 @@ def _template_part(sent: AdapterFolder) -> dict[str, Any]:
 def _layer_part(sent: AdapterFolder, opened: contextlib.ExitStack) -> dict[str, Any]:
     if sent.draft_layer is None:
         return {}
-    file = opened.enter_context(sent.draft_layer.open("rb"))
-    return {"draft_layer": (sent.draft_layer.name, file, "application/octet-stream")}
+    path = sent.draft_layer.path
+    file = opened.enter_context(path.open("rb"))
+    return {"draft_layer": (path.name, file, "application/octet-stream")}
 
 
 def _upload(api: ApiClient, name: str, sent: AdapterFolder) -> dict[str, Any]:

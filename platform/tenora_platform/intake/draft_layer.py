@@ -35,16 +35,29 @@ FIELD = "draft_layer"
 def check_draft_layer(file: BinaryIO, model: ModelInfo) -> list[Problem]:
     """What is wrong with the file; nothing where it is a layer for that base model. Never raises
     for what the tenant sent. Raises OSError."""
-    file_bytes = os.fstat(file.fileno()).st_size
+    header, problems = _examined(file, os.fstat(file.fileno()).st_size, model)
+    return problems if header is None else _value_problems(file, header, model)
+
+
+def examine_draft_header(file: BinaryIO, file_bytes: int, model: ModelInfo) -> list[Problem]:
+    """What is wrong as far as the header of a file of so many bytes says, of which `file` need hold
+    no more. Never raises for what the tenant sent."""
+    return _examined(file, file_bytes, model)[1]
+
+
+def _examined(
+    file: BinaryIO, file_bytes: int, model: ModelInfo
+) -> tuple[Header | None, list[Problem]]:
+    """Without problems the header."""
     most = draft_layer_bytes_max(model)
     if file_bytes > most:
-        return [_problem("", "file_too_large", f"has {file_bytes} bytes; at most {most}")]
+        return None, [_problem("", "file_too_large", f"has {file_bytes} bytes; at most {most}")]
     try:
         header = read_header(file, file_bytes, IDS_BYTES)
     except IntakeError as error:
-        return [of_the_layer(error.problem)]
+        return None, [of_the_layer(error.problem)]
     problems = _against_model(header, model)
-    return problems or _value_problems(file, header, model)
+    return (None, problems) if problems else (header, [])
 
 
 def draft_layer_bytes_max(model: ModelInfo) -> int:

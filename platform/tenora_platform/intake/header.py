@@ -18,6 +18,7 @@ from tenora_platform.intake.report import Problem
 from tenora_platform.texts import lone_surrogate
 
 HEADER_BYTES_MAX = 1024 * 1024
+DRAFT_HEADER_BYTES_MAX = 16 * 1024  # of a draft layer's that is asked about beforehand
 TENSORS_MAX = 8192
 DIMENSIONS_MAX = 8
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*\Z")

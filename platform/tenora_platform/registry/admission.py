@@ -9,7 +9,7 @@ from tenora_platform.auth import require_scope
 from tenora_platform.bodies import body_of
 from tenora_platform.edge import BeforeBody
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
-from tenora_platform.intake.header import HEADER_BYTES_MAX
+from tenora_platform.intake.header import DRAFT_HEADER_BYTES_MAX, HEADER_BYTES_MAX
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.uploads import Uploads
 from tenora_platform.state import get_state
@@ -46,6 +46,7 @@ async def part_room(request: Request) -> Room:
 
 @BeforeBody
 async def preflight_room(request: Request) -> None:
-    """A config and a header."""
+    """A config and a header, and that of a draft layer."""
     await adapters_tenant(request)
-    body_of(request).allow(HEADER_BYTES_MAX + CONFIG_BYTES_MAX + _FORM_BYTES)
+    headers = HEADER_BYTES_MAX + DRAFT_HEADER_BYTES_MAX
+    body_of(request).allow(headers + CONFIG_BYTES_MAX + _FORM_BYTES)

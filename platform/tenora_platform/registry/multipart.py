@@ -29,7 +29,7 @@ class MemorySink:
     """A small field. Raises BadRequestError beyond `bytes_max`."""
 
     def __init__(self, name: str, bytes_max: int) -> None:
-        self._name = name
+        self.name = name
         self._bytes_max = bytes_max
         self.data = bytearray()
 
@@ -37,7 +37,7 @@ class MemorySink:
         self.data += data
         if len(self.data) > self._bytes_max:
             raise BadRequestError(
-                f"{self._name} is larger than {self._bytes_max} bytes.", param=self._name
+                f"{self.name} is larger than {self._bytes_max} bytes.", param=self.name
             )
 
     async def settle(self) -> None:

@@ -4,20 +4,30 @@ before the weights are sent. Changes nothing."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from io import BytesIO
 
 from tenora_engine.errors import AdapterLoadError
 from tenora_platform.auth import TenantContext
 from tenora_platform.errors import TooLargeError
 from tenora_platform.intake.check import Examined, examine_header
+from tenora_platform.intake.draft_layer import examine_draft_header
 from tenora_platform.intake.report import Problem
 from tenora_platform.probing.costs import storage_cost
 from tenora_platform.probing.loads import predicted_loads
 from tenora_platform.probing.schemas import Footprint
-from tenora_platform.registry.incoming import ReceivedWeights
+from tenora_platform.registry.incoming import ReceivedLayer, ReceivedWeights
 from tenora_platform.registry.schemas import Preflight, PreflightModule, TierBytes
 from tenora_platform.registry.service import Registry
 from tenora_platform.state import AppState
+
+
+@dataclass(frozen=True)
+class DraftHeader:
+    """Of a draft layer that is to come beside the weights."""
+
+    header: bytes  # the file's first bytes: its 8 bytes of length and its header
+    bytes: int  # of the whole file
 
 
 async def preflight(
@@ -27,10 +37,13 @@ async def preflight(
     config: bytes,
     header: bytes,  # the file's first bytes: its 8 bytes of length and its header
     weights_bytes: int,
+    draft_layer: DraftHeader | None = None,
 ) -> Preflight:
     """Needs an engine that has loaded. Raises what an upload would for the name, the plan and the
     server's own limit."""
-    await Registry(state, tenant).check_room(name, ReceivedWeights(weights_bytes, sha256=""))
+    layer = None if draft_layer is None else ReceivedLayer(draft_layer.bytes, sha256="")
+    weights = ReceivedWeights(weights_bytes, sha256="", draft_layer=layer)
+    await Registry(state, tenant).check_room(name, weights)
     if weights_bytes > state.settings.max_upload:
         raise TooLargeError(
             f"The weights have {weights_bytes} bytes; this server takes "
@@ -45,13 +58,17 @@ async def preflight(
         state.engine.model,
         state.settings.max_rank,
     )
+    report = examined.report()
+    if draft_layer is not None:
+        file = BytesIO(draft_layer.header)
+        report.problems += examine_draft_header(file, draft_layer.bytes, state.engine.model)
     found = Preflight(
         name=name,
-        accepted=not examined.problems,
+        accepted=not report.problems,
         rank=examined.rank,
         target_modules=list(examined.target_modules),
-        bytes=weights_bytes,
-        validation=examined.report(),
+        bytes=weights.all_bytes,
+        validation=report,
     )
     if found.accepted:
         await _add_costs(state, tenant, found, examined)

@@ -13,7 +13,7 @@ from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import BadRequestError
 from tenora_platform.ids import new_id
 from tenora_platform.intake.check import CONFIG_BYTES_MAX
-from tenora_platform.intake.header import HEADER_BYTES_MAX
+from tenora_platform.intake.header import DRAFT_HEADER_BYTES_MAX, HEADER_BYTES_MAX
 from tenora_platform.registry.admission import (
     adapter_room,
     adapters_tenant,
@@ -23,7 +23,7 @@ from tenora_platform.registry.admission import (
 from tenora_platform.registry.incoming import ReceivedLayer, ReceivedWeights
 from tenora_platform.registry.listing import Listing, order_of
 from tenora_platform.registry.multipart import MemorySink, Sink, read_multipart
-from tenora_platform.registry.preflight import preflight
+from tenora_platform.registry.preflight import DraftHeader, preflight
 from tenora_platform.registry.quota import Room
 from tenora_platform.registry.schemas import (
     Adapter,
@@ -104,6 +104,16 @@ _PREFLIGHT_FORM = _form(
             "maximum": 10**15 - 1,
             "description": "Size of the whole file",
         },
+        "draft_layer_header": {
+            **_BINARY,
+            "description": "The first bytes of draft_layer.safetensors, where it comes too",
+        },
+        "draft_layer_bytes": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 10**15 - 1,
+            "description": "Size of that whole file",
+        },
     },
 )
 _PART_FORM = _form(
@@ -170,16 +180,29 @@ async def preflight_adapter(
         "adapter_config": MemorySink("adapter_config", CONFIG_BYTES_MAX),
         "header": MemorySink("header", 8 + HEADER_BYTES_MAX),
         "weights_bytes": MemorySink("weights_bytes", NAME_BYTES_MAX),
+        "draft_layer_header": MemorySink("draft_layer_header", 8 + DRAFT_HEADER_BYTES_MAX),
+        "draft_layer_bytes": MemorySink("draft_layer_bytes", NAME_BYTES_MAX),
     }
     seen = await read_multipart(request.headers.get("content-type", ""), request.stream(), sinks)
+    of_layer = {"draft_layer_header", "draft_layer_bytes"}
+    wanted = set(sinks) if seen & of_layer else set(sinks) - of_layer
     for part in sinks:
-        if part not in seen:
+        if part in wanted - seen:
             raise _missing(part)
-    size = _text(sinks["weights_bytes"])
-    if not (size.isascii() and size.isdecimal() and len(size) < 16):
-        raise BadRequestError("weights_bytes must be a whole number.", param="weights_bytes")
+    layer = None
+    if of_layer <= seen:
+        layer_header = bytes(sinks["draft_layer_header"].data)
+        layer = DraftHeader(layer_header, _size(sinks["draft_layer_bytes"]))
     config, header = bytes(sinks["adapter_config"].data), bytes(sinks["header"].data)
-    return await preflight(state, tenant, _text(sinks["name"]), config, header, int(size))
+    size = _size(sinks["weights_bytes"])
+    return await preflight(state, tenant, _text(sinks["name"]), config, header, size, layer)
+
+
+def _size(sink: MemorySink) -> int:
+    size = _text(sink)
+    if not (size.isascii() and size.isdecimal() and len(size) < 16):
+        raise BadRequestError(f"{sink.name} must be a whole number.", param=sink.name)
+    return int(size)
 
 
 def _require_parts(seen: set[str]) -> None:

@@ -32,7 +32,7 @@ export function Versions({ adapter }: { adapter: Adapter }) {
         rowKey={({ id }) => id}
         total={adapter.versions.length}
         rowHeight={52}
-        minWidth={720}
+        minWidth={820}
         maxHeight={520}
       />
       <ChangeModal name={adapter.name} change={change} onClose={() => setChange(null)} />
@@ -77,6 +77,11 @@ function columnsOf(
       key: "template",
       header: "Chat template",
       cell: ({ has_chat_template }) => (has_chat_template ? "its own" : "the base model's"),
+    },
+    {
+      key: "drafts",
+      header: "Draft layer",
+      cell: ({ draft_layer }) => (draft_layer ? formatBytes(draft_layer.bytes) : "none"),
     },
   ];
   if (mayChange)

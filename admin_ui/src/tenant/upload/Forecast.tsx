@@ -30,6 +30,11 @@ export function Forecast({ of, parcel, hasName, preflight, error, isAsking }: Fo
           <Badge color="gray">{of.weights.length} files, sent as one</Badge>
         )}
         {parcel.template !== null && <Badge color="blue">with its chat template</Badge>}
+        {parcel.draftLayer !== null && (
+          <Badge color="blue">
+            with its draft layer, {formatBytes(parcel.draftLayer.whole.size)}
+          </Badge>
+        )}
         {isAsking && <Loader size="xs" aria-label="Asking the server" />}
       </Group>
       {!preflight && parcel.doubts.length > 0 && (

@@ -67,8 +67,9 @@ function newId(): string {
 }
 
 /** What tells this parcel from another. */
-export async function identityOf({ config, weights }: Parcel): Promise<Identity> {
-  const told = await new Blob([config, weights.header]).arrayBuffer();
+export async function identityOf({ config, weights, draftLayer }: Parcel): Promise<Identity> {
+  const parts = [config, weights.header, ...(draftLayer ? [draftLayer.header] : [])];
+  const told = await new Blob(parts).arrayBuffer();
   return {
     bytes: weights.whole.size,
     headerBytes: weights.header.size,

@@ -103,6 +103,26 @@ describe("pack", () => {
   });
 });
 
+describe("pack of a draft layer", () => {
+  it("sends the one that lies in the folder", async () => {
+    const [plain] = await candidatesIn(peft("a/"));
+    const [drafting] = await candidatesIn([
+      ...peft("b/"),
+      entry("b/draft_layer.safetensors", `${EMPTY}more`),
+    ]);
+    if (plain === undefined || drafting === undefined) throw new Error("no candidate");
+    expect((await pack(plain)).draftLayer).toBeNull();
+    const { draftLayer } = await pack(drafting);
+    expect([draftLayer?.header.size, draftLayer?.whole.size]).toEqual([10, 14]);
+  });
+
+  it("says which file is none", async () => {
+    const [broken] = await candidatesIn([...peft("a/"), entry("a/draft_layer.safetensors", "x")]);
+    if (broken === undefined) throw new Error("no candidate");
+    await expect(pack(broken)).rejects.toThrow("draft_layer.safetensors is too short");
+  });
+});
+
 describe("entriesOf", () => {
   it("takes the path that the browser gives", () => {
     const file = new File([], "a.json");

@@ -3,12 +3,13 @@
  * root or a checkpoint below it. Knows names of files, and what trainers leave beside them.
  */
 
-import { HeaderError, type Weights, weightsOf } from "./safetensors";
+import { HeaderError, headerBytes, type Weights, weightsOf } from "./safetensors";
 
 export const CONFIG_NAME = "adapter_config.json";
 export const WEIGHTS_NAME = "adapter_model.safetensors";
 const INDEX_NAME = `${WEIGHTS_NAME}.index.json`;
 const TEMPLATE_NAME = "chat_template.jinja";
+const DRAFT_LAYER_NAME = "draft_layer.safetensors";
 const TOKENIZER_CONFIG = "tokenizer_config.json";
 const CONFIG_BYTES_MAX = 256 * 1024;
 
@@ -28,6 +29,8 @@ export interface Candidate {
   weights: File[];
   template: File | null;
   tokenizerConfig: File | null;
+  /** Trained to foretell the adapter's tokens. */
+  draftLayer: File | null;
   problem: string | null;
 }
 
@@ -91,6 +94,7 @@ async function candidate(
     config,
     template: files.get(TEMPLATE_NAME) ?? null,
     tokenizerConfig: files.get(TOKENIZER_CONFIG) ?? null,
+    draftLayer: files.get(DRAFT_LAYER_NAME) ?? null,
   };
   try {
     return { ...found, weights: await weightsIn(files), problem: null };
@@ -166,6 +170,7 @@ export interface Parcel {
   config: Blob;
   template: string | null;
   weights: Weights;
+  draftLayer: Weights | null;
   /** What the config alone gives away, before the server is asked. */
   doubts: string[];
 }
@@ -177,8 +182,13 @@ export async function pack(of: Candidate): Promise<Parcel> {
     config: of.config,
     template: await templateOf(of),
     weights: await weightsOf(of.weights),
+    draftLayer: of.draftLayer === null ? null : await draftLayerOf(of.draftLayer),
     doubts: doubtsAbout(config),
   };
+}
+
+async function draftLayerOf(file: File): Promise<Weights> {
+  return { header: file.slice(0, await headerBytes(file, DRAFT_LAYER_NAME)), whole: file };
 }
 
 /** From where transformers looks: the file, else the tokenizer's config ("default" of several). */

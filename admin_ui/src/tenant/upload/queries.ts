@@ -13,7 +13,13 @@ const POLL_MS = 1_000;
 /** What will be sent of a folder, and what its config alone gives away. */
 export function useParcel(of: Candidate | null) {
   return useQuery({
-    queryKey: ["parcel", of?.folder, of?.config.lastModified, of?.config.size],
+    queryKey: [
+      "parcel",
+      of?.folder,
+      of?.config.lastModified,
+      of?.config.size,
+      of?.draftLayer?.size,
+    ],
     enabled: of !== null,
     queryFn: () => (of === null ? null : pack(of)),
     retry: false,
@@ -26,7 +32,13 @@ export function useParcel(of: Candidate | null) {
 export function usePreflight(name: string, parcel: Parcel | null) {
   const { session } = useSession();
   return useQuery({
-    queryKey: ["preflight", name, parcel?.weights.whole.size, parcel?.config.size],
+    queryKey: [
+      "preflight",
+      name,
+      parcel?.weights.whole.size,
+      parcel?.config.size,
+      parcel?.draftLayer?.whole.size,
+    ],
     enabled: name !== "" && parcel !== null,
     queryFn: ({ signal }) =>
       parcel === null ? null : askPreflight(credentialsOf(session), name, parcel, signal),

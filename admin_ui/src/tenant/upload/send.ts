@@ -25,7 +25,7 @@ async function sendForm<T>(
 export function askPreflight(
   credentials: Credentials,
   name: string,
-  { config, weights }: Parcel,
+  { config, weights, draftLayer }: Parcel,
   signal: AbortSignal,
 ): Promise<Schemas["Preflight"]> {
   const form = new FormData();
@@ -33,6 +33,10 @@ export function askPreflight(
   form.append("adapter_config", config, "adapter_config.json");
   form.append("header", weights.header, "header");
   form.append("weights_bytes", String(weights.whole.size));
+  if (draftLayer !== null) {
+    form.append("draft_layer_header", draftLayer.header, "header");
+    form.append("draft_layer_bytes", String(draftLayer.whole.size));
+  }
   return sendForm(credentials, "/v1/adapters/preflight", form, signal);
 }
 
@@ -112,7 +116,7 @@ export async function cancelUpload(credentials: Credentials, uploadId: string): 
 export function makeVersion(
   credentials: Credentials,
   name: string,
-  { config, template }: Parcel,
+  { config, template, draftLayer }: Parcel,
   uploadId: string,
 ): Promise<Schemas["AdapterVersion"]> {
   const form = new FormData();
@@ -120,6 +124,7 @@ export function makeVersion(
   form.append("adapter_config", config, "adapter_config.json");
   form.append("upload_id", uploadId);
   if (template !== null) form.append("chat_template", new Blob([template]), "chat_template.jinja");
+  if (draftLayer !== null) form.append("draft_layer", draftLayer.whole, "draft_layer.safetensors");
   return sendForm(credentials, "/v1/adapters", form);
 }
 
