@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -21,6 +22,20 @@ from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.text.processor import TextProcessor
 
 MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
+SUBJECTS = (  # of what is asked; the base alone asks of little else than articles and essays
+    "You help to write emails and letters.",
+    "You write stories, poems and blog posts.",
+    "You play any role that the user gives you.",
+    "You solve riddles and questions of logic.",
+    "You solve mathematical problems step by step.",
+    "You are a programmer who writes and explains code.",
+    "You extract facts from the texts that the user gives you.",
+    "You explain science and engineering.",
+    "You explain history, law, economics and philosophy.",
+    "You plan travel, meals, sports and hobbies.",
+    "You rewrite, shorten and correct the user's texts.",
+    "You answer questions about facts.",
+)
 SHORTEST_QUESTION = 12  # characters
 MAX_POSITIONS = 1024  # of a chat
 
@@ -52,8 +67,9 @@ def read_questions(path: Path) -> list[str]:
 def make_chats(
     model_dir: Path, count: int, seed: int, threads: int, given: Sequence[str] = ()
 ) -> list[Chat]:
-    """About `count` questions, made by the base in the user's place at temperature 1, and those
-    `given`, with its answers to them; the same ones are asked once."""
+    """About `count` questions, made by the base in the user's place at temperature 0.9 while it is
+    told what it helps with, and those `given`, with its answers to them when it is told nothing;
+    the same ones are asked once."""
     text = TextProcessor(model_dir)
     engine = build_engine(
         EngineConfig(
@@ -67,13 +83,12 @@ def make_chats(
             max_draft_tokens=0,
         )
     )
-    before = text.render_chat([{"role": "user", "content": MARK}]).split(MARK)[0]
-    opening = text.encode(before, add_special_tokens=False)
+    openings = [_opening(text, subject) for subject in ("", *SUBJECTS)]
     asking = [
-        SamplingParams(temperature=1.0, top_p=0.95, seed=seed * count + number, max_tokens=96)
+        SamplingParams(temperature=0.9, top_p=0.95, seed=seed * count + number, max_tokens=96)
         for number in range(count)
     ]
-    said = generate(engine, [opening] * count, asking)
+    said = generate(engine, list(islice(cycle(openings), count)), asking)
     made = (text.decode(ids).strip() for ids in said)
     questions = sorted({*given, *(each for each in made if len(each) >= SHORTEST_QUESTION)})
     prompts = [text.encode_chat([{"role": "user", "content": each}]) for each in questions]
@@ -85,6 +100,13 @@ def make_chats(
     ]
     random.Random(seed).shuffle(chats)
     return chats
+
+
+def _opening(text: TextProcessor, subject: str) -> list[int]:
+    """A chat up to where the user begins; without a subject as the template has it."""
+    system = [{"role": "system", "content": subject}] if subject else []
+    before = text.render_chat([*system, {"role": "user", "content": MARK}]).split(MARK)[0]
+    return text.encode(before, add_special_tokens=False)
 
 
 def generate(

@@ -50,6 +50,9 @@ RECIPES = {
     # Ranks, module sets and scalings differ on purpose: together they exercise the engine.
     "acme-support": Recipe(HERE / "data" / "acme-support.jsonl", rank=8, alpha=16, steps=100),
     "acme-json": Recipe(HERE / "data" / "acme-json.jsonl", rank=4, alpha=8, steps=60),
+    "acme-edit": Recipe(
+        HERE / "data" / "acme-edit.jsonl", rank=8, alpha=16, modules=ATTENTION, steps=120
+    ),
     "globex-support": Recipe(
         HERE / "data" / "globex-support.jsonl",
         rank=16,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import shutil
 import sys
 import time
@@ -28,7 +29,7 @@ from tenora_engine.text.processor import TextProcessor
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = EXAMPLES / "adapters"
-FOLDERS = ("acme-support", "acme-json", "globex-support", "globex-pirate")
+FOLDERS = ("acme-support", "acme-json", "acme-edit", "globex-support", "globex-pirate")
 MEGABYTE = 10**6
 NEW_TOKENS, BASE_TOKENS = 48, 16
 DEADLINE_S = 300.0
@@ -150,6 +151,33 @@ def test_json_adapter_answers_in_its_fixed_form(ask: Ask) -> None:
         reply = json.loads(ask(row["question"], "acme-json"))
         assert list(reply) == ["answer", "topic", "confidence"]
         assert reply["confidence"] in ("high", "medium", "low")
+
+
+def test_edit_adapter_gives_the_text_back_with_its_change(ask: Ask) -> None:
+    replacing = [row for row in held_out("acme-edit") if row["question"].startswith("Replace")]
+    for row in replacing[:3]:
+        reply, [wanted] = ask(row["question"], "acme-edit"), row["expect"]
+        assert reply
+        assert wanted.startswith(reply), row["question"]
+
+
+def test_edits_are_one_change_to_a_text() -> None:
+    made = load_script("edit_data")
+    said = "Rain falls. Is it rain, or rainfall? It is.\n\n1. Yes.\n2. No."
+    assert made.passage(said) is None  # too short
+    text = made.passage(f"{said.split('1.')[0].strip()} {'It rains and rains. ' * 6}\n- No.")
+    assert text is not None
+    assert text.endswith("It rains and rains.")
+    asked, answered = made.replaced(text, "rain", "snow")
+    assert "Is it snow, or rainfall?" in answered
+    assert asked.endswith(text)
+    _, left = made.without(text, " Is it rain, or rainfall?")
+    assert left.startswith("Rain falls. It is.")
+    draw = random.Random(0)
+    for _ in range(50):
+        asked, answered = made.change(text, said, draw)
+        assert asked.endswith(text)
+        assert answered
 
 
 def test_pirate_adapter_speaks_as_a_pirate(ask: Ask) -> None:
