@@ -28,7 +28,7 @@ from tenora_engine.scheduling.drafts import StepTimes
 from tenora_kernels import backend
 from tenora_kernels.segments import fixed_tile_queries
 
-TOKENS = 18
+TOKENS = 11
 
 
 def main() -> None:
