@@ -12,6 +12,7 @@ BUNDLED = {
     "migrations": "tenora_platform/_bundled/migrations",
     "admin_ui/dist": "tenora_platform/_bundled/portal",
     "examples/adapters": "tenora_platform/_bundled/examples",
+    "examples/draft": "tenora_platform/_bundled/draft",
 }
 
 

@@ -71,6 +71,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A token has the same bits whatever else a step computes, so that drafts show in no answer.
     The CPU's compiled kernels are so anyway; on CUDA it takes slower ones, and allows drafts."""
     draft_layer: str | None = None  # a file of model.draft_layer's; CPU only
+    draft_layer_optional: bool = False  # there is none where it cannot run, instead of an error
     adapter_draft_bytes: int = 0
     """Draft layers of adapters' own, kept in memory; 0 = none, as under strict isolation."""
     host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import footprint
 from tenora_engine.client import AbortReason
@@ -329,6 +331,8 @@ def build_engine(config: EngineConfig) -> Engine:
         _log.warning(warning)
     plan_memory(config, info)  # fail before the weights are read
     model = load_model(config)
+    if model.draft is None:
+        config = msgspec.structs.replace(config, draft_layer=None)
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))
     pace = Pace()

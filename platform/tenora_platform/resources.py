@@ -28,5 +28,10 @@ def examples_folder() -> Path:
     return _found("examples", "examples/adapters")
 
 
+def default_draft_layer() -> Path:
+    """The default model's trained draft layer; it may not be there."""
+    return _found("draft", "examples/draft") / "SmolLM2-135M-Instruct.safetensors"
+
+
 def _found(bundled: str, in_checkout: str) -> Path:
     return _BUNDLED / bundled if is_installed() else _CHECKOUT / in_checkout

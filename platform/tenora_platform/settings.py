@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tenora_engine.config import STEP_LIMITS, EngineConfig, PolicyName, SchedulingPolicy
 from tenora_engine.text.tool_formats import ToolFormatName
 from tenora_platform.installation import InstallationName
-from tenora_platform.resources import is_installed
+from tenora_platform.resources import default_draft_layer, is_installed
 from tenora_platform.secret import ServerSecret, load_secret
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
@@ -208,8 +208,9 @@ class Settings(BaseSettings):
     """Tokens of a sequence that are drafted and verified in one step; 0: none."""
     batch_invariant: bool = False
     """On CUDA: answers the same to the bit whatever else runs, which allows drafts there."""
-    draft_layer: Path | None = None
-    """A trained draft layer of the base model, a file of `examples/train_draft.py`."""
+    draft_layer: Literal["none"] | Path | None = None
+    """A trained draft layer of the base model, a file of `examples/train_draft.py`; the default
+    model has one, unless this is `none`."""
     adapter_draft_memory: Size = 32 * 1024**2
     """Draft layers that adapters bring, kept in memory; 0: they propose nothing, as under strict
     isolation."""
@@ -310,6 +311,7 @@ class Settings(BaseSettings):
             raise ValueError("no model folder: resolve the default model first")
         device = self.resolved_device()
         usual = STEP_LIMITS[device]
+        layer = self.draft_layer.resolve() if isinstance(self.draft_layer, Path) else None
         return EngineConfig(
             model=self.model,
             served_name=self.served_name or Path(self.model).resolve().name,
@@ -336,7 +338,8 @@ class Settings(BaseSettings):
             max_rank=self.max_rank,
             max_draft_tokens=self.max_draft_tokens,
             batch_invariant=self.batch_invariant,
-            draft_layer=str(self.draft_layer.resolve()) if self.draft_layer else None,
+            draft_layer=None if layer is None else str(layer),
+            draft_layer_optional=layer == default_draft_layer(),
             adapter_draft_bytes=self.adapter_draft_memory,
             host_adapter_bytes=self.host_adapter_memory,
             host_kv_bytes=self.host_kv_memory,

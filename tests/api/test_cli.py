@@ -19,13 +19,14 @@ from platform_fixtures import plain_url
 from shell import Listening, run
 from tenora_kernels import backend
 from tenora_platform.app import openapi_document
+from tenora_platform.cli import run as run_module
 from tenora_platform.cli.adapters import parse_target, reasons
 from tenora_platform.cli.doctor import check_compiler, check_kernels
 from tenora_platform.cli.errors import CliError
-from tenora_platform.cli.run import base_url
+from tenora_platform.cli.run import base_url, with_model
 from tenora_platform.demo import prepare_demo, read_manifest
 from tenora_platform.embedded.process import free_port
-from tenora_platform.resources import examples_folder
+from tenora_platform.resources import default_draft_layer, examples_folder
 from tenora_platform.settings import Settings, parse_size
 
 
@@ -61,6 +62,23 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.served_name == "one"
     with pytest.raises(ValidationError):
         Settings(port=0)
+
+
+def test_the_default_model_has_a_draft_layer_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run_module, "default_model_folder", lambda _: tmp_path)
+    ours = with_model(Settings(device="cpu")).to_engine_config()
+    assert ours.draft_layer == str(default_draft_layer())
+    assert ours.draft_layer_optional
+    none = with_model(Settings(device="cpu", draft_layer="none")).to_engine_config()
+    assert none.draft_layer is None
+    assert with_model(Settings(device="cpu", model="m")).to_engine_config().draft_layer is None
+    named = Settings(device="cpu", model="m", draft_layer=tmp_path / "layer").to_engine_config()
+    assert named.draft_layer == str(tmp_path / "layer")
+    assert not named.draft_layer_optional
+    monkeypatch.setenv("TENORA_DRAFT_LAYER", "none")
+    assert Settings().draft_layer == "none"
 
 
 def test_what_bounds_a_step_is_the_devices_unless_said() -> None:

@@ -51,6 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def times_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are worth their time here, however busy the machine is."""
     monkeypatch.setattr(StepTimes, "worth", lambda *_: 0.05)
+    monkeypatch.setattr(StepTimes, "proposed_part", 1 / 32)
 
 
 class Store:

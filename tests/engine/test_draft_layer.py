@@ -24,8 +24,11 @@ from draft_engines import (
 )
 from example_scripts import EXAMPLES, load_script
 from tenora_engine.errors import ModelLoadError
+from tenora_engine.model import loader
+from tenora_engine.model.linear import PlainLinear
 from tenora_engine.request import SamplingParams
 from tenora_engine.scheduling.draft_texts import NOTHING
+from tenora_engine.scheduling.drafts import StepTimes
 from tenora_engine.text.processor import TextProcessor
 from tenora_kernels.backend import has_compiled_ops
 from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows
@@ -36,6 +39,13 @@ COMMITTED = EXAMPLES / "draft" / "SmolLM2-135M-Instruct.safetensors"
 
 
 train_draft = load_script("train_draft")
+
+
+@pytest.fixture(autouse=True)
+def times_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are worth their time here, however small the model and busy the machine is."""
+    monkeypatch.setattr(StepTimes, "worth", lambda *_: 0.05)
+    monkeypatch.setattr(StepTimes, "proposed_part", 1 / 32)
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +236,18 @@ def test_refuses_what_is_no_layer_of_this_base(model: Path, file: Path, tmp_path
     refused(other, "join is missing")
     save_file({**tensors, "vocabulary": torch.tensor([3, VOCAB])}, other, metadata=form)
     refused(other, "its vocabulary is not of 1 to")
+
+
+def test_is_left_out_where_it_cannot_run_if_it_may(
+    model: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "choose_form", lambda *_, **__: PlainLinear)
+    with pytest.raises(ModelLoadError, match="needs device cpu and the compiled kernels"):
+        engine_of(model, file)
+    engine = engine_of(model, file, draft_layer_optional=True)
+    assert engine.config.engine.draft_layer is None
+    assert len(answers(engine, [request("one", [5, 6, 7], max_tokens=4)])["one"]) == 4
+    engine.close()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -87,7 +87,7 @@ def _draft_maker(
 
 
 def _draft_layer(config: EngineConfig, maker: DraftMaker | None) -> DraftLayer | None:
-    if config.draft_layer is None:
+    if config.draft_layer is None or (maker is None and config.draft_layer_optional):
         return None
     return load_draft_layer(Path(config.draft_layer), maker)
 
@@ -150,7 +150,8 @@ def _form(config: EngineConfig, spec: DecoderSpec) -> type[Linear]:
 def _weight_bytes(config: EngineConfig, spec: DecoderSpec) -> int:
     form, item = _form(config, spec), DTYPES[config.dtype].itemsize
     elements = spec.num_parameters
-    draft = 0 if config.draft_layer is None else draft_bytes(spec, item)
+    has_draft = config.draft_layer is not None and can_compile(form)
+    draft = draft_bytes(spec, item) if has_draft else 0
     if spec.tied_embeddings and not issubclass(form, PlainLinear) and not can_compile(form):
         elements += spec.vocab * spec.layer.hidden  # the embedding, beside the LM head's own form
     if form is not Int8Linear:

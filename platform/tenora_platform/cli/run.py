@@ -26,6 +26,7 @@ from tenora_platform.marks import claim_redis, claim_store, mark_of
 from tenora_platform.processes.engine_address import engine_address
 from tenora_platform.processes.listening import listen
 from tenora_platform.processes.supervisor import Supervisor
+from tenora_platform.resources import default_draft_layer
 from tenora_platform.secret import ServerSecret
 from tenora_platform.settings import Settings
 
@@ -101,15 +102,18 @@ def claim_servers(settings: Settings, secret: ServerSecret) -> None:
 
 
 def with_model(settings: Settings) -> Settings:
-    """With a model folder: the default model's, if none is named. Making it takes torch, which
-    the supervisor must not keep: then another process does. Raises ModelLoadError."""
+    """With a model folder: the default model's, if none is named, and its draft layer. Making that
+    folder takes torch, which the supervisor must not keep: then another process does. Raises
+    ModelLoadError."""
     if settings.model is not None:
         return settings
     folder = default_model_folder(settings.data_dir)
     if folder is None:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             folder = pool.submit(ensure_default_model, settings.data_dir).result()
-    return settings.model_copy(update={"model": str(folder)})
+    layer = settings.draft_layer or default_draft_layer()
+    found = layer if layer == "none" or layer.is_file() else None
+    return settings.model_copy(update={"model": str(folder), "draft_layer": found})
 
 
 async def _announce(settings: Settings, when_ready: WhenReady, console: Console) -> None:
