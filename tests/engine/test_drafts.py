@@ -146,6 +146,7 @@ def test_the_last_place_of_the_longest_run_is_found() -> None:
     text = Text([1, 2, 3, 4, 50, 9, 1, 2, 3, 4, 60, 8, 2, 3, 4, 70, 1, 2, 3, 4])
     assert text.after(text.tail(), 2, is_own=True) == ([60, 8], 4)
     assert text.after(Text([9, 9, 2, 3, 4]).tail(), 2) == ([70, 1], 3)
+    assert text.after(Text([9, 3, 4]).tail(), 2) == ([70, 1], 2)
     assert text.after(Text([5, 6, 7]).tail(), 2) == ([], 0)
     assert Text().after(text.tail(), 2) == ([], 0)
 
@@ -189,7 +190,7 @@ def test_what_is_found_stands_behind_what_was_looked_for(seed: int) -> None:
         tokens = [draw.choice(values) for _ in range(draw.randrange(3, 40))]
         tail = [draw.choice(values) for _ in range(draw.randrange(1, 9))]
         expected: tuple[list[int], int] = [], 0
-        for length in (8, 4, 3):
+        for length in (8, 4, 3, 2):
             places = [
                 place
                 for place in range(len(tokens) - length)

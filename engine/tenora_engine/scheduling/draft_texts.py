@@ -12,7 +12,7 @@ from tenora_engine.memory.prefix import BASE
 from tenora_engine.request import GenerationRequest
 from tenora_engine.sequence import Sequence
 
-MATCHES = (16, 8, 4, 3)
+MATCHES = (16, 8, 4, 3, 2)
 """Tokens at the end of a sequence that are looked for, the longest first."""
 
 SEARCHED_TOKENS = 16384

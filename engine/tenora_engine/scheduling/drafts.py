@@ -32,11 +32,11 @@ FIRST_RATE = 0.7
 """Of what the layer proposes to a sequence, until it has had any: the part that is taken to be
 right."""
 
-FIRST_RATES = {16: 0.97, 8: 0.9, 4: 0.7, 3: 0.7}
+FIRST_RATES = {16: 0.97, 8: 0.85, 4: 0.7, 3: 0.65, 2: 0.35}
 """The same of what is found behind a run of so many tokens, as chats, summaries and answers with
 their sources have it (Spec-Bench)."""
 
-FIRST_DRAWN_RATES = {16: 0.95, 8: 0.8, 4: 0.3, 3: 0.2}
+FIRST_DRAWN_RATES = {16: 0.95, 8: 0.8, 4: 0.3, 3: 0.2, 2: 0.05}
 """The same where tokens are drawn at DRAWN_TEMPERATURE or above: a draft is right with its token's
 own chance, however well it is foretold, and a short run says little."""
 
