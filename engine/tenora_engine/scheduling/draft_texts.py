@@ -43,12 +43,14 @@ class Text:
     def append(self, token_ids: Items[int]) -> None:
         self._bytes += array("i", token_ids).tobytes()
 
-    def after(self, tail: bytes, most: int, is_own: bool = False) -> Found:
-        """Up to `most` tokens behind the last place where the longest of MATCHES last tokens of
+    def after(
+        self, tail: bytes, most: int, is_own: bool = False, lengths: Items[int] = MATCHES
+    ) -> Found:
+        """Up to `most` tokens behind the last place where the longest of `lengths` last tokens of
         `tail` stand. `is_own`: the tail is this text's own end, and not meant."""
         text, end = self._bytes, len(self._bytes)
         first = max(end - SEARCHED_TOKENS * _TOKEN, 0)
-        for length in MATCHES:
+        for length in lengths:
             wanted = tail[-length * _TOKEN :]
             if len(wanted) < length * _TOKEN:
                 continue

@@ -296,28 +296,27 @@ class Drafts:
     ) -> tuple[Source, Found]:
         """What stands behind a run whose like was right more often than `least`, of whichever text
         has one first."""
-        if max(drafting.rates.values()) <= least:
+        lengths = [length for length, rate in drafting.rates.items() if rate > least]
+        if not lengths:
             return "text", NOTHING
         drafting.text.append(sequence.token_ids[drafting.known :])
         drafting.known = len(sequence.token_ids)
         tail = drafting.text.tail()
         if drafting.prediction is not None:
-            found = drafting.prediction.after(tail, most)
+            found = drafting.prediction.after(tail, most, lengths=lengths)
             if not found.token_ids and sequence.num_output < MATCHES[-1]:
                 said = sequence.token_ids[sequence.num_prompt :]
                 found = drafting.prediction.behind(said, most)
             if found.token_ids and drafting.rates[found.length] > least:
                 return "prediction", found
-        found = drafting.text.after(tail, most, is_own=True)
-        if found.token_ids and drafting.rates[found.length] > least:
+        found = drafting.text.after(tail, most, is_own=True, lengths=lengths)
+        if found.token_ids:
             return "text", found
         text = None
         if sequence.request.tenant.keeps_answers:
             text = self.answers.of(sequence.request)
-        found = NOTHING if text is None else text.after(tail, most)
-        if found.token_ids and drafting.rates[found.length] > least:
-            return "answers", found
-        return "text", NOTHING
+        found = NOTHING if text is None else text.after(tail, most, lengths=lengths)
+        return "answers" if found.token_ids else "text", found
 
     def _begin(self, sequence: Sequence) -> Drafting:
         prediction = sequence.request.prediction_token_ids
