@@ -339,7 +339,7 @@ class Settings(BaseSettings):
             max_draft_tokens=self.max_draft_tokens,
             batch_invariant=self.batch_invariant,
             draft_layer=None if layer is None else str(layer),
-            draft_layer_optional=layer == default_draft_layer(),
+            draft_layer_optional=layer == default_draft_layer().resolve(),
             adapter_draft_bytes=self.adapter_draft_memory,
             host_adapter_bytes=self.host_adapter_memory,
             host_kv_bytes=self.host_kv_memory,
