@@ -162,7 +162,9 @@ async def test_connections_are_bounded(servers: Servers) -> None:
 
 async def test_who_is_under_way_ends_before_the_database_is_closed(servers: Servers) -> None:
     """Else a connection comes back to a pool that is nobody's, and stays open."""
-    db = Database(database_urls(servers.new_database(), servers.secret, DEFAULT))
+    urls = database_urls(servers.new_database(), servers.secret, DEFAULT)
+    db = Database(urls)
+    pool = db._app.pool  # held, else what is left in it is closed with it
     begun = asyncio.Event()
 
     async def work() -> None:
@@ -174,7 +176,13 @@ async def test_who_is_under_way_ends_before_the_database_is_closed(servers: Serv
     working = asyncio.create_task(work())
     await begun.wait()
     await db.close()
-    assert working.done()
+    await asyncio.wait_for(working, 10)  # its connection is back; the rest is the loop's next turn
+    counted = "select count(*) from pg_stat_activity where datname = %s"
+    with psycopg.connect(plain_url(servers.postgres_url), autocommit=True) as watcher:
+        until_s = time.monotonic() + 10  # the server's process ends after its connection
+        while (left := watcher.execute(counted, [urls.app.database]).fetchone()) != (0,):
+            assert time.monotonic() < until_s, (left, pool.status())
+            await asyncio.sleep(0.02)
 
 
 def test_the_servers_room_is_for_all_processes(
