@@ -10,7 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,6 +30,8 @@ TOPICS = ("rain", "bread", "trains", "the sea", "winter", "a library", "bees", "
 NEW_TOKENS = 128
 CHATS_MOST = 40  # of a file, spread over it
 STREAMS = 16
+ALONE = 8  # requests of a case of one stream, one after the other
+AGAIN = 3  # times that a case of more streams is run in a round
 GREEDY = {"temperature": 0.0}
 
 
@@ -114,6 +116,11 @@ class Run:
         self.seconds += time.perf_counter() - (first_s or 0.0)
 
 
+class Mode(NamedTuple):
+    drafts: bool
+    layer: bool = True
+
+
 @dataclass
 class Bench:
     """One engine for both, so that they have the same memory: with drafts and without."""
@@ -122,48 +129,31 @@ class Bench:
     most: int  # drafts of a sequence, where there are any
     most_proposed: int  # by the trained layer, where there is one
 
-    def run(
-        self, requests: list[GenerationRequest], drafts: bool, at_once: int = 0, layer: bool = True
-    ) -> Run:
-        self.engine._scheduler.drafts.most = self.most if drafts else 0
-        self.engine._scheduler.drafts.most_proposed = self.most_proposed if drafts and layer else 0
-        found, at_once = Run(), at_once or len(requests)
-        for first in range(0, len(requests), at_once):
-            found.take(self.engine, requests[first : first + at_once])
+    def run(self, batches: list[list[GenerationRequest]], mode: Mode) -> Run:
+        found = Run()
+        for batch in batches:
+            self._take(found, batch, mode)
         return found
 
-    def compare(
-        self, name: str, requests: list[GenerationRequest], drafts_last: bool
-    ) -> dict[str, float]:
-        """With drafts over without. Raises BenchError where an answer differs."""
-        found = {drafts: self.run(requests, drafts) for drafts in (not drafts_last, drafts_last)}
-        if found[False].answers != found[True].answers:
-            raise BenchError(f"{name}: answers differ with drafts and without")
-        return {
-            name: found[True].tokens_per_s / found[False].tokens_per_s,
-            f"{name}: P99 between tokens": found[True].gap_p99_s / found[False].gap_p99_s,
-        }
+    def _take(self, found: Run, batch: list[GenerationRequest], mode: Mode) -> None:
+        self.engine._scheduler.drafts.most = self.most if mode.drafts else 0
+        proposed = self.most_proposed if mode.drafts and mode.layer else 0
+        self.engine._scheduler.drafts.most_proposed = proposed
+        found.take(self.engine, batch)
 
-    def compare_sources(
-        self, name: str, requests: list[GenerationRequest], in_turn: int
-    ) -> dict[str, float]:
-        """One request after the other: with what is looked up over none, and with the layer too,
-        if there is one. Raises BenchError where an answer differs."""
-        modes = {"none": (False, False), "looked up": (True, False)}
-        if self.most_proposed:
-            modes["and the layer"] = (True, True)
-        names = list(modes)
-        found = {
-            mode: self.run(requests, modes[mode][0], at_once=1, layer=modes[mode][1])
-            for mode in (names if in_turn % 2 else names[::-1])
-        }
-        none = found.pop("none")
-        if any(each.answers != none.answers for each in found.values()):
-            raise BenchError(f"{name}: answers differ with drafts and without")
-        return {
-            f"{name}, 1 stream, {mode}": each.tokens_per_s / none.tokens_per_s
-            for mode, each in sorted(found.items(), reverse=True)
-        }
+    def compare(
+        self, name: str, batches: list[list[GenerationRequest]], modes: list[Mode], in_turn: int
+    ) -> list[Run]:
+        """One for each of the modes: a batch in all of them before the next one, so that they have
+        the same machine. Raises BenchError where an answer differs."""
+        found = [Run() for _ in modes]
+        for number, batch in enumerate(batches, in_turn):
+            pairs = list(zip(found, modes, strict=True))
+            for run, mode in pairs if number % 2 else pairs[::-1]:
+                self._take(run, batch, mode)
+            if any(run.answers != found[0].answers for run in found):
+                raise BenchError(f"{name}: answers differ with drafts and without")
+        return found
 
 
 def measure(
@@ -187,12 +177,12 @@ def measure(
         asked = {file.stem: _answered(file, text, ref) for file in chats}
         if ref is not None:  # it is there before anything is measured, its layer too
             for requests in (*asked.values(), *asked.values()):
-                bench.run(requests[:4], drafts=True, at_once=1)
+                bench.run(_alone(requests[:4]), Mode(drafts=True))
         ratios: dict[str, list[float]] = {}
         for number in range(rounds):
             found: dict[str, float] = {}
             for name, requests in asked.items():
-                found |= bench.compare_sources(name, requests, number)
+                found |= _source_ratios(bench, name, requests, number)
             for name, ratio in (found or _ratios(bench, text, refs, number)).items():
                 ratios.setdefault(name, []).append(ratio)
         counters = engine.stats().counters
@@ -232,7 +222,7 @@ def _ratios(
     prompts = chats(text, STREAMS)
     # A tenant of its own: what one that keeps none is answered ends what is kept of it.
     again = request("again", prompts[1], sampling=GREEDY, keeps_answers=True, tenant="again")
-    bench.run([again], drafts=True)
+    bench.run([[again]], Mode(drafts=True))
     chat = [request(f"{n}", p, sampling=GREEDY) for n, p in enumerate(prompts)]
     mixed = [
         msgspec.structs.replace(each, adapter=ref, request_id=f"a{each.request_id}")
@@ -240,27 +230,56 @@ def _ratios(
     ]
     predicted = [_predicted(each, bench) for each in (chat, mixed)]
     cases = {
-        "an answer as predicted, 1 stream": predicted[0][:1],
-        "answers as predicted, 16 streams": predicted[0],
-        "answers as predicted, 16 streams of 16 adapters": predicted[1],
-        "the tenant's answer again, 1 stream": [again],
-        "greedy chats, 1 stream": chat[2:3],
-        "greedy chats, 16 streams": chat,
+        "answers as predicted, 1 stream": _alone(predicted[0][:ALONE]),
+        "answers as predicted, 16 streams": [predicted[0]] * AGAIN,
+        "answers as predicted, 16 streams of 16 adapters": [predicted[1]] * AGAIN,
+        "the tenant's answer again, 1 stream": [[again]] * ALONE,
+        "greedy chats, 1 stream": _alone(chat[:ALONE]),
+        "greedy chats, 16 streams": [chat] * AGAIN,
     }
     for streams in (1, STREAMS, 64):
-        cases[f"drawn at temperature 1 after random tokens, {streams} streams"] = [
-            request(f"{n}", p, sampling={"temperature": 1.0, "seed": n})
-            for n, p in enumerate(random_prompts(vocab, streams, number))
+        random_ = random_prompts(vocab, max(streams, ALONE), number)
+        drawn = [
+            request(f"{n}", prompt, sampling={"temperature": 1.0, "seed": n})
+            for n, prompt in enumerate(random_)
         ]
+        cases[f"drawn at temperature 1 after random tokens, {streams} streams"] = (
+            _alone(drawn) if streams == 1 else [drawn] * AGAIN
+        )
     found: dict[str, float] = {}
-    for name, asked in cases.items():
-        found |= bench.compare(name, asked, number % 2 == 1)
+    for name, batches in cases.items():
+        without, with_ = bench.compare(
+            name, batches, [Mode(drafts=False), Mode(drafts=True)], number
+        )
+        found[name] = with_.tokens_per_s / without.tokens_per_s
+        found[f"{name}: P99 between tokens"] = with_.gap_p99_s / without.gap_p99_s
     return found
+
+
+def _source_ratios(
+    bench: Bench, name: str, requests: list[GenerationRequest], number: int
+) -> dict[str, float]:
+    """One request after the other: with what is looked up over none, and with the layer too, if
+    there is one."""
+    modes = {"looked up": Mode(drafts=True, layer=False)}
+    if bench.most_proposed:
+        modes["and the layer"] = Mode(drafts=True)
+    none, *others = bench.compare(
+        name, _alone(requests), [Mode(drafts=False), *modes.values()], number
+    )
+    return {
+        f"{name}, 1 stream, {mode}": each.tokens_per_s / none.tokens_per_s
+        for mode, each in zip(modes, others, strict=True)
+    }
+
+
+def _alone(requests: list[GenerationRequest]) -> list[list[GenerationRequest]]:
+    return [[each] for each in requests]
 
 
 def _predicted(requests: list[GenerationRequest], bench: Bench) -> list[GenerationRequest]:
     """With what they are answered as what is predicted."""
-    said = bench.run(requests, drafts=False).answers
+    said = bench.run([requests], Mode(drafts=False)).answers
     return [
         msgspec.structs.replace(each, prediction_token_ids=said[each.request_id])
         for each in requests

@@ -28,9 +28,9 @@ from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import Proposals, StepResult
 
-FIRST_RATE = 0.7
+FIRST_RATE, FIRST_DRAWN_RATE = 0.7, 0.3
 """Of what the layer proposes to a sequence, until it has had any: the part that is taken to be
-right."""
+right, greedy and where tokens are drawn at DRAWN_TEMPERATURE or above."""
 
 FIRST_RATES = {16: 0.97, 8: 0.85, 4: 0.7, 3: 0.65, 2: 0.35}
 """The same of what is found behind a run of so many tokens, as chats, summaries and answers with
@@ -50,6 +50,7 @@ PROPOSED_MAX = 4
 
 _MEMORY = 0.8  # weight of the past in a sequence's rate, a draft at a time
 _RECOVERY = 0.02  # of the way back to the first rate, a step without such drafts
+_LAYER_RECOVERY = 0.005  # of the layer's, which is asked to know: that takes time
 _FORGETTING = 0.002  # of what a row was seen to add, where it is not seen any more, a step
 _SLOW = 0.98  # weight of the past in what steps were seen to take
 
@@ -70,6 +71,7 @@ class Drafting:
     length: int = 0  # of the run behind which they were found
     first_rates: dict[int, float] = field(default_factory=FIRST_RATES.copy)  # by that
     rates: dict[int, float] = field(default_factory=FIRST_RATES.copy)  # as they were seen to be
+    first_layer_rate: float = FIRST_RATE
     layer_rate: float = FIRST_RATE  # of the times that the layer was asked, those it was right
     proposed: list[int] = field(default_factory=list)  # by the layer
     proposed_at: int = 0  # tokens of the sequence that they come after
@@ -255,7 +257,8 @@ class Drafts:
             if row.drafts and drafting.source != "layer":
                 continue
             if drafting.layer_rate <= least:
-                drafting.layer_rate += _RECOVERY * (FIRST_RATE - drafting.layer_rate)
+                back = drafting.first_layer_rate - drafting.layer_rate
+                drafting.layer_rate += _LAYER_RECOVERY * back
                 continue
             layer = self._own_layer(adapter)
             if layer is not None:
@@ -322,12 +325,15 @@ class Drafts:
         prediction = sequence.request.prediction_token_ids
         is_drawn = sequence.request.sampling.temperature >= DRAWN_TEMPERATURE
         first_rates = FIRST_DRAWN_RATES if is_drawn else FIRST_RATES
+        layer_rate = FIRST_DRAWN_RATE if is_drawn else FIRST_RATE
         sequence.drafting = Drafting(
             Text(sequence.token_ids),
             len(sequence.token_ids),
             Text(prediction) if prediction else None,
             first_rates=first_rates,
             rates=first_rates.copy(),
+            first_layer_rate=layer_rate,
+            layer_rate=layer_rate,
         )
         return sequence.drafting
 
