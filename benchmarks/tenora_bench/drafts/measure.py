@@ -31,7 +31,7 @@ NEW_TOKENS = 128
 CHATS_MOST = 40  # of a file, spread over it
 STREAMS = 16
 ALONE = 8  # requests of a case of one stream, one after the other
-AGAIN = 3  # times that a case of more streams is run in a round
+AGAIN = 2  # times that a case of more streams is run in a round
 GREEDY = {"temperature": 0.0}
 
 
