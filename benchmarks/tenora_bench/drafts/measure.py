@@ -84,26 +84,37 @@ class Run:
     seconds: float = 0.0  # from the first token of a batch to its last
     num_tokens: int = 0  # that came meanwhile
     gaps_s: list[float] = field(default_factory=list)  # between the tokens of a stream
+    tpots_s: list[float] = field(default_factory=list)  # of the streams
 
     @property
     def tokens_per_s(self) -> float:
         return self.num_tokens / self.seconds
 
-    @property
-    def gap_p99_s(self) -> float:
-        return float(np.percentile(self.gaps_s, 99))
+    def p99s_over(self, other: Run) -> dict[str, float]:
+        """Of the time per output token (from a stream's first to its last, over how many came
+        meanwhile), and between two tokens."""
+        pairs = {
+            "P99 TPOT": (self.tpots_s, other.tpots_s),
+            "P99 between tokens": (self.gaps_s, other.gaps_s),
+        }
+        return {
+            name: float(np.percentile(mine, 99) / np.percentile(others, 99))
+            for name, (mine, others) in pairs.items()
+        }
 
     def take(self, engine: Engine, batch: list[GenerationRequest]) -> None:
         self.answers |= {each.request_id: [] for each in batch}
         for each in batch:
             engine.submit(each)
         left, last_s, first_s = len(batch), dict[str, float](), None
+        begun: dict[str, tuple[float, int]] = {}  # with so many tokens at once
         while left:
             events = engine.step()
             now_s = time.perf_counter()
             for event in events:
                 if isinstance(event, FinishEvent):
                     left -= 1
+                    self._finish(event.request_id, begun, last_s)
                 elif isinstance(event, TokenEvent):
                     self.answers[event.request_id] += event.token_ids
                     if first_s is not None:
@@ -111,9 +122,18 @@ class Run:
                     if event.request_id in last_s:
                         self.gaps_s.append(now_s - last_s[event.request_id])
                     last_s[event.request_id] = now_s
+                    begun.setdefault(event.request_id, (now_s, len(event.token_ids)))
             if last_s and first_s is None:
                 first_s = now_s
         self.seconds += time.perf_counter() - (first_s or 0.0)
+
+    def _finish(
+        self, request_id: str, begun: dict[str, tuple[float, int]], last_s: dict[str, float]
+    ) -> None:
+        begin_s, already = begun.get(request_id, (0.0, 0))
+        num_later = len(self.answers[request_id]) - already
+        if num_later > 0:
+            self.tpots_s.append((last_s[request_id] - begin_s) / num_later)
 
 
 class Mode(NamedTuple):
@@ -252,7 +272,8 @@ def _ratios(
             name, batches, [Mode(drafts=False), Mode(drafts=True)], number
         )
         found[name] = with_.tokens_per_s / without.tokens_per_s
-        found[f"{name}: P99 between tokens"] = with_.gap_p99_s / without.gap_p99_s
+        p99s = with_.p99s_over(without)
+        found |= {f"{name}: {what}": ratio for what, ratio in p99s.items()}
     return found
 
 
