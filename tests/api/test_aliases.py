@@ -175,7 +175,7 @@ async def test_what_is_revoked_stays_so(api: Api, tenant: TestTenant) -> None:
     assert "leaks names" in str(entry)
 
 
-async def test_revoked_within_a_second_in_another_process(
+async def test_revoked_at_once_in_another_process(
     api: Api, tenant: TestTenant, make_api: MakeApi
 ) -> None:
     """What runs on it there finishes; what comes after is 404, by number and by alias."""
@@ -188,10 +188,8 @@ async def test_revoked_within_a_second_in_another_process(
         await until(lambda: len(second.engine.requests) == 3)
         path = "/v1/adapters/bot/versions/2"
         await api.call(tenant.key, "PATCH", path, json={"state": "revoked"})
-        began = time.monotonic()
         refused = await ask(second, tenant, "bot@2")
         assert refused.json()["error"]["code"] == "model_not_found"
-        assert time.monotonic() - began < 1
         second.engine.gate.set()
         assert (await running).status_code == 200
         assert {await version_of(second, tenant, "bot", user=f"{n}") for n in range(20)} == {"1"}
