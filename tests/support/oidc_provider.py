@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -54,13 +55,23 @@ def certified_provider(public_url: str = PUBLIC_URL) -> Iterator[RunningProvider
     config = json.dumps({"port": port, "publicUrl": public_url})
     command = ["node", "server.mjs", config]
     with subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     ) as process:
-        assert process.stdout is not None
-        said = list(iter(process.stdout.readline, "ready\n"))[:20] if process.poll() is None else []
-        assert process.poll() is None, said
-        yield RunningProvider(f"http://127.0.0.1:{port}")
-        process.kill()
+        try:
+            assert process.stdout is not None
+            said = [""]
+            while said[-1] != "ready\n" and (line := process.stdout.readline()):
+                said.append(line)
+            assert said[-1] == "ready\n", said
+            yield RunningProvider(f"http://127.0.0.1:{port}")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # `node` may be a script that starts another
 
 
 def _installed(env: dict[str, str]) -> Path:
