@@ -27,8 +27,8 @@ from tenora_engine.errors import ModelLoadError
 from tenora_engine.model import loader
 from tenora_engine.model.linear import PlainLinear
 from tenora_engine.request import SamplingParams
-from tenora_engine.scheduling.draft_texts import NOTHING
-from tenora_engine.scheduling.drafts import StepTimes
+from tenora_engine.scheduling.draft_texts import NOTHING, Text
+from tenora_engine.scheduling.drafts import Drafts, StepTimes
 from tenora_engine.text.processor import TextProcessor
 from tenora_kernels.backend import has_compiled_ops
 from tenora_kernels.compiled.linear import pack_weight, quantise_weight, unpack_rows
@@ -150,6 +150,30 @@ def test_answers_are_the_same_to_the_bit(model: Path, file: Path) -> None:
     assert preemptions > 0
     assert meter.drafts_accepted["layer"] > 0
     assert meter.drafts_rejected["layer"] > 100
+
+
+def test_a_layer_that_is_wrong_is_seldom_asked(
+    model: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again now and then, less often where tokens are drawn."""
+    monkeypatch.setattr(
+        Drafts, "take", lambda _, sequence, __: sequence.drafting.observe_layer(False)
+    )
+    monkeypatch.setattr(Text, "after", lambda *_, **__: NOTHING)
+    asked = {}
+    for temperature in (0.0, 1.0):
+        engine = engine_of(model, file)
+        recorder = Recorder(engine)
+        answers(engine, [request("r", prompts(1)[0], max_tokens=100, temperature=temperature)])
+        engine.close()
+        asked[temperature] = [plan.proposals is not None for plan, _ in recorder.seen]
+    greedy, drawn = asked[0.0], asked[1.0]
+    assert min(len(greedy), len(drawn)) >= 100
+    assert all(greedy[1:10])
+    assert all(drawn[1:6]), "as long as it may be right"
+    assert sum(drawn) < 15
+    assert sum(drawn) < sum(greedy) < 35
+    assert any(drawn[50:]), "it may be right later"
 
 
 def test_nothing_is_proposed_beyond_the_context(model: Path, file: Path) -> None:
