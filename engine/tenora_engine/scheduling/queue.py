@@ -5,7 +5,7 @@ memory nor adapters, and costs only by number."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from typing import Protocol
 
 from tenora_engine.config import ResolvedConfig
@@ -17,9 +17,11 @@ from tenora_engine.scheduling.class_queue import (
     ClassShares,
     Entry,
     TenantLine,
+    Waiting,
     service_class,
 )
-from tenora_engine.scheduling.running import Standings
+from tenora_engine.scheduling.parked import Parked
+from tenora_engine.scheduling.running import Holder, Standings, holder_of
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
 
@@ -29,8 +31,11 @@ class WaitingQueue(Protocol):
     who comes later may start before one that finds no pages."""
 
     lets_pass: bool
+    parked: Parked
 
     def __len__(self) -> int: ...
+    @property
+    def num_in_line(self) -> int: ...
     @property
     def num_backlogged(self) -> int: ...
     @property
@@ -42,7 +47,10 @@ class WaitingQueue(Protocol):
     def start(self, sequence: Sequence, is_express: bool = False) -> None: ...
     def charge(self, sequence: Sequence, cost: float) -> None: ...
     def counter(self, tenant_key: str, tier: str) -> float: ...
-    def candidates(self) -> Generator[Sequence, None, None]: ...
+    def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]: ...
+    def pass_by(self, sequence: Sequence) -> None: ...
+    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None: ...
+    def wake(self, sequence: Sequence) -> None: ...
     def turn(self, sequence: Sequence) -> Turn: ...
     def first_turn(self) -> Turn | None: ...
     def exceeds_share(self, sequence: Sequence) -> bool: ...
@@ -69,11 +77,16 @@ class ArrivalQueue:
         # When each came to wait.
         self._line: dict[Sequence, float] = {}
         self._again: dict[Sequence, float] = {}  # goes before the line, the latest first
+        self.parked = Parked()
         self._tenants: Counter[str] = Counter()
         self._work = 0.0
 
     def __len__(self) -> int:
         return len(self._line) + len(self._again)
+
+    @property
+    def num_in_line(self) -> int:
+        return len(self) - len(self.parked)
 
     @property
     def num_backlogged(self) -> int:
@@ -95,6 +108,7 @@ class ArrivalQueue:
         self._entered(sequence)
 
     def remove(self, sequence: Sequence) -> None:
+        self.parked.take(sequence)
         del (self._line if sequence in self._line else self._again)[sequence]
         self._work = self._work - sequence.service.work if len(self) else 0.0
         key = sequence.request.tenant.key
@@ -111,11 +125,23 @@ class ArrivalQueue:
     def counter(self, tenant_key: str, tier: str) -> float:
         return 0.0
 
-    def candidates(self) -> Generator[Sequence, None, None]:
+    def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]:
         """See `FairQueue.candidates`. O(n) for the list."""
         for sequence in [*reversed(self._again), *self._line]:
-            if sequence in self:
+            if sequence in self and sequence not in self.parked:
                 yield sequence
+
+    def pass_by(self, sequence: Sequence) -> None:
+        """Nothing: there are no lines of tenants."""
+
+    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None:
+        """See `FairQueue.park`; it keeps its place in line."""
+        came_s = self._line.get(sequence, 0.0)
+        waiting = Waiting(came_s, sequence.number, came_s, sequence)
+        self.parked.add(waiting, for_slot=for_slot)
+
+    def wake(self, sequence: Sequence) -> None:
+        self.parked.take(sequence)
 
     def turn(self, sequence: Sequence) -> Turn:
         """The same for all: what runs came first."""
@@ -194,8 +220,14 @@ class FairQueue:
         self._backlogs: Counter[str] = Counter()
         self._classes = {name: ClassQueue(quantum, self._backlogs) for name in CLASS_WEIGHTS}
         self._size = 0
+        self.parked = Parked()
 
     def __len__(self) -> int:
+        return self._size + len(self.parked)
+
+    @property
+    def num_in_line(self) -> int:
+        """Those that are not parked: a walk may come to them."""
         return self._size
 
     @property
@@ -214,7 +246,7 @@ class FairQueue:
 
     def __contains__(self, sequence: Sequence) -> bool:
         line = self._classes[sequence.service.class_name].line(sequence.request.tenant.key)
-        return line is not None and sequence in line
+        return sequence in self.parked or (line is not None and sequence in line)
 
     def push(self, sequence: Sequence, now_s: float) -> None:
         """To its place in its tenant's line."""
@@ -230,9 +262,28 @@ class FairQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a waiting sequence that does not run."""
-        self._classes[sequence.service.class_name].remove(sequence)
+        if self.parked.take(sequence) is None:
+            self._leave_line(sequence)
+
+    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None:
+        """Take a waiting sequence out of its line until it is woken: its adapter is on its way, or
+        has to wait `for_slot`. While it is parked it asks for no share of anything, and a tenant
+        of which all is parked does not count among those that wait for their turn."""
+        self.parked.add(self._leave_line(sequence), for_slot=for_slot)
+
+    def wake(self, sequence: Sequence) -> None:
+        """Put a parked sequence back to its place in line. A walk that is under way in that line
+        does not see it."""
+        waiting = self.parked.take(sequence)
+        if waiting is not None:
+            queue, line = self._enter(sequence)
+            line.put_back(waiting)
+            queue.place(line)
+
+    def _leave_line(self, sequence: Sequence) -> Waiting:
         self._size -= 1
         self._standings.wait(sequence, -1)
+        return self._classes[sequence.service.class_name].remove(sequence)
 
     def start(self, sequence: Sequence, is_express: bool = False) -> None:
         """Take out a waiting sequence to run it, of `candidates` or of `express`."""
@@ -252,12 +303,20 @@ class FairQueue:
         line = self._classes[service_class(tier)].line(tenant_key)
         return 0.0 if line is None else line.counter
 
-    def candidates(self) -> Generator[Sequence, None, None]:
-        """Waiting sequences in fair order. The caller may start or remove the one it was just given
-        (and charge its tenant) before it asks for the next; what it leaves is blocked and passed
-        over; so is what leaves the queue by other ways meanwhile. One walk at a time: close it."""
+    def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]:
+        """Waiting sequences in fair order, none of the lines that are `left_out`. The caller may
+        start, park or remove the one it was just given (and charge its tenant), or pass by the rest
+        of its line, before it asks for the next; what it leaves is blocked and passed over; so is
+        what leaves the queue by other ways meanwhile. One walk at a time: close it."""
         walked: list[tuple[ClassQueue, TenantLine]] = []
         try:
+            for name, key in left_out:
+                queue = self._classes[name]
+                if key in queue.waiting:
+                    line = queue.waiting[key]
+                    line.pass_by()
+                    walked.append((queue, line))
+                    queue.place_by_next(line)
             while (chosen := self._next_class()) is not None:
                 queue, (_, due_s, _, _, line) = chosen
                 if line.ahead is None:
@@ -265,13 +324,20 @@ class FairQueue:
                     walked.append((queue, line))
                 waiting = line.next
                 if waiting is not None and line.ahead and waiting.due_s == due_s:
-                    line.ahead.popleft()
+                    line.ahead.pop()
                     yield waiting.sequence
                 queue.place_by_next(line)
         finally:
             for queue, line in walked:
                 line.end_walk()
                 queue.place_by_next(line)
+
+    def pass_by(self, sequence: Sequence) -> None:
+        """Have the walk that is under way come to no more of the line of the sequence that it has
+        just come to."""
+        line = self._classes[sequence.service.class_name].line(sequence.request.tenant.key)
+        if line is not None and line.ahead is not None:
+            line.pass_by()
 
     def turn(self, sequence: Sequence) -> Turn:
         """Of the tenant of a sequence that runs. Of classes that are all owed, or none of them, the
@@ -313,7 +379,7 @@ class FairQueue:
             line.begin_walk()
             try:
                 while line.ahead and line.next is not None and queue.keeps_share(line.key):
-                    yield line.ahead.popleft().sequence
+                    yield line.ahead.pop().sequence
             finally:
                 line.end_walk()
                 queue.place(line)
@@ -349,16 +415,26 @@ class FairQueue:
         for queue in self._classes.values():
             for line in queue.waiting.values():
                 yield from line
+        yield from (waiting.sequence for waiting in self.parked)
 
     def waiting_of(self, tenant_key: str) -> int:
         queues = self._classes.values()
-        return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
+        in_line = sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
+        return in_line + self.parked.by_tenant[tenant_key]
 
     def stats(self, now_s: float) -> Iterator[QueueStats]:
-        """What waits, by class and tenant."""
+        """What waits, by class and tenant. O(n)."""
+        counts: Counter[Holder] = Counter()
+        oldest: dict[Holder, float] = {}
         for name, queue in self._classes.items():
             for key, line in queue.waiting.items():
-                yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
+                counts[name, key], oldest[name, key] = len(line), line.oldest_s
+        for waiting in self.parked:
+            holder = holder_of(waiting.sequence)
+            counts[holder] += 1
+            oldest[holder] = min(oldest.get(holder, waiting.entered_s), waiting.entered_s)
+        for (name, key), count in counts.items():
+            yield QueueStats(name, key, count, max(now_s - oldest[name, key], 0.0))
 
     def service_gaps(self) -> dict[str, float]:
         """By class, see `ClassQueue.service_gap`."""
@@ -378,6 +454,7 @@ class FairQueue:
 
     def waiting_by_tenant(self) -> dict[str, int]:
         tenants = {key for queue in self._classes.values() for key in queue.waiting}
+        tenants |= self.parked.by_tenant.keys()
         return {key: self.waiting_of(key) for key in sorted(tenants)}
 
     def _turn(self, name: str, number: int) -> Turn:

@@ -146,6 +146,9 @@ class Requests:
             self._loads.used(adapter.digest, key)
             if residency != "device":
                 self._loads.request(adapter, request.tenant.key)
+                if self._loads.is_coming(adapter.digest):
+                    for sequence in first:
+                        self._queue.park(sequence)
 
     def abort(
         self,
@@ -179,7 +182,7 @@ class Requests:
         self._queue.start(sequence, is_express)
         self._running.start(sequence)
         sequence.state = SequenceState.RUNNING
-        sequence.service.slot_waits = 0
+        sequence.service.slot_step = 0
         if sequence.usage.admitted_s is not None:
             sequence.service.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(
                 sequence
