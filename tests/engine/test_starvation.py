@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
 from tenora_engine.events import FinishEvent
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
 from tenora_engine.sequence import SequenceState
 
 MOST_STEPS = 4
@@ -26,7 +27,9 @@ def with_shares(name: str, least: float, most: float) -> Tenant:
     return msgspec.structs.replace(make_tenant(name), min_memory_share=least, max_memory_share=most)
 
 
-def make_rig(num_pages: int = 1000, **changes: int) -> Rig:
+def make_rig(
+    num_pages: int = 1000, max_adapters: int = SLOTS, strict_isolation: bool = False
+) -> Rig:
     config = make_config(
         num_pages=num_pages,
         max_running=200,
@@ -34,7 +37,9 @@ def make_rig(num_pages: int = 1000, **changes: int) -> Rig:
         max_prefill_chunk=500,
         max_waiting=20_000,
         max_tenant_waiting=1000,
-        max_adapters=changes.get("max_adapters", SLOTS),
+        max_adapters=max_adapters,
+        context_tokens=256,
+        strict_isolation=strict_isolation,
     )
     return Rig.build(config, instant=False)
 
@@ -47,7 +52,8 @@ def submit_last(rig: Rig, request_id: str, prompt: list[int], tenant: Tenant, **
     (sequence,) = requests.flights[f"{request_id}/before"].sequences
     rig.engine.abort(f"{request_id}/before")
     rig.engine._scheduler.queue.charge(sequence, 1_000_000.0)
-    rig.engine.submit(make_request(request_id, prompt, tenant=tenant, **more))
+    rig.now_s += 20.0
+    rig.engine.submit(make_request(request_id, prompt, tenant=tenant, arrival_s=rig.now_s, **more))
 
 
 def started_after(rig: Rig, request_id: str, most: int = MOST_STEPS) -> int | None:
@@ -66,7 +72,11 @@ def hold_all_slots(rig: Rig) -> None:
     for i in range(SLOTS):
         ref = make_ref(f"held{i}")
         tenant = make_tenant(f"holder{i}")
-        rig.engine.submit(make_request(f"hold{i}", [1], tenant=tenant, adapter=ref, **_FOREVER))
+        rig.engine.submit(
+            make_request(
+                f"hold{i}", [1], tenant=tenant, adapter=ref, ignore_eos=True, max_tokens=200
+            )
+        )
         rig.loader.finish(ref.digest)
     rig.engine.step()
     rig.engine.step()
@@ -89,8 +99,8 @@ def test_a_tenant_beyond_its_share_of_the_memory_keeps_nobody_waiting() -> None:
 
 
 def test_twenty_tenants_at_their_limits_keep_nobody_waiting() -> None:
-    rig = make_rig(num_pages=800)
-    full = [with_shares(f"t{i}", 0.025, 0.025) for i in range(20)]
+    rig = make_rig(num_pages=500, strict_isolation=True)
+    full = [with_shares(f"t{i}", 0.04, 0.04) for i in range(20)]
     for tenant in full:
         for turn in range(6):
             request_id = f"{tenant.key}/{turn}"
@@ -99,7 +109,7 @@ def test_twenty_tenants_at_their_limits_keep_nobody_waiting() -> None:
     for _ in range(3):
         rig.engine.step()
     assert len(rig.engine.stats().waiting_by_tenant) == 20
-    submit_last(rig, "b", [5] * 8, with_shares("b", 0.2, 1.0))
+    submit_last(rig, "b", [5] * 8, with_shares("b", 0.15, 1.0))
     assert started_after(rig, "b") == 1
 
 
@@ -126,13 +136,13 @@ def test_without_a_free_slot_who_needs_none_starts() -> None:
     for i in range(70):
         ref = make_ref(f"cold{i}")
         rig.engine.submit(make_request(f"cold{i}", [1], tenant=many, adapter=ref, max_tokens=1))
-    for _ in range(10):
+    for _ in range(2 * SLOT_PATIENCE_STEPS):
         for digest in list(rig.loader.in_flight):
             rig.loader.finish(digest)
         rig.engine.step()
     submit_last(rig, "base", [2] * 4, many)
     assert started_after(rig, "base") == 1
-    resident = make_ref("held0")
+    resident = make_ref(f"held{SLOTS - 1}")  # the first one is drained for the tenant by now
     submit_last(rig, "resident", [3], make_tenant("r"), adapter=resident)
     assert started_after(rig, "resident") == 1
 
