@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tenora_engine.config import ResolvedConfig
@@ -56,6 +57,8 @@ class WaitingQueue(Protocol):
     def exceeds_share(self, sequence: Sequence) -> bool: ...
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool: ...
     def express(self) -> Generator[Sequence, None, None]: ...
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]: ...
+    def heads(self) -> Iterator[Sequence]: ...
     def keeps_share(self, tenant: Tenant, name: str) -> bool: ...
     def work(self) -> float: ...
     def work_before(self, sequence: Sequence) -> float: ...
@@ -159,6 +162,13 @@ class ArrivalQueue:
 
     def express(self) -> Generator[Sequence, None, None]:
         """Nobody goes before those who came first."""
+        yield from ()
+
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]:
+        """Nobody gives up a place to who came later."""
+        yield from ()
+
+    def heads(self) -> Iterator[Sequence]:
         yield from ()
 
     def keeps_share(self, tenant: Tenant, name: str) -> bool:
@@ -370,19 +380,46 @@ class FairQueue:
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""
         lines = [
-            (self._turn(name, line.round), line.turn, queue, line)
+            (name, line)
             for name, queue in self._classes.items()
             for key, line in queue.waiting.items()
             if queue.keeps_share(key)
         ]
-        for _, _, queue, line in sorted(lines, key=lambda each: each[:2]):
-            line.begin_walk()
-            try:
+        for name, line in self._sorted(lines):
+            queue = self._classes[name]
+            with self._walk(queue, line):
                 while line.ahead and line.next is not None and queue.keeps_share(line.key):
                     yield line.ahead.pop().sequence
-            finally:
-                line.end_walk()
-                queue.place(line)
+
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]:
+        """As `candidates`, of some tenants in their classes only. O(holders)."""
+        lines = [
+            (name, self._classes[name].waiting[key])
+            for name, key in holders
+            if key in self._classes[name].waiting
+        ]
+        for name, line in self._sorted(lines):
+            with self._walk(self._classes[name], line):
+                while line.ahead and line.next is not None:
+                    yield line.ahead.pop().sequence
+
+    def heads(self) -> Iterator[Sequence]:
+        """Of each class the first in line."""
+        for queue in self._classes.values():
+            if queue.first is not None:
+                yield queue.first.first
+
+    def _sorted(self, lines: list[tuple[str, TenantLine]]) -> list[tuple[str, TenantLine]]:
+        return sorted(lines, key=lambda each: (self._turn(each[0], each[1].round), each[1].turn))
+
+    @contextmanager
+    def _walk(self, queue: ClassQueue, line: TenantLine) -> Iterator[None]:
+        line.begin_walk()
+        try:
+            yield
+        finally:
+            line.end_walk()
+            queue.place(line)
 
     def keeps_share(self, tenant: Tenant, name: str) -> bool:
         """Whether the tenant asks for so little of a class that others may wait for it. From any
