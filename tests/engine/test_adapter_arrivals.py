@@ -95,7 +95,7 @@ def test_two_who_need_it_share_one_copy_and_the_first_to_start_pays() -> None:
     charged: list[str] = []
     book = rig.engine._scheduler
     charge = book.queue.charge
-    book.charges.load = lambda num_bytes: 1000.0 * num_bytes  # type: ignore[method-assign]
+    book.charges.load = lambda num_bytes, tier: 1000.0 * num_bytes  # type: ignore[method-assign]
 
     def note(sequence: object, cost: float) -> None:
         if cost >= 1000.0:

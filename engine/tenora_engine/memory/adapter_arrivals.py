@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
 from tenora_engine.memory.allocator import PageAllocator
+from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.request import Tenant
 from tenora_engine.step import EndedCopy
@@ -43,9 +44,11 @@ class AdapterArrivals:
         cache: AdapterCache,
         allocator: PageAllocator,
         operations: MemoryOperations,
+        costs: CostModel,
         at_once_bytes: float,
     ) -> None:
         self._operations = operations
+        self._costs = costs
         self._cache = cache
         self._allocator = allocator
         self._at_once_bytes = at_once_bytes
@@ -94,6 +97,7 @@ class AdapterArrivals:
                 continue
             del self.in_flight[copy.copy]
             arrival.adapter.load_ms += copy.seconds * 1000
+            self._costs.observe_load(arrival.packed.pages.nbytes, copy.seconds, "host")
             self._cache.complete(arrival.adapter, arrival.packed)
         return ended
 
