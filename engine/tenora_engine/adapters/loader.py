@@ -55,7 +55,7 @@ class _Flight:
 
     ref: AdapterRef
     tenant_key: str
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float
     forgotten: threading.Event = field(default_factory=threading.Event)
     job: Job | None = None
 
@@ -108,8 +108,10 @@ class AdapterLoader:
         on_complete: Callable[[], None] | None = None,
         store: ObjectStore | None = None,
         pace: Pace | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         config = resolved.engine
+        self._clock = clock
         self._pace = pace or Pace()
         self.on_complete = on_complete  # called from a loader thread, or inside `start`: a wake-up
         self._resolved = resolved
@@ -156,14 +158,14 @@ class AdapterLoader:
     def start(self, ref: AdapterRef, tenant_key: str = "") -> None:
         """Load in the tenant's turn; nothing happens if this digest is already in flight. A host
         hit is complete when this returns. The result comes out of `take_completed`."""
-        flight = _Flight(ref, tenant_key)
+        flight = _Flight(ref, tenant_key, self._clock())
         with self._lock:
             if ref.digest in self._flights or self._closed:
                 return
             self._flights[ref.digest] = flight
         packed = self._host.get(ref.digest)
         if packed is not None:
-            found_s = time.perf_counter() - flight.started_s
+            found_s = self._clock() - flight.started_s
             self._finish(flight, packed, None, "host", found_s)
         else:
             flight.job = self._threads.submit(tenant_key, lambda: self._load(flight))
@@ -301,7 +303,7 @@ class AdapterLoader:
 
     def _load(self, flight: _Flight) -> None:
         """On a loader thread: find the adapter in the best tier, and keep it in those above."""
-        work = SharedWork(flight.tenant_key, self._cores, self._pace)
+        work = SharedWork(flight.tenant_key, self._cores, self._pace, self._clock)
         residency: Residency = "store"
         try:
             with work:
@@ -363,7 +365,7 @@ class AdapterLoader:
         worked_s: float,
     ) -> None:
         load_ms = worked_s * 1000
-        wait_ms = (time.perf_counter() - flight.started_s) * 1000 - load_ms
+        wait_ms = (self._clock() - flight.started_s) * 1000 - load_ms
         with self._lock:
             del self._flights[flight.ref.digest]
             if packed is not None and not flight.forgotten.is_set() and residency != "host":

@@ -3,6 +3,7 @@ more than one of each other tenant's. Knows nothing of adapters."""
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -16,6 +17,8 @@ from tenora_engine.pace import Pace
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 THREADS_MAX = 32
 """Jobs under way at one time: a job that waits for a disk or a network holds a thread, and memory
 for what it reads."""
@@ -24,7 +27,7 @@ CROWD = THREADS_MAX // 4
 """Jobs under way from which nobody begins a second one."""
 
 _IDLE_S = 10.0  # then a thread ends
-_CLOSE_S = 40.0  # more than a store's time-out
+_CLOSE_S = 10.0
 
 
 class Queues(Generic[T]):
@@ -229,8 +232,9 @@ class FairThreads:
         while job is not None:
             try:
                 job.run()
-            finally:
-                job = self._next(job)
+            except Exception:  # the thread has other tenants' jobs to do
+                _log.exception("a job failed")
+            job = self._next(job)
 
     def _next(self, done: Job) -> Job | None:
         """The thread's next job; None ends it."""
