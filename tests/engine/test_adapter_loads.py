@@ -4,6 +4,7 @@ host has waits for none."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant, run
 from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.adapters.packed import PackedAdapter
-from tenora_engine.events import Event, FinishEvent
+from tenora_engine.events import Event, FinishEvent, Residency
 from tenora_engine.request import AdapterRef
 from tenora_engine.scheduling import loads
 from tenora_engine.scheduling.load_places import MAX_TENANT_PENDING, LoadPlaces
@@ -210,6 +211,50 @@ def test_a_load_goes_to_the_tenant_that_waits_for_less() -> None:
     for digest in list(rig.loader.in_flight):
         rig.loader.finish(digest)
     assert len(finishes(run(rig))) == len(refs) + 2
+
+
+def test_a_load_is_charged_and_written_down_by_its_work_and_tier() -> None:
+    """However long it waited for others."""
+    rig = rig_of()
+    costs, ref = rig.memory.costs, make_ref("x")
+    take = rig.loader.take_completed
+    rig.loader.take_completed = lambda: [  # type: ignore[method-assign]
+        replace(done, load_ms=24.0, wait_ms=60_000.0) for done in take()
+    ]
+    charged: list[tuple[int, str]] = []
+    charges = rig.engine._scheduler.charges
+    load = charges.load
+
+    def note(num_bytes: int, tier: Residency) -> float:
+        charged.append((num_bytes, tier))
+        return load(num_bytes, tier)
+
+    charges.load = note  # type: ignore[method-assign]
+    rig.loader.instant = True
+    submit(rig, "cold", "t0", ref)
+    (cold,) = finishes(run(rig)).values()
+    num_bytes = 2 * rig.config.page_bytes
+    assert cold.usage.adapter_load_ms == 24.0
+    assert costs.adapter_s(num_bytes, "store") == pytest.approx(0.024)
+    paid = rig.engine._scheduler.queue.counter("t0", "default")
+    assert paid > load(num_bytes, "store") == pytest.approx(0.024 / costs.token_s)
+    rig.memory.remove_adapter(rig.memory.adapters.copies(ref.digest)[0])
+    Kept(rig, ref)
+    submit(rig, "again", "t0", ref)
+    run(rig)
+    assert charged == [(num_bytes, "store"), (num_bytes, "host")]
+    assert costs.adapter_s(num_bytes, "store") == pytest.approx(0.024)
+
+
+def test_a_promise_counts_the_load_from_the_tier_that_has_the_adapter() -> None:
+    rig = rig_of()
+    costs, gate = rig.memory.costs, rig.engine._scheduler.gate
+    for tier, load_s in (("shared", 0.01), ("store", 0.2)):
+        costs.observe_load(100, load_s, tier)
+    sizes = {"host": 0.0, "shared": 0.01, "store": 0.2}
+    for tier, load_s in sizes.items():
+        per_byte = gate._load_s(make_ref("x"), tier) / gate._charges.adapter_bytes(make_ref("x"))
+        assert per_byte == pytest.approx(load_s / 100)
 
 
 @settings(max_examples=60, deadline=None)

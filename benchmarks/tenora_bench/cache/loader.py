@@ -52,6 +52,7 @@ class SimulatedLoader:
         self._links: dict[Tier, Link] = {"host": Link(timing.host), "store": Link(timing.store)}
         self._flights: list[tuple[float, int, LoadResult]] = []  # a heap by the end
         self._loading: set[str] = set()
+        self._seen: set[str] = set()  # loaded once, which no policy could have saved
         self._completed: list[LoadResult] = []
         self._counters: Counter[str] = Counter()
         self._numbers = count()
@@ -82,6 +83,10 @@ class SimulatedLoader:
         end_s = link.end_s(packed.pages.nbytes, now_s)
         self._counters[f"{tier}_loads"] += 1
         self._counters["loaded_bytes"] += packed.pages.nbytes
+        if tier == "store" and ref.digest in self._seen:
+            self._counters["store_reloads"] += 1
+            self._counters["store_reloaded_bytes"] += packed.pages.nbytes
+        self._seen.add(ref.digest)
         self._loading.add(ref.digest)
         load_s = link.load_s(packed.pages.nbytes)
         wait_ms = (end_s - now_s - load_s) * 1e3

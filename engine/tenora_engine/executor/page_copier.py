@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Protocol
 
 import torch
@@ -126,9 +126,9 @@ class ThreadPageCopier:
             with copy.lock:
                 if copy.cancelled:
                     return
-                started = time.perf_counter()
+                started = perf_counter()
                 self._copy(copy, slice(first, first + _PAGES_AT_A_TIME))
-                copy.seconds += time.perf_counter() - started
+                copy.seconds += perf_counter() - started
             if self._pace is not None:
                 self._pace.rest()
 

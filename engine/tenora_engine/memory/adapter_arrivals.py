@@ -23,7 +23,8 @@ MAX_ARRIVALS = 4
 """In flight at one time, each in a thread of its own, so that none waits for a larger one."""
 
 MAX_TENANT_ARRIVALS = 2
-"""Of them, for one tenant."""
+"""Of them, for one tenant; a second one only while half are free, so that a few tenants' large
+adapters do not keep the next tenant's waiting."""
 
 
 @dataclass(eq=False)
@@ -72,7 +73,8 @@ class AdapterArrivals:
 
     def is_full(self, tenant_key: str) -> bool:
         own = sum(arrival.tenant_key == tenant_key for arrival in self)
-        return own >= MAX_TENANT_ARRIVALS or len(self) >= MAX_ARRIVALS
+        most = MAX_ARRIVALS // 2 if own else MAX_ARRIVALS
+        return own >= MAX_TENANT_ARRIVALS or len(self) >= most
 
     def start(
         self, packed: PackedAdapter, tenant: Tenant, load_ms: float, now_s: float
