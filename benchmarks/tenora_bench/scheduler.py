@@ -44,7 +44,7 @@ class NeverLoads:
     on_complete: Callable[[], None] | None = None
     shared_prefix = ""
 
-    def start(self, ref: AdapterRef) -> None:
+    def start(self, ref: AdapterRef, tenant_key: str) -> None:
         pass
 
     def cancel(self, digest: str) -> bool:
@@ -61,6 +61,12 @@ class NeverLoads:
 
     def residency(self, ref: AdapterRef) -> Residency:
         return "store"
+
+    def tier(self, digest: str) -> Residency:
+        return "store"
+
+    def take_moved(self) -> set[str]:
+        return set()
 
     def residencies(self) -> list[AdapterResidency]:
         return []

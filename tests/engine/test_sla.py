@@ -276,7 +276,7 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
     loads = []
     while rig.engine.has_work:
         plan = scheduler.schedule()
-        loads.append(charges.load(2 * config.page_bytes))  # as the rates are now
+        loads.append(charges.load(2 * config.page_bytes, "store"))  # as the rates are now
         rig.executor.stage(rig.memory.operations.take_staged())
         result = rig.executor.execute(plan)
         assert result is not None

@@ -83,8 +83,8 @@ class Prefetch:
 
 
 SCAN_LIMIT = 256
-"""Waiting sequences looked at in one step. Where there are more, the next step goes on with the
-lines of those that this one has not come to."""
+"""Waiting sequences looked at in one step. Where there are more, the next step leaves out the lines
+in which this one has found somebody blocked."""
 
 LINE_TRIES = 4
 """Sequences of one tenant in a class that find no pages in one step, after which no more of its
@@ -165,7 +165,7 @@ class Intake:
         self._slots = SlotTurns(queue, memory, running, waits)
         waits.on_load_ended = self._slots.wake
         memory.arrivals.on_cancelled = lambda digest: waits.load_changed(digest, is_coming=False)
-        self._left_out: dict[Holder, None] = {}  # lines that the last walks have come to
+        self._left_out: dict[Holder, None] = {}  # lines in which the last walks met who is blocked
         self._num_walks = 0
         self.walks_cut = 0
         """Steps in which not all were looked at that might have started in a free place."""
@@ -236,7 +236,11 @@ class Intake:
             self._left_out.clear()
         else:
             self.walks_cut += 1
-            self._left_out |= dict.fromkeys(map(holder_of, step.looked_at))
+            self._left_out |= dict.fromkeys(
+                holder_of(sequence)
+                for sequence in step.looked_at
+                if sequence.state is SequenceState.WAITING and sequence not in self._queue.parked
+            )
         return goes_on
 
     def _exchange_places(self, step: _Step, draft: StepDraft) -> None:
