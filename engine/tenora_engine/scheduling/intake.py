@@ -174,7 +174,7 @@ class Intake:
                     break
                 if self._places.is_crowding(holder_of(sequence)):
                     continue
-                if self._places.are_full and not self._places.can_lend(sequence):
+                if not (self._places.has_room(sequence) or self._places.can_lend(sequence)):
                     continue
                 if not draft.room.of(sequence):
                     continue
@@ -217,7 +217,7 @@ class Intake:
     def _try_place(self, sequence: Sequence, step: _Step) -> _Start:
         """Start the sequence, where the places are full in that of another. One that gets none is
         passed by those behind it no further than the queue allows."""
-        if not self._places.are_full:
+        if self._places.has_room(sequence):
             return self._try_start(sequence, step)
         holder, giver = holder_of(sequence), None
         if holder in step.without_place:
