@@ -174,7 +174,8 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
 def test_preemption_takes_the_latest_of_the_least_urgent_and_is_not_billed() -> None:
     """Three sequences grow until the arena is full: the one with the slackest deadline goes,
     comes back, and its meters are those of a run alone."""
-    rig = Rig.build(make_config(num_pages=10, context_tokens=40))
+    config = make_config(num_pages=10, context_tokens=40, max_step_tokens=32, max_prefill_chunk=10)
+    rig = Rig.build(config)
     for name, tpot_ms in (("slack", None), ("urgent", 10.0), ("medium", 50.0)):
         tenant = make_tenant(name, tpot_ms=tpot_ms)
         rig.engine.submit(

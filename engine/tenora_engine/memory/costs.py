@@ -64,6 +64,11 @@ class CostModel:
         return self._token_s
 
     @property
+    def even_tokens(self) -> float:
+        """Context at which attention costs a token as much as the matrix products."""
+        return self._even_tokens
+
+    @property
     def step_s(self) -> float:
         """Seconds of a step, of late."""
         return self._step_s

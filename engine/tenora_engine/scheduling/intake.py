@@ -203,7 +203,7 @@ class Intake:
                 if is_crowding or memory.competes_with_any(sequence, step.without_pages.values()):
                     self._queue.pass_by(sequence)
                     continue
-                if self._places.are_full and not self._places.can_lend(sequence):
+                if not (self._places.has_room(sequence) or self._places.can_lend(sequence)):
                     continue
                 if not draft.room.of(sequence):
                     continue
@@ -255,16 +255,17 @@ class Intake:
                 if not (draft.room and self._places.are_open) or num_refused == TAKERS_LIMIT:
                     break
                 draft.add_before(sequence)
-                giver = None
-                if all(self._queue.may_pass(sequence, other) for other in passed.values()):
+                has_room, giver = self._places.has_room(sequence), None
+                may_pass = (self._queue.may_pass(sequence, other) for other in passed.values())
+                if not has_room and all(may_pass):
                     giver = self._places.giver(sequence, planned)
-                if giver is None:
+                if not has_room and giver is None:
                     num_refused += 1
                     passed.setdefault(sequence.service.class_name, sequence)
                     self._queue.pass_by(sequence)
                 elif not self._look_at(sequence, step, draft):
                     break
-                elif sequence.state is SequenceState.RUNNING:
+                elif giver is not None and sequence.state is SequenceState.RUNNING:
                     self._requests.give_up_place(giver)
 
     def _look_at(self, sequence: Sequence, step: _Step, draft: StepDraft) -> bool:
