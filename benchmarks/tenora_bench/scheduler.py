@@ -83,8 +83,7 @@ class NeverLoads:
 
 class Load:
     """Requests of TENANTS tenants in all classes; the first `num_blocked` are for adapters that
-    never come, fewer than SCAN_LIMIT, or nothing behind them would be looked at. With `shares`
-    every tenant has a memory share of its own."""
+    never come. With `shares` every tenant has a memory share of its own."""
 
     def __init__(self, num_blocked: int, shares: bool, seed: int) -> None:
         self._draw = random.Random(seed)

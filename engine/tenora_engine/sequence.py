@@ -46,6 +46,7 @@ class CachedPrefix:
     num_fetches: int = 0  # that have come or were cancelled, since it began to wait
     looked_ahead: bool = False  # whether a fetch was considered before its turn
     unpaid_pages: int = 0  # fetched for it; charged when it starts
+    lacked: int = 0  # pages of which there were fewer when it was last to start
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +76,7 @@ class Service:
     settled_length: int = 0  # tokens for which its tenant has been charged
     settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
     stays_until: int = 0  # tokens, before which its place is not given to others
-    slot_waits: int = 0  # steps in which it could have run but for an adapter slot
+    slot_step: int = 0  # since which it could have run but for an adapter slot
     page_waits: int = 0  # steps in which it was the first to find no pages
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_fakes import make_request, make_tenant
+from engine_fakes import make_ref, make_request, make_tenant
 from tenora_engine.request import Tenant
 from tenora_engine.scheduling.class_queue import (
     AGE_S,
@@ -19,7 +19,6 @@ from tenora_engine.scheduling.class_queue import (
     CLASS_WEIGHTS,
     CREDIT_ROUNDS,
     CREDIT_TOKENS,
-    LINE_WINDOW,
     ClassShares,
 )
 from tenora_engine.scheduling.queue import FairQueue
@@ -30,9 +29,14 @@ _numbers = count()
 
 
 def make_sequence(
-    tenant: Tenant, length: int = 1, due_s: float = NOW_S, tier: str | None = None
+    tenant: Tenant,
+    length: int = 1,
+    due_s: float = NOW_S,
+    tier: str | None = None,
+    adapter: str | None = None,
 ) -> Sequence:
-    request = make_request("r", [1] * length, tenant=tenant)
+    ref = None if adapter is None else make_ref(adapter)
+    request = make_request("r", [1] * length, tenant=tenant, adapter=ref)
     return Sequence(
         request=request,
         index=0,
@@ -97,11 +101,48 @@ def test_what_leaves_meanwhile_is_passed_over() -> None:
     assert next(candidates) is sequences[2]
 
 
-def test_the_window_bounds_the_scan() -> None:
+def test_a_walk_passes_by_the_rest_of_a_line_and_leaves_out_others() -> None:
     queue = FairQueue(quantum=1)
-    for _ in range(LINE_WINDOW + 50):
-        queue.push(make_sequence(make_tenant()), NOW_S)
-    assert len(list(queue.candidates())) == LINE_WINDOW
+    lines = {
+        key: [make_sequence(make_tenant(key), due_s=NOW_S + i) for i in range(3)] for key in "abc"
+    }
+    for line in lines.values():
+        for sequence in line:
+            queue.push(sequence, NOW_S)
+    seen = []
+    for sequence in queue.candidates([("default", "b"), ("default", "nobody")]):
+        seen.append(sequence)
+        if sequence is lines["a"][1]:
+            queue.pass_by(sequence)
+    assert set(seen) == {*lines["a"][:2], *lines["c"]}
+    assert len(list(queue.candidates())) == 9, "the walk has left no trace"
+
+
+def test_what_is_parked_waits_but_is_not_come_to_and_goes_back_to_its_place() -> None:
+    queue = FairQueue(quantum=100)
+    tenant = make_tenant()
+    first, second, third = (
+        make_sequence(tenant, due_s=NOW_S + due, adapter=f"a{due}") for due in (1, 2, 3)
+    )
+    for sequence in (first, second, third):
+        queue.push(sequence, NOW_S)
+    queue.park(second)
+    queue.park(first, for_slot=True)
+    assert list(queue.candidates()) == [third]
+    assert (len(queue), queue.num_in_line, queue.waiting_of("t0")) == (3, 1, 3)
+    assert second in queue
+    assert set(queue.sequences()) == {first, second, third}
+    assert [(stats.waiting, stats.oldest_wait_s) for stats in queue.stats(NOW_S + 5)] == [(3, 5.0)]
+    assert queue.work() == 1.0, "what is parked asks for nothing"
+    assert queue.parked.of("sha256:a2") == [second]
+    assert queue.parked.first_for_slots() == [first]
+    queue.wake(second)
+    queue.wake(first)
+    assert list(queue.candidates()) == [first, second, third]
+    queue.park(third)
+    queue.remove(third)
+    assert (len(queue), list(queue.parked)) == (2, [])
+    assert not queue.parked.first_for_slots()
 
 
 def test_within_a_round_the_earliest_deadline_goes_first_across_tenants() -> None:

@@ -19,8 +19,8 @@ from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.errors import DeadlineError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, RefusedEvent, Residency, UsageRecord
 from tenora_engine.request import GenerationRequest, Tenant
+from tenora_engine.scheduling.arrival_queue import ArrivalQueue
 from tenora_engine.scheduling.class_queue import service_class
-from tenora_engine.scheduling.queue import ArrivalQueue
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import (
     BOUNDS_S,

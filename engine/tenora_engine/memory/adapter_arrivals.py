@@ -4,7 +4,7 @@ for them, others decide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -54,6 +54,7 @@ class AdapterArrivals:
         self._allocator = allocator
         self._at_once_bytes = at_once_bytes
         self.in_flight: dict[int, Arrival] = {}
+        self.on_cancelled: Callable[[str], None] = lambda digest: None  # is told the digest
         self._started = 0
         self._cancelled = 0
 
@@ -118,3 +119,4 @@ class AdapterArrivals:
         self._operations.cancel(arrival.copy)
         self._cancelled += 1
         self._allocator.release_reserved(arrival.adapter)
+        self.on_cancelled(arrival.adapter.digest)

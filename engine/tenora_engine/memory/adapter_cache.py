@@ -75,6 +75,8 @@ class AdapterCache:
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
         self._wanted: dict[Key, int] = {}
         self._evictable_pages = 0
+        self.slots_given_up = 0
+        """How often a slot has become free, or its adapter idle."""
 
     @property
     def evictable_pages(self) -> int:
@@ -185,6 +187,7 @@ class AdapterCache:
         del self._arriving[arriving.scope, arriving.digest]
         self._pool.release(arriving.pages)
         self._free_slots.append(arriving.slot)
+        self.slots_given_up += 1
 
     def check_fits(self, packed: PackedAdapter) -> None:
         elements, max_rank = self._config.packed_page_elements, self._config.engine.max_rank
@@ -237,6 +240,7 @@ class AdapterCache:
         self._pool.release(resident.pages)
         self._operations.clear(resident.slot)
         self._free_slots.append(resident.slot)
+        self.slots_given_up += 1
 
     def residencies(self) -> list[AdapterResidency]:
         return [
@@ -282,6 +286,7 @@ class AdapterCache:
 
     def _yield(self, resident: ResidentAdapter) -> None:
         """It may be given up from now on."""
+        self.slots_given_up += 1
         self._evictable_pages += len(resident.pages)
         self._candidates.offer(resident)
 

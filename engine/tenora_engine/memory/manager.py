@@ -151,7 +151,7 @@ class MemoryManager:
             self.adapters.want(key[1], key[0])
         sequence.prefix.wanted_end = self._match(sequence)
         self.tree.want(sequence.prefix.wanted_end)
-        sequence.prefix.num_fetches = 0
+        sequence.prefix.num_fetches = sequence.prefix.lacked = 0
         sequence.prefix.looked_ahead = False
 
     def stop_waiting(self, sequence: Sequence) -> None:
@@ -193,7 +193,9 @@ class MemoryManager:
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end)
         adapter_pages = 0 if packed is None else packed.num_pages
         if not self.allocator.can_have(namespace, end, resident, needed + reserve, adapter_pages):
+            sequence.prefix.lacked = needed + reserve
             return False
+        sequence.prefix.lacked = 0
         now_s = self._clock()
         self.tree.pin(end, now_s)
         if packed is not None:
@@ -223,6 +225,7 @@ class MemoryManager:
         needed = self.blocks(len(sequence.token_ids)) - num_blocks(end) + reserve
         tenant = sequence.request.tenant
         if not self.allocator.can_have(tenant.namespace, end, None, needed, packed.num_pages):
+            sequence.prefix.lacked = needed
             return False
         self.arrivals.start(packed, tenant, load_ms, self._clock())
         return True
@@ -249,6 +252,20 @@ class MemoryManager:
     def can_have_slot(self, tenant: Tenant) -> bool:
         """Whether a slot for an adapter is free for the tenant, or could be made so."""
         return self.allocator.can_have_slot(tenant.namespace)
+
+    def slot_holders(self, tenant: Tenant) -> list[ResidentAdapter]:
+        """The adapters of which one must go for the tenant to have a slot, when none is free."""
+        partition = self._partitions.of(tenant.namespace, "adapter")
+        residents = self.adapters.residents()
+        if not partition.hard:
+            return list(residents)
+        return [item for item in residents if self._partitions.holding(item) is partition]
+
+    def still_lacks(self, sequence: Sequence) -> bool:
+        """Whether there are still fewer pages than a waiting sequence lacked when it was last to
+        start. O(1); it may lack fewer than then, where more of its prefix is cached."""
+        lacked = sequence.prefix.lacked
+        return lacked > 0 and lacked > self._partitions.available(self._own(sequence), lacked, {})
 
     def cancel_arrival(self, sequence: Sequence) -> bool:
         """Cancel an adapter's copy, the one that began last, whose pages could help a running
@@ -312,6 +329,15 @@ class MemoryManager:
             return True
         own, its = self._own(sequence), self._own(other)
         return self._partitions.compete(own, its, self._lacks(sequence))
+
+    def competes_with_any(self, sequence: Sequence, others: Collection[Sequence]) -> bool:
+        """Whether the KV of the sequence lies where pages could help one of `others`."""
+        if not others or not self._partitions.has_tenants:
+            return bool(others)
+        its = self._own(sequence)
+        if not its.surplus(beyond_max=False):
+            return any(self._own(other) is its for other in others)
+        return any(self.compete(other, sequence) for other in others)
 
     def adapter_competes(self, sequence: Sequence, adapter: ResidentAdapter) -> bool:
         """Whether the adapter's pages could help the sequence."""

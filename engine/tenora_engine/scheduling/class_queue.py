@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
@@ -63,9 +63,6 @@ class ClassShares:
 AGE_S = 30.0
 """Whatever waits is due after this time, so that it is passed by nothing that is due later."""
 
-LINE_WINDOW = 64
-"""How far one walk looks past a tenant's blocked sequences."""
-
 FIRST = float("-inf")
 _numbers = count()
 
@@ -86,7 +83,7 @@ class TenantLine:
 
     `counter` is the service charged to the tenant over its weight, `work` the sum of what waits.
     A *walk* goes along the line without taking anything out: `ahead` is then what it has not come
-    to yet, and None otherwise.
+    to yet, the next at its end, and None otherwise.
     """
 
     __slots__ = (
@@ -102,7 +99,7 @@ class TenantLine:
         self.round = 0  # the ClassQueue's
         self.turn = 0
         self.work = 0.0
-        self.ahead: deque[Waiting] | None = None
+        self.ahead: list[Waiting] | None = None
         self._order: list[Waiting] = []
         self._waiting: dict[Sequence, Waiting] = {}
 
@@ -121,14 +118,19 @@ class TenantLine:
         ahead = self.ahead
         if ahead is None:
             return self._order[0] if self._order else None
-        while ahead and ahead[0].sequence not in self._waiting:
-            ahead.popleft()
-        return ahead[0] if ahead else None
+        while ahead and ahead[-1].sequence not in self._waiting:
+            ahead.pop()
+        return ahead[-1] if ahead else None
+
+    @property
+    def first(self) -> Sequence:
+        """The first in order, wherever a walk is; there must be one."""
+        return self._order[0].sequence
 
     @property
     def oldest_s(self) -> float:
-        """When the first of those that wait came; there must be one."""
-        return next(iter(self._waiting.values())).entered_s
+        """When the first of those that wait came; there must be one. O(n)."""
+        return min(waiting.entered_s for waiting in self._waiting.values())
 
     def push(self, sequence: Sequence, now_s: float) -> None:
         due_s = min(sequence.service.due_s, now_s + AGE_S)
@@ -137,14 +139,23 @@ class TenantLine:
     def push_front(self, sequence: Sequence, now_s: float) -> None:
         self._insert(Waiting(FIRST, -next(_numbers), now_s, sequence))
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence) -> Waiting:
         """O(log n), and moving up what stands behind."""
         waiting = self._waiting.pop(sequence)
         del self._order[bisect_left(self._order, waiting)]
         self.work = self.work - sequence.service.work if self._order else 0.0  # without rounding
+        return waiting
+
+    def put_back(self, waiting: Waiting) -> None:
+        """What `remove` gave goes back to its place. A walk that is under way does not see it."""
+        self._insert(waiting)
 
     def begin_walk(self) -> None:
-        self.ahead = deque(self._order[:LINE_WINDOW])
+        self.ahead = self._order[::-1]
+
+    def pass_by(self) -> None:
+        """Have the walk come to nothing more of this line."""
+        self.ahead = []
 
     def end_walk(self) -> None:
         self.ahead = None
@@ -282,13 +293,14 @@ class ClassQueue:
             self.waiting[tenant.key] = line
         return line
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence) -> Waiting:
         key = sequence.request.tenant.key
         line = self._lines[key]
-        line.remove(sequence)
+        waiting = line.remove(sequence)
         if not len(line):
             del self.waiting[key]
         self.place(line)
+        return waiting
 
     def is_turn_of(self, tenant_key: str) -> bool:
         """Whether nobody who waits stands in an earlier round."""

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -24,6 +25,7 @@ from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.requests import Requests
 from tenora_engine.scheduling.running import Holder, Running, holder_of
+from tenora_engine.scheduling.slot_turns import SlotTurns
 from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 
@@ -81,17 +83,23 @@ class Prefetch:
 
 
 SCAN_LIMIT = 256
-"""Waiting sequences looked at in one step."""
+"""Waiting sequences looked at in one step. Where there are more, the next step leaves out the lines
+in which this one has found somebody blocked."""
 
-SLOT_PATIENCE_STEPS = 64
-"""Steps in which others may pass a sequence that lacks nothing but an adapter slot."""
+LINE_TRIES = 4
+"""Sequences of one tenant in a class that find no pages in one step, after which no more of its
+line are looked at."""
+
+TAKERS_LIMIT = 16
+"""Tenants with less than their share of the places for whom in one step nobody is found to give up
+one."""
 
 PAGE_PATIENCE_STEPS = 64
 """Steps in which others may pass the first of those that compete for pages and find none."""
 
-SHORT_LIMIT = 16
-"""Sequences that find no pages in one step, or tenants that find no place, after which nothing more
-is looked at."""
+RETRY_STEPS = 16
+"""How often one that found too few pages is matched against the prefix cache anew, though there are
+no more than before: more of its prompt may be cached."""
 
 MAX_COLD_ADAPTERS = 4
 """Small adapters copied to the device in one step: the running sequences wait for the copies."""
@@ -103,7 +111,8 @@ RESERVE_FRACTION = 16
 class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
-    SHORT = "short"  # it lacks memory and was passed long enough: who competes with it waits behind
+    NO_PAGES = "no pages"  # smaller ones of its tenant may find some
+    SHORT = "short"  # it found no pages for long: who competes with it waits behind
 
 
 @dataclass
@@ -112,16 +121,26 @@ class _Step:
 
     planned: Collection[ScheduledSequence] = ()  # of what ran before
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
+    looked_at: list[Sequence] = field(default_factory=list)
     cold_adapters: int = 0
     is_express: bool = False
-    without_pages: list[Sequence] = field(default_factory=list)
-    passed: dict[str, Sequence] = field(default_factory=dict)
-    """By class, the first that found no place."""
-    without_place: set[Holder] = field(default_factory=set)
+    without_pages: dict[str, Sequence] = field(default_factory=dict)
+    """By tenant, the first that found none."""
+    tries: Counter[Holder] = field(default_factory=Counter)
+    """How many of a holder found no pages."""
+    short: dict[str, Sequence] = field(default_factory=dict)
+    """By tenant, who is not to be passed any more by those that compete with it for pages."""
 
 
 class Intake:
-    """Starts waiting sequences where there are places."""
+    """Starts waiting sequences where there are places.
+
+    Nothing that waits keeps others waiting for what they do not need. What waits for its adapter or
+    for a slot is parked (`SlotTurns`, `FairQueue.park`); what finds no pages or no place ends the
+    walk along its own line only, unless it was passed for long, and then for those alone that
+    compete with it for pages. So a walk costs a bounded number of tries per tenant, and no count of
+    blocked sequences of some tenants ends it before it has come to the others.
+    """
 
     def __init__(
         self,
@@ -143,36 +162,46 @@ class Intake:
         self._memory = memory
         self._feasibility = feasibility  # is told how fast the queue drains
         self._prefetch = Prefetch(requests, loads, memory)
+        self._slots = SlotTurns(queue, memory, running, waits)
+        waits.on_load_ended = self._slots.wake
+        memory.arrivals.on_cancelled = lambda digest: waits.load_changed(digest, is_coming=False)
+        self._left_out: dict[Holder, None] = {}  # lines in which the last walks met who is blocked
+        self._num_walks = 0
+        self.walks_cut = 0
+        """Steps in which not all were looked at that might have started in a free place."""
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._work = 0.0  # that has left the queue since then
 
     @property
     def is_open(self) -> bool:
         """Whether anything waits that might start."""
-        return bool(len(self._queue)) and self._places.are_open
+        return bool(self._queue.num_in_line) and self._places.are_open
 
     def admit(self, draft: StepDraft, now_s: float) -> None:
         """Start waiting sequences in fair order while the draft has room, and there are places or
-        some that are given up by sequences which are not in the draft yet. One whose adapter is
-        loading or whose tenant has its part of the step is passed over; so is, where the
-        queue lets pass, one that finds no pages, but not for long: then it stops all behind it that
-        compete for them, so that it gets them."""
+        some that are given up by sequences which are not in the draft yet. One whose tenant has its
+        part of the step is passed over; so is, where the queue lets pass, one that finds no pages,
+        but not for long: then it stops all behind it that compete for them, so that it gets
+        them."""
+        self._slots.begin_step()
         if (draft.room and self._places.are_open) or self._prefetch.is_due(now_s):
             self._walk(_Step(draft.chunks), draft, now_s)
         if self._backlog_s is not None:
             self._feasibility.observe_drain(self._work, now_s - self._backlog_s)
-        self._backlog_s = now_s if len(self._queue) else None
+        self._backlog_s = now_s if self._queue.num_in_line else None
         self._work = 0.0
 
     def admit_express(self, draft: StepDraft) -> None:
-        """Start what waits of tenants that keep their shares, while the draft has room and nothing
-        is short of memory."""
-        step = _Step(is_express=True)
+        """Start what waits of tenants that keep their shares, while the draft has room, and takes
+        no pages that others of them lack."""
+        step, memory = _Step(is_express=True), self._memory
         with closing(self._queue.express()) as express:
             for sequence in islice(express, SCAN_LIMIT):
-                if not draft.room or step.without_pages:
+                if not draft.room:
                     break
-                if self._places.is_crowding(holder_of(sequence)):
+                is_crowding = self._places.is_crowding(holder_of(sequence))
+                if is_crowding or memory.competes_with_any(sequence, step.without_pages.values()):
+                    self._queue.pass_by(sequence)
                     continue
                 if self._places.are_full and not self._places.can_lend(sequence):
                     continue
@@ -182,77 +211,121 @@ class Intake:
                     draft.add(sequence)
 
     def _walk(self, step: _Step, draft: StepDraft, now_s: float) -> None:
-        compete = self._memory.compete
-        short: list[Sequence] = []
-        passed: list[Sequence] = []
-        with closing(self._queue.candidates()) as candidates:
-            scan = islice(candidates, SCAN_LIMIT)
-            while draft.room and self._places.are_open:
-                sequence = next(scan, None)
+        self._num_walks += 1
+        goes_on = self._fill_places(step, draft)
+        if goes_on and draft.room and self._places.are_full:
+            self._exchange_places(step, draft)
+        if self._prefetch.is_due(now_s):
+            is_short = bool(step.short or step.without_pages)
+            with closing(self._queue.candidates()) as candidates:
+                self._prefetch.look_ahead(candidates, is_short, now_s)
+
+    def _fill_places(self, step: _Step, draft: StepDraft) -> bool:
+        """Start what waits in places that are free; returns whether anything else might start."""
+        goes_on = is_whole = True
+        with closing(self._queue.candidates(self._left_out)) as candidates:
+            while goes_on and draft.room and not self._places.are_full:
+                is_whole = len(step.looked_at) < SCAN_LIMIT
+                sequence = next(candidates, None) if is_whole else None
                 if sequence is None:
                     break
-                passed.append(sequence)
+                step.looked_at.append(sequence)
                 draft.add_before(sequence)
-                if not draft.room.of(sequence):
-                    continue
-                if short and any(compete(s, sequence) for s in short):
-                    self._waits.short_of_pages(sequence)
-                    continue
-                outcome = self._try_place(sequence, step)
-                if outcome is _Start.STARTED:
-                    draft.add(sequence)
-                elif outcome is _Start.SHORT:
-                    short.append(sequence)
-                    if not self._memory.is_partitioned:
-                        self._waits.stopped_short()
-                        break
-                if len(step.without_pages) >= SHORT_LIMIT:
-                    self._waits.stopped_short()
-                    break
-                if len(step.without_place) >= SHORT_LIMIT:
-                    break
-            is_short = bool(short or step.without_pages)
-            self._prefetch.look_ahead(chain(passed, scan), is_short, now_s)
+                goes_on = self._look_at(sequence, step, draft)
+        if is_whole:
+            self._left_out.clear()
+        else:
+            self.walks_cut += 1
+            self._left_out |= dict.fromkeys(
+                holder_of(sequence)
+                for sequence in step.looked_at
+                if sequence.state is SequenceState.WAITING and sequence not in self._queue.parked
+            )
+        return goes_on
 
-    def _try_place(self, sequence: Sequence, step: _Step) -> _Start:
-        """Start the sequence, where the places are full in that of another. One that gets none is
-        passed by those behind it no further than the queue allows."""
-        if not self._places.are_full:
-            return self._try_start(sequence, step)
-        holder, giver = holder_of(sequence), None
-        if holder in step.without_place:
-            return _Start.BLOCKED
-        if all(self._queue.may_pass(sequence, other) for other in step.passed.values()):
-            giver = self._places.giver(sequence, {chunk.sequence for chunk in step.planned})
-        if giver is None:
-            step.passed.setdefault(sequence.service.class_name, sequence)
-            step.without_place.add(holder)
-            return _Start.BLOCKED
-        outcome = self._try_start(sequence, step)
+    def _exchange_places(self, step: _Step, draft: StepDraft) -> None:
+        """Start what waits of tenants that have less than their share of the places, in those of
+        tenants that have more. One that gets none is passed by those behind it no further than the
+        queue allows; so are the first of all, who may have their share."""
+        passed = {h.service.class_name: h for h in self._queue.heads() if not h.prefix.lacked}
+        planned = {chunk.sequence for chunk in step.planned}
+        num_refused = 0
+        with closing(self._queue.of(self._places.takers())) as candidates:
+            for sequence in candidates:
+                if not (draft.room and self._places.are_open) or num_refused == TAKERS_LIMIT:
+                    break
+                draft.add_before(sequence)
+                giver = None
+                if all(self._queue.may_pass(sequence, other) for other in passed.values()):
+                    giver = self._places.giver(sequence, planned)
+                if giver is None:
+                    num_refused += 1
+                    passed.setdefault(sequence.service.class_name, sequence)
+                    self._queue.pass_by(sequence)
+                elif not self._look_at(sequence, step, draft):
+                    break
+                elif sequence.state is SequenceState.RUNNING:
+                    self._requests.give_up_place(giver)
+
+    def _look_at(self, sequence: Sequence, step: _Step, draft: StepDraft) -> bool:
+        """Start a waiting sequence if it can be; returns whether anything behind it might."""
+        if not draft.room.of(sequence):
+            if not sequence.num_unscored:
+                self._queue.pass_by(sequence)
+            return True
+        if self._memory.competes_with_any(sequence, step.short.values()):
+            self._waits.short_of_pages(sequence)
+            self._queue.pass_by(sequence)
+            return True
+        outcome, holder = self._try_start(sequence, step), holder_of(sequence)
         if outcome is _Start.STARTED:
-            self._requests.give_up_place(giver)
-        return outcome
+            draft.add(sequence)
+        elif outcome is _Start.NO_PAGES:
+            step.tries[holder] += 1
+            if step.tries[holder] == LINE_TRIES:
+                self._queue.pass_by(sequence)
+        elif outcome is _Start.SHORT:
+            step.short[sequence.request.tenant.key] = sequence
+            self._queue.pass_by(sequence)
+            if not self._memory.is_partitioned:
+                self._waits.stopped_short()
+                return False
+        return True
 
     def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
-        adapter = sequence.request.adapter
-        resident, loaded = self._memory.resident(sequence.request), None
-        if adapter is not None:
-            step.seen.add(adapter.digest)
-        lacks_adapter = adapter is not None and resident is None
-        if adapter is not None and resident is None:
-            loaded = self._loaded(sequence, adapter, step)
-        is_ahead = lacks_adapter and loaded is None
+        if self._still_lacks_pages(sequence):
+            return self._without_pages(sequence, step)
+        request = sequence.request
+        resident, loaded = self._memory.resident(request), None
+        if request.adapter is not None:
+            step.seen.add(request.adapter.digest)
+            if resident is None:
+                loaded = self._loaded(sequence, request.adapter, step)
+        is_ahead = request.adapter is not None and resident is None and loaded is None
         fetches = self._memory.request_fetch(sequence, ahead=is_ahead, busy=bool(self._running))
-        if is_ahead or fetches:
+        if is_ahead:
+            self._park_for_load(sequence)
+        if is_ahead or fetches or self._slots.lacks(sequence, resident):
             return _Start.BLOCKED
-        if lacks_adapter and not self._memory.can_have_slot(sequence.request.tenant):
-            sequence.service.slot_waits += 1
-            self._waits.short_of_slots(sequence)
-            return (
-                _Start.SHORT
-                if sequence.service.slot_waits > SLOT_PATIENCE_STEPS
-                else _Start.BLOCKED
-            )
+        return self._try_admit(sequence, resident, loaded, step)
+
+    def _park_for_load(self, sequence: Sequence) -> None:
+        """One whose adapter is on its way is not looked at before it has come."""
+        request = sequence.request
+        if request.adapter is not None and (
+            self._loads.is_coming(request.adapter.digest) or self._memory.is_arriving(request)
+        ):
+            self._queue.park(sequence)
+
+    def _try_admit(
+        self,
+        sequence: Sequence,
+        resident: ResidentAdapter | None,
+        loaded: LoadResult | None,
+        step: _Step,
+    ) -> _Start:
+        """Give a sequence that lacks nothing else its pages; `loaded`: its adapter, if it is to be
+        brought to the device."""
         packed = None if loaded is None else loaded.packed
         load_ms = 0.0 if loaded is None else loaded.load_ms
         arrivals = self._memory.arrivals
@@ -262,17 +335,27 @@ class Intake:
         if packed is not None and arrivals.is_large(packed):
             if self._memory.try_start_copy(sequence, packed, load_ms, reserve):
                 self._waits.load_changed(packed.digest, is_coming=True)
+                self._queue.park(sequence)
                 return _Start.BLOCKED
         elif self._memory.try_admit(sequence, resident, packed, load_ms, reserve):
             self._requests.started(sequence, step.is_express)
             sequence.service.page_waits = 0
             self._work += sequence.service.work
-            step.cold_adapters += packed is not None
+            if packed is not None:
+                step.cold_adapters += 1
+                self._slots.wake(packed.digest)
             return _Start.STARTED
         if competitors or len(self._memory.fetches) or len(arrivals):
             return self._without_pages(sequence, step)
         self._requests.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
         return _Start.BLOCKED
+
+    def _still_lacks_pages(self, sequence: Sequence) -> bool:
+        """Whether it can be told without trying that a sequence finds no pages. While nothing runs
+        each is tried, so that one which never finds any is refused."""
+        if not self._running or (self._num_walks + sequence.number) % RETRY_STEPS == 0:
+            return False
+        return self._memory.still_lacks(sequence)
 
     def _without_pages(self, sequence: Sequence, step: _Step) -> _Start:
         """What waits for more memory than there is would leave it unused until all of it is free:
@@ -280,10 +363,11 @@ class Intake:
         self._waits.short_of_pages(sequence)
         if not self._queue.lets_pass:
             return _Start.SHORT
-        is_first = not any(self._memory.compete(s, sequence) for s in step.without_pages)
-        step.without_pages.append(sequence)
+        is_first = not self._memory.competes_with_any(sequence, step.without_pages.values())
+        step.without_pages.setdefault(sequence.request.tenant.key, sequence)
         sequence.service.page_waits += is_first
-        return _Start.SHORT if sequence.service.page_waits > PAGE_PATIENCE_STEPS else _Start.BLOCKED
+        is_patient = sequence.service.page_waits <= PAGE_PATIENCE_STEPS
+        return _Start.NO_PAGES if is_patient else _Start.SHORT
 
     def _loaded(self, sequence: Sequence, adapter: AdapterRef, step: _Step) -> LoadResult | None:
         """The adapter, if it can be installed or begin to be copied in this step; else it is on its

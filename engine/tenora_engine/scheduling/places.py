@@ -100,6 +100,14 @@ class Places:
                 return min(free, key=self._loss)
         return None
 
+    def takers(self) -> list[Holder]:
+        """Who waits and might have another's place, when there is none left: those for whom a
+        `giver` is worth looking for."""
+        self._refresh()
+        excess = self._standings.running - self._shares
+        sure, perhaps = self._could_take(excess) if self._beyond else ([], [])
+        return [self._standings.holder(row) for row in sure + perhaps]
+
     def can_lend(self, sequence: Sequence) -> bool:
         """Whether a sequence that waits may start in an express step though the places are taken:
         another's is given up before the next step of everybody's."""
@@ -185,22 +193,26 @@ class Places:
     def _is_contested(self, excess: Float64s) -> bool:
         if not self._beyond:
             return False
+        sure, rows = self._could_take(excess)
+        takers = map(self._standings.holder, rows)
+        return bool(sure) or any(next(self._givers(taker), None) for taker in takers)
+
+    def _could_take(self, excess: Float64s) -> tuple[list[int], list[int]]:
+        """Rows of those that wait for a place which another could give up, and of those that
+        perhaps do, so that few are looked at one by one (`_givers`)."""
         standings = self._standings
         most = max(held for _, held, _ in self._beyond)
         between = self._beyond[0][0] - excess
         waits = (standings.waiting > 0) & (excess < 0)
-        if np.any(waits & (between > 2)):
-            return True
-        # Who could possibly take one, so that few are looked at one by one (`_givers`).
+        sure = waits & (between > 2)
         has_none = standings.running == 0
         has_many = most > 2 * (standings.running + 1)
         is_due = has_none & (self._shares >= 1)
         lightest = min(CLASS_WEIGHTS[holder[0]] for _, _, holder in self._beyond)
         is_heavier = class_weights(standings.classes) > lightest
         could = (between > 1) & (is_due | has_many | is_heavier) | has_none & has_many
-        rows = np.flatnonzero(waits & could).tolist()
-        takers = map(standings.holder, rows)
-        return any(next(self._givers(taker), None) is not None for taker in takers)
+        perhaps = waits & could & ~sure
+        return np.flatnonzero(sure).tolist(), np.flatnonzero(perhaps).tolist()
 
 
 def _is_free(sequence: Sequence, least_output: int) -> bool:

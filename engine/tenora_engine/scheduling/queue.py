@@ -1,15 +1,17 @@
 """What waits, and whose turn it is, behind one interface (`WaitingQueue`): classes and tenants by
-what they are owed (`FairQueue`), or first come, first served (`ArrivalQueue`). It knows neither
+what they are owed (`FairQueue`), or first come, first served (`arrival_queue`). It knows neither
 memory nor adapters, and costs only by number."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.arrival_queue import ArrivalQueue
 from tenora_engine.scheduling.class_queue import (
     AHEAD_ROUNDS,
     CLASS_WEIGHTS,
@@ -17,11 +19,16 @@ from tenora_engine.scheduling.class_queue import (
     ClassShares,
     Entry,
     TenantLine,
+    Waiting,
     service_class,
 )
-from tenora_engine.scheduling.running import Standings
+from tenora_engine.scheduling.parked import Parked
+from tenora_engine.scheduling.running import Holder, Standings, holder_of
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
+
+Turn = tuple[bool, float, int]
+"""Of a class and of a tenant in it; the least goes first."""
 
 
 class WaitingQueue(Protocol):
@@ -29,8 +36,11 @@ class WaitingQueue(Protocol):
     who comes later may start before one that finds no pages."""
 
     lets_pass: bool
+    parked: Parked
 
     def __len__(self) -> int: ...
+    @property
+    def num_in_line(self) -> int: ...
     @property
     def num_backlogged(self) -> int: ...
     @property
@@ -42,12 +52,17 @@ class WaitingQueue(Protocol):
     def start(self, sequence: Sequence, is_express: bool = False) -> None: ...
     def charge(self, sequence: Sequence, cost: float) -> None: ...
     def counter(self, tenant_key: str, tier: str) -> float: ...
-    def candidates(self) -> Generator[Sequence, None, None]: ...
+    def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]: ...
+    def pass_by(self, sequence: Sequence) -> None: ...
+    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None: ...
+    def wake(self, sequence: Sequence) -> None: ...
     def turn(self, sequence: Sequence) -> Turn: ...
     def first_turn(self) -> Turn | None: ...
     def exceeds_share(self, sequence: Sequence) -> bool: ...
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool: ...
     def express(self) -> Generator[Sequence, None, None]: ...
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]: ...
+    def heads(self) -> Iterator[Sequence]: ...
     def keeps_share(self, tenant: Tenant, name: str) -> bool: ...
     def work(self) -> float: ...
     def work_before(self, sequence: Sequence) -> float: ...
@@ -58,124 +73,6 @@ class WaitingQueue(Protocol):
     def service_gaps(self) -> dict[str, float]: ...
     def service_bounds(self) -> dict[str, float]: ...
     def contested(self) -> dict[str, tuple[float, float]]: ...
-
-
-class ArrivalQueue:
-    """First come, first served, whoever asks: the order that others are measured against."""
-
-    lets_pass = False
-
-    def __init__(self) -> None:
-        # When each came to wait.
-        self._line: dict[Sequence, float] = {}
-        self._again: dict[Sequence, float] = {}  # goes before the line, the latest first
-        self._tenants: Counter[str] = Counter()
-        self._work = 0.0
-
-    def __len__(self) -> int:
-        return len(self._line) + len(self._again)
-
-    @property
-    def num_backlogged(self) -> int:
-        return 0
-
-    @property
-    def has_excess(self) -> bool:
-        return False
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._line or sequence in self._again
-
-    def push(self, sequence: Sequence, now_s: float) -> None:
-        self._line[sequence] = now_s
-        self._entered(sequence)
-
-    def push_front(self, sequence: Sequence, now_s: float) -> None:
-        self._again[sequence] = now_s
-        self._entered(sequence)
-
-    def remove(self, sequence: Sequence) -> None:
-        del (self._line if sequence in self._line else self._again)[sequence]
-        self._work = self._work - sequence.service.work if len(self) else 0.0
-        key = sequence.request.tenant.key
-        self._tenants[key] -= 1
-        if not self._tenants[key]:
-            del self._tenants[key]
-
-    def start(self, sequence: Sequence, is_express: bool = False) -> None:
-        self.remove(sequence)
-
-    def charge(self, sequence: Sequence, cost: float) -> None:
-        """Nothing: what a tenant has had does not count."""
-
-    def counter(self, tenant_key: str, tier: str) -> float:
-        return 0.0
-
-    def candidates(self) -> Generator[Sequence, None, None]:
-        """See `FairQueue.candidates`. O(n) for the list."""
-        for sequence in [*reversed(self._again), *self._line]:
-            if sequence in self:
-                yield sequence
-
-    def turn(self, sequence: Sequence) -> Turn:
-        """The same for all: what runs came first."""
-        return (False, 0.0, 0)
-
-    def first_turn(self) -> Turn | None:
-        return (False, 0.0, 0) if len(self) else None
-
-    def exceeds_share(self, sequence: Sequence) -> bool:
-        """Nobody has one."""
-        return False
-
-    def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
-        return False
-
-    def express(self) -> Generator[Sequence, None, None]:
-        """Nobody goes before those who came first."""
-        yield from ()
-
-    def keeps_share(self, tenant: Tenant, name: str) -> bool:
-        return False
-
-    def work(self) -> float:
-        return self._work
-
-    def work_before(self, sequence: Sequence) -> float:
-        return self._work
-
-    def sequences(self) -> Iterator[Sequence]:
-        yield from self._again
-        yield from self._line
-
-    def waiting_of(self, tenant_key: str) -> int:
-        return self._tenants[tenant_key]
-
-    def waiting_by_tenant(self) -> dict[str, int]:
-        return dict(sorted(self._tenants.items()))
-
-    def stats(self, now_s: float) -> Iterator[QueueStats]:
-        for sequence, came_s in (*self._again.items(), *self._line.items()):
-            key = sequence.request.tenant.key
-            yield QueueStats(sequence.service.class_name, key, 1, max(now_s - came_s, 0.0))
-
-    def service_gaps(self) -> dict[str, float]:
-        """None: nobody counts."""
-        return {}
-
-    def service_bounds(self) -> dict[str, float]:
-        return {}
-
-    def contested(self) -> dict[str, tuple[float, float]]:
-        return {}
-
-    def _entered(self, sequence: Sequence) -> None:
-        self._work += sequence.service.work
-        self._tenants[sequence.request.tenant.key] += 1
-
-
-Turn = tuple[bool, float, int]
-"""Of a class and of a tenant in it; the least goes first."""
 
 
 class FairQueue:
@@ -194,8 +91,14 @@ class FairQueue:
         self._backlogs: Counter[str] = Counter()
         self._classes = {name: ClassQueue(quantum, self._backlogs) for name in CLASS_WEIGHTS}
         self._size = 0
+        self.parked = Parked()
 
     def __len__(self) -> int:
+        return self._size + len(self.parked)
+
+    @property
+    def num_in_line(self) -> int:
+        """Those that are not parked: a walk may come to them."""
         return self._size
 
     @property
@@ -214,7 +117,7 @@ class FairQueue:
 
     def __contains__(self, sequence: Sequence) -> bool:
         line = self._classes[sequence.service.class_name].line(sequence.request.tenant.key)
-        return line is not None and sequence in line
+        return sequence in self.parked or (line is not None and sequence in line)
 
     def push(self, sequence: Sequence, now_s: float) -> None:
         """To its place in its tenant's line."""
@@ -230,9 +133,28 @@ class FairQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a waiting sequence that does not run."""
-        self._classes[sequence.service.class_name].remove(sequence)
+        if self.parked.take(sequence) is None:
+            self._leave_line(sequence)
+
+    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None:
+        """Take a waiting sequence out of its line until it is woken: its adapter is on its way, or
+        has to wait `for_slot`. While it is parked it asks for no share of anything, and a tenant
+        of which all is parked does not count among those that wait for their turn."""
+        self.parked.add(self._leave_line(sequence), for_slot=for_slot)
+
+    def wake(self, sequence: Sequence) -> None:
+        """Put a parked sequence back to its place in line. A walk that is under way in that line
+        does not see it."""
+        waiting = self.parked.take(sequence)
+        if waiting is not None:
+            queue, line = self._enter(sequence)
+            line.put_back(waiting)
+            queue.place(line)
+
+    def _leave_line(self, sequence: Sequence) -> Waiting:
         self._size -= 1
         self._standings.wait(sequence, -1)
+        return self._classes[sequence.service.class_name].remove(sequence)
 
     def start(self, sequence: Sequence, is_express: bool = False) -> None:
         """Take out a waiting sequence to run it, of `candidates` or of `express`."""
@@ -252,12 +174,20 @@ class FairQueue:
         line = self._classes[service_class(tier)].line(tenant_key)
         return 0.0 if line is None else line.counter
 
-    def candidates(self) -> Generator[Sequence, None, None]:
-        """Waiting sequences in fair order. The caller may start or remove the one it was just given
-        (and charge its tenant) before it asks for the next; what it leaves is blocked and passed
-        over; so is what leaves the queue by other ways meanwhile. One walk at a time: close it."""
+    def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]:
+        """Waiting sequences in fair order, none of the lines that are `left_out`. The caller may
+        start, park or remove the one it was just given (and charge its tenant), or pass by the rest
+        of its line, before it asks for the next; what it leaves is blocked and passed over; so is
+        what leaves the queue by other ways meanwhile. One walk at a time: close it."""
         walked: list[tuple[ClassQueue, TenantLine]] = []
         try:
+            for name, key in left_out:
+                queue = self._classes[name]
+                if key in queue.waiting:
+                    line = queue.waiting[key]
+                    line.pass_by()
+                    walked.append((queue, line))
+                    queue.place_by_next(line)
             while (chosen := self._next_class()) is not None:
                 queue, (_, due_s, _, _, line) = chosen
                 if line.ahead is None:
@@ -265,13 +195,20 @@ class FairQueue:
                     walked.append((queue, line))
                 waiting = line.next
                 if waiting is not None and line.ahead and waiting.due_s == due_s:
-                    line.ahead.popleft()
+                    line.ahead.pop()
                     yield waiting.sequence
                 queue.place_by_next(line)
         finally:
             for queue, line in walked:
                 line.end_walk()
                 queue.place_by_next(line)
+
+    def pass_by(self, sequence: Sequence) -> None:
+        """Have the walk that is under way come to no more of the line of the sequence that it has
+        just come to."""
+        line = self._classes[sequence.service.class_name].line(sequence.request.tenant.key)
+        if line is not None and line.ahead is not None:
+            line.pass_by()
 
     def turn(self, sequence: Sequence) -> Turn:
         """Of the tenant of a sequence that runs. Of classes that are all owed, or none of them, the
@@ -304,19 +241,46 @@ class FairQueue:
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""
         lines = [
-            (self._turn(name, line.round), line.turn, queue, line)
+            (name, line)
             for name, queue in self._classes.items()
             for key, line in queue.waiting.items()
             if queue.keeps_share(key)
         ]
-        for _, _, queue, line in sorted(lines, key=lambda each: each[:2]):
-            line.begin_walk()
-            try:
+        for name, line in self._sorted(lines):
+            queue = self._classes[name]
+            with self._walk(queue, line):
                 while line.ahead and line.next is not None and queue.keeps_share(line.key):
-                    yield line.ahead.popleft().sequence
-            finally:
-                line.end_walk()
-                queue.place(line)
+                    yield line.ahead.pop().sequence
+
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]:
+        """As `candidates`, of some tenants in their classes only. O(holders)."""
+        lines = [
+            (name, self._classes[name].waiting[key])
+            for name, key in holders
+            if key in self._classes[name].waiting
+        ]
+        for name, line in self._sorted(lines):
+            with self._walk(self._classes[name], line):
+                while line.ahead and line.next is not None:
+                    yield line.ahead.pop().sequence
+
+    def heads(self) -> Iterator[Sequence]:
+        """Of each class the first in line."""
+        for queue in self._classes.values():
+            if queue.first is not None:
+                yield queue.first.first
+
+    def _sorted(self, lines: list[tuple[str, TenantLine]]) -> list[tuple[str, TenantLine]]:
+        return sorted(lines, key=lambda each: (self._turn(each[0], each[1].round), each[1].turn))
+
+    @contextmanager
+    def _walk(self, queue: ClassQueue, line: TenantLine) -> Iterator[None]:
+        line.begin_walk()
+        try:
+            yield
+        finally:
+            line.end_walk()
+            queue.place(line)
 
     def keeps_share(self, tenant: Tenant, name: str) -> bool:
         """Whether the tenant asks for so little of a class that others may wait for it. From any
@@ -349,16 +313,26 @@ class FairQueue:
         for queue in self._classes.values():
             for line in queue.waiting.values():
                 yield from line
+        yield from (waiting.sequence for waiting in self.parked)
 
     def waiting_of(self, tenant_key: str) -> int:
         queues = self._classes.values()
-        return sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
+        in_line = sum(len(q.waiting[tenant_key]) for q in queues if tenant_key in q.waiting)
+        return in_line + self.parked.by_tenant[tenant_key]
 
     def stats(self, now_s: float) -> Iterator[QueueStats]:
-        """What waits, by class and tenant."""
+        """What waits, by class and tenant. O(n)."""
+        counts: Counter[Holder] = Counter()
+        oldest: dict[Holder, float] = {}
         for name, queue in self._classes.items():
             for key, line in queue.waiting.items():
-                yield QueueStats(name, key, len(line), max(now_s - line.oldest_s, 0.0))
+                counts[name, key], oldest[name, key] = len(line), line.oldest_s
+        for waiting in self.parked:
+            holder = holder_of(waiting.sequence)
+            counts[holder] += 1
+            oldest[holder] = min(oldest.get(holder, waiting.entered_s), waiting.entered_s)
+        for (name, key), count in counts.items():
+            yield QueueStats(name, key, count, max(now_s - oldest[name, key], 0.0))
 
     def service_gaps(self) -> dict[str, float]:
         """By class, see `ClassQueue.service_gap`."""
@@ -378,6 +352,7 @@ class FairQueue:
 
     def waiting_by_tenant(self) -> dict[str, int]:
         tenants = {key for queue in self._classes.values() for key in queue.waiting}
+        tenants |= self.parked.by_tenant.keys()
         return {key: self.waiting_of(key) for key in sorted(tenants)}
 
     def _turn(self, name: str, number: int) -> Turn:

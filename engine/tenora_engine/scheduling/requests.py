@@ -179,7 +179,7 @@ class Requests:
         self._queue.start(sequence, is_express)
         self._running.start(sequence)
         sequence.state = SequenceState.RUNNING
-        sequence.service.slot_waits = 0
+        sequence.service.slot_step = 0
         if sequence.usage.admitted_s is not None:
             sequence.service.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(
                 sequence

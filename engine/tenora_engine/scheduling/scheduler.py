@@ -127,6 +127,7 @@ class Scheduler:
         return {
             **vars(self.requests.counters),
             **self.drafts.counters(),
+            "walks_cut": self._intake.walks_cut,
             "express_steps": 0 if self._express is None else self._express.num_planned,
             **self.telemetry.totals(),
             **self.loads.counters(),

@@ -52,6 +52,9 @@ TOLD_S = 0.02
 PAGES_PERIOD_S = 0.02
 """How often it is looked who holds the memory that another waits for: that is O(running)."""
 
+PARKED = 1 << 62
+"""A step that never comes: as long as a sequence is parked it lacks what it was parked for."""
+
 SETTLE_PERIOD_S = 1.0
 """Totals of what waits still are no older than this when they are asked for: that is O(waiting)."""
 
@@ -102,6 +105,8 @@ class Waits:
         self._sums: dict[tuple[str, str, bool], WaitSums] = {}
         self._cells_left = CELLS_MAX
         self._settled_s = -np.inf
+        self.on_load_ended: Callable[[str], None] = lambda digest: None
+        """Called with a digest that waiting sequences need, when it is on its way no more."""
 
     def begin(
         self, sequence: Sequence, now_s: float, *, again: bool = False, is_loading: bool = False
@@ -165,6 +170,8 @@ class Waits:
                     self._change(sequence, None, LOAD, now_s)
             elif wait.fixed == LOAD:
                 self._change(sequence, self._queue, START, now_s)
+        if not is_coming:
+            self.on_load_ended(digest)
 
     def short_of_pages(self, sequence: Sequence) -> None:
         """It was looked at in this step, and there was no memory for it."""
@@ -172,8 +179,13 @@ class Waits:
         self._find_short(sequence, f"pages/{sequence.request.tenant.key}" if is_alone else "pages")
 
     def short_of_slots(self, sequence: Sequence) -> None:
-        """It was looked at in this step, and there was no slot for its adapter."""
+        """There was no slot for its adapter, and it is not looked at again until `woken`."""
         self._find_short(sequence, "slots")
+        self._waiting[sequence].step = PARKED
+
+    def woken(self, sequence: Sequence) -> None:
+        """It is looked at again."""
+        self._waiting[sequence].step = self._step
 
     def stopped_short(self) -> None:
         """Nothing behind one that is short of memory is looked at in this step."""
@@ -338,7 +350,7 @@ class Waits:
         """Who is not short any more goes back to the queue; the others' clocks are set by who holds
         the memory now."""
         for sequence, wait in list(self._short.items()):
-            if wait.step != self._step:
+            if wait.step < self._step:
                 self._change(sequence, self._queue, START, now_s)
         for sequence, wait in self._short.items():
             clock = self._clocks[wait.key]

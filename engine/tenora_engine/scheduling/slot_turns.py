@@ -1,0 +1,151 @@
+"""SlotTurns: who waits for an adapter slot, and how it comes to one where all adapters on the
+device are in use. Requests for the base model and for adapters on the device never wait here."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from tenora_engine.memory.adapter_cache import ResidentAdapter
+from tenora_engine.memory.manager import MemoryManager
+from tenora_engine.scheduling.queue import WaitingQueue
+from tenora_engine.scheduling.running import Running
+from tenora_engine.scheduling.waits import Waits
+from tenora_engine.sequence import Sequence, SequenceState
+from tenora_kernels.segments import BASE_SLOT
+
+SLOT_PATIENCE_STEPS = 64
+"""Steps for which a sequence waits for a slot before an adapter in use is drained for it."""
+
+DRAIN_PERIOD_STEPS = 8
+"""How often it is looked whether somebody has waited so long: that is O(tenants + running)."""
+
+
+@dataclass(frozen=True)
+class _Drain:
+    """No request starts on `adapter` any more, so that `sequence` gets a slot."""
+
+    adapter: ResidentAdapter
+    sequence: Sequence
+
+
+class SlotTurns:
+    """Parks what lacks a slot, and wakes the first of each tenant when there may be one.
+
+    A stream of requests for an adapter on the device could keep its slot for ever. So where a
+    sequence has waited SLOT_PATIENCE_STEPS, one adapter is *drained*: new requests for it wait, as
+    if it were not on the device, and its slot goes to who is next in fair order. It is one of a
+    tenant that uses at least two slots more than the waiting one, or of anybody where that one uses
+    none, or of its own: nobody takes slots from tenants that have no more than it has.
+    """
+
+    def __init__(
+        self, queue: WaitingQueue, memory: MemoryManager, running: Running, waits: Waits
+    ) -> None:
+        self._queue = queue
+        self._memory = memory
+        self._running = running
+        self._waits = waits
+        self._drain: _Drain | None = None
+        self._step = 0
+        self._seen = 0  # slots given up
+        self._may_be_free = False
+
+    def begin_step(self) -> None:
+        """Wake who may get a slot in this step, and drain an adapter where that is due. O(1) while
+        nothing waits for a slot, else O(tenants that do)."""
+        self._step += 1
+        self._end_drain()
+        parked, given_up = self._queue.parked, self._memory.adapters.slots_given_up
+        if given_up != self._seen:
+            self._seen, self._may_be_free = given_up, True
+        if not parked.waits_for_slots:
+            return
+        if self._may_be_free:
+            woken = [s for s in parked.first_for_slots() if self._can_have_slot(s)]
+            for sequence in woken:
+                self._wake(sequence)
+            self._may_be_free = bool(woken)
+        elif self._drain is None and self._step % DRAIN_PERIOD_STEPS == 0:
+            self._begin_drain()
+
+    def lacks(self, sequence: Sequence, resident: ResidentAdapter | None) -> bool:
+        """Whether a sequence, whose adapter is `resident` or not, has to wait for a slot. It is
+        parked then."""
+        if sequence.request.adapter is None:
+            return False
+        if resident is not None:
+            if self._drain is None or self._drain.adapter is not resident:
+                return False
+            self._waits.short_of_slots(sequence)
+            self._queue.park(sequence)  # until the drain ends
+            return True
+        if self._can_have_slot(sequence):
+            return False
+        if not sequence.service.slot_step:
+            sequence.service.slot_step = self._step
+        self._waits.short_of_slots(sequence)
+        self._queue.park(sequence, for_slot=True)
+        return True
+
+    def wake(self, digest: str) -> None:
+        """Put back in line all that is parked for an adapter: it has come, or does not come."""
+        for sequence in self._queue.parked.of(digest):
+            self._wake(sequence)
+
+    def _can_have_slot(self, sequence: Sequence) -> bool:
+        return self._memory.can_have_slot(sequence.request.tenant)
+
+    def _wake(self, sequence: Sequence) -> None:
+        self._queue.wake(sequence)
+        self._waits.woken(sequence)
+
+    def _begin_drain(self) -> None:
+        waits_long = [
+            sequence
+            for sequence in self._queue.parked.first_for_slots()
+            if self._step - sequence.service.slot_step >= SLOT_PATIENCE_STEPS
+        ]
+        if waits_long:
+            first = min(waits_long, key=self._queue.turn)
+            adapter = self._giver(first)
+            if adapter is not None:
+                self._drain = _Drain(adapter, first)
+
+    def _end_drain(self) -> None:
+        drain = self._drain
+        if drain is None:
+            return
+        adapter = drain.adapter
+        is_there = self._memory.adapters.get(adapter.digest, adapter.scope) is adapter
+        if not is_there or drain.sequence.state is not SequenceState.WAITING:
+            self._drain = None
+            self.wake(adapter.digest)
+
+    def _giver(self, sequence: Sequence) -> ResidentAdapter | None:
+        """The adapter to be drained for a sequence: of who uses the most slots, the one on which
+        the fewest sequences run."""
+        own = sequence.request.tenant.key
+        users: dict[int, Counter[str]] = defaultdict(Counter)  # by slot, sequences by tenant
+        for other in self._running:
+            if other.adapter_slot != BASE_SLOT:
+                users[other.adapter_slot][other.request.tenant.key] += 1
+        held = Counter(tenant for tenants in users.values() for tenant in tenants)
+        best: tuple[int, int] | None = None
+        giver = None
+        for adapter in self._memory.slot_holders(sequence.request.tenant):
+            tenants = users.get(adapter.slot)
+            if not tenants or adapter.pinned:
+                continue
+            if own in tenants:
+                least = 0 if len(tenants) == 1 else None
+            else:
+                least = min(held[tenant] for tenant in tenants)
+                if held[own] and least <= held[own] + 1:
+                    least = None
+            if least is None:
+                continue
+            key = least, -tenants.total()
+            if best is None or key > best:
+                best, giver = key, adapter
+        return giver
