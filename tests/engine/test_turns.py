@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenora_engine.adapters import turns
-from tenora_engine.adapters.turns import Cores, FairThreads, Queues, SharedWork
-from tenora_engine.pace import Pace
+from tenora_engine.adapters.turns import Cores, FairThreads, Queues, Room, SharedWork
+from tenora_engine.pace import QUICK_BYTES, Pace
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60))
@@ -40,6 +40,10 @@ def test_a_key_waits_for_no_more_than_one_item_of_each_other(steps: list[tuple[s
             passed[item[0]] = defaultdict(int)
 
 
+def shared(key: str, cores: Cores, room: Room | None = None) -> SharedWork:
+    return SharedWork(key, cores, room or Room(1), Pace())
+
+
 def test_an_item_can_be_taken_back_once() -> None:
     queues: Queues[int] = Queues()
     queues.push("a", 1)
@@ -54,11 +58,11 @@ def test_an_item_can_be_taken_back_once() -> None:
 
 def test_who_gives_a_core_and_takes_it_again_does_not_pass_who_waits() -> None:
     cores, order = Cores(1), []
-    with SharedWork("a", cores, Pace()) as work:
+    with shared("a", cores) as work:
         work.begin(1)
 
         def run() -> None:
-            with SharedWork("b", cores, Pace()):
+            with shared("b", cores):
                 order.append("b")
 
         other = threading.Thread(target=run)
@@ -73,7 +77,7 @@ def test_who_gives_a_core_and_takes_it_again_does_not_pass_who_waits() -> None:
 
 def test_a_core_is_free_while_its_holder_waits_for_an_answer() -> None:
     cores = Cores(1)
-    with SharedWork("a", cores, Pace()) as work, work.waiting(), SharedWork("b", cores, Pace()):
+    with shared("a", cores) as work, work.waiting(), shared("b", cores):
         pass  # it would never get here
     assert cores._free == 1
 
@@ -86,7 +90,7 @@ def test_work_is_what_was_computed_and_waited_for_rests_left_out() -> None:
             nonlocal now_s
             now_s += 1000.0
 
-    work = SharedWork("a", Cores(1), Resting(), lambda: now_s)
+    work = SharedWork("a", Cores(1), Room(1), Resting(), lambda: now_s)
     now_s += 100.0  # for a thread
     with work:
         now_s += 1.0
@@ -101,6 +105,84 @@ def test_work_is_what_was_computed_and_waited_for_rests_left_out() -> None:
         work.start_anew()
         now_s += 32.0
     assert work.worked_s == 32.0
+
+
+class Reading:
+    """Jobs that hold room for what they read until they are told to end."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.room = Room(num_bytes)
+        self._in: list[tuple[str, int]] = []
+        self._changed = threading.Condition()
+
+    def take(self, key: str, num_bytes: int) -> None:
+        """Returns when it waits or is in."""
+        waiting = self.room._waiting._queues
+        before, entered = sum(map(len, waiting.values())), len(self._in)
+
+        def run() -> None:
+            self.room.take(key, num_bytes)
+            with self._changed:
+                self._in.append((key, num_bytes))
+                self._changed.notify_all()
+
+        threading.Thread(target=run, daemon=True).start()
+        with self._changed:
+            while len(self._in) == entered and sum(map(len, list(waiting.values()))) == before:
+                self._changed.wait(0.001)
+
+    def let_in(self, count: int) -> list[tuple[str, int]]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._in) >= count, timeout=20)
+            return self._in[:]
+
+
+def test_room_is_held_by_no_tenant_beyond_its_half() -> None:
+    jobs = Reading(8)
+    jobs.take("a", 3)
+    jobs.let_in(1)
+    for _ in range(3):
+        jobs.take("a", 3)  # beyond its half
+    jobs.take("b", 4)
+    assert jobs.let_in(2) == [("a", 3), ("b", 4)]
+    jobs.take("c", 2)  # there is none left for it
+    jobs.room.give("a", 3)
+    assert set(jobs.let_in(3)[2:]) < {("a", 3), ("c", 2)}
+    jobs.room.give("b", 4)
+    assert set(jobs.let_in(4)[2:]) == {("a", 3), ("c", 2)}
+
+
+def test_a_job_larger_than_the_room_has_it_alone() -> None:
+    jobs = Reading(8)
+    jobs.take("a", 1)
+    jobs.let_in(1)
+    jobs.take("b", 99)
+    jobs.take("c", 1)  # does not pass it
+    jobs.room.give("a", 1)
+    assert jobs.let_in(2)[1] == ("b", 99)
+    jobs.room.give("b", 99)
+    assert jobs.let_in(3)[2] == ("c", 1)
+
+
+def test_large_work_holds_room_and_no_core_while_it_waits_for_it() -> None:
+    cores, room = Cores(1), Room(1)
+    room.take("other", 1)
+    work, ended = shared("a", cores, room), threading.Event()
+
+    def run() -> None:
+        with work:
+            work.begin(QUICK_BYTES)  # needs none
+            work.begin(QUICK_BYTES + 1)
+        work.end()
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    while not room._waiting._queues:
+        threading.Event().wait(0.001)
+    with shared("b", cores):
+        room.give("other", 1)
+    assert ended.wait(20)
+    assert (room._held, cores._free) == (0, 1)
 
 
 class Hanging:

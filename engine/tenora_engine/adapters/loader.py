@@ -18,7 +18,7 @@ from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
-from tenora_engine.adapters.turns import Cores, FairThreads, Job, SharedWork
+from tenora_engine.adapters.turns import Cores, FairThreads, Job, Room, SharedWork
 from tenora_engine.adapters.warming import Warming
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import AdapterLoadError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _MEMO_ENTRIES = 4096
 _MEMO_S = 30.0  # how long what Redis said about one digest is believed
 _TELL_S = 10.0  # Redis hears so often what was used
+_READ_BYTES = 512 * 1024**2  # of adapters as they were uploaded, while they are packed
 _USES_MAX = 1000  # adapters of which that is counted meanwhile
 
 
@@ -86,7 +87,7 @@ class _Memo:
             self._known[digest] = (held, time.monotonic() + _MEMO_S)
             self._known.move_to_end(digest)
             if len(self._known) > _MEMO_ENTRIES:
-                self._known.popitem(last=False)
+                self._moved.add(self._known.popitem(last=False)[0])
 
     def take_moved(self) -> AbstractSet[str]:
         """Digests of what Redis has been found to hold, or to hold no more, since the last call."""
@@ -127,6 +128,7 @@ class AdapterLoader:
         self._store = StoreTier(config.object_store, store, self._pace)
         self._threads = FairThreads(config.loader_threads, "tenora-adapter-loader", compute_alone)
         self._cores = Cores(config.loader_threads)
+        self._room = Room(_READ_BYTES)
         self._errands = ThreadPoolExecutor(1, "tenora-adapter-errands", initializer=compute_alone)
         self._lock = threading.Lock()
         self._uses: Counter[str] = Counter()  # since Redis was told
@@ -303,27 +305,30 @@ class AdapterLoader:
 
     def _load(self, flight: _Flight) -> None:
         """On a loader thread: find the adapter in the best tier, and keep it in those above."""
-        work = SharedWork(flight.tenant_key, self._cores, self._pace, self._clock)
-        residency: Residency = "store"
+        work = SharedWork(flight.tenant_key, self._cores, self._room, self._pace, self._clock)
         try:
-            with work:
-                packed = self._from_shared(flight.ref.digest, work)
-                if packed is not None:
-                    residency = "shared"
-                else:
-                    packed = self._pack_from_store(flight.ref, work)
-                packed = self._in_host_memory(packed)
+            packed, residency = self._bring(flight.ref, work)
         except AdapterLoadError as error:
-            self._finish(flight, None, error, residency, work.worked_s)
+            self._finish(flight, None, error, "store", work.worked_s)
         except Exception as error:  # a defect must fail this adapter's requests, not hang them
             wrapped = AdapterLoadError(f"loading {flight.ref.digest} failed: {error!r}")
             wrapped.__cause__ = error
-            self._finish(flight, None, wrapped, residency, work.worked_s)
+            self._finish(flight, None, wrapped, "store", work.worked_s)
         else:
             self._finish(flight, packed, None, residency, work.worked_s)
             if residency == "store" and self._shared is not None:
                 with work:
                     self._share(flight, packed, self._shared, work)
+
+    def _bring(self, ref: AdapterRef, work: SharedWork) -> tuple[PackedAdapter, Residency]:
+        try:
+            with work:
+                packed = self._from_shared(ref.digest, work)
+                if packed is not None:
+                    return self._in_host_memory(packed), "shared"
+                return self._in_host_memory(self._pack_from_store(ref, work)), "store"
+        finally:
+            work.end()
 
     def _from_shared(self, digest: str, work: SharedWork) -> PackedAdapter | None:
         """What Redis has. Asking in vain, perhaps until a time-out, is no part of what the load

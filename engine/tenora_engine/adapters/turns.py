@@ -13,15 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
-from tenora_engine.pace import Pace
+from tenora_engine.pace import QUICK_BYTES, Pace
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 THREADS_MAX = 32
-"""Jobs under way at one time: a job that waits for a disk or a network holds a thread, and memory
-for what it reads."""
+"""Jobs under way at one time: one that waits for a disk or a network holds a thread."""
 
 CROWD = THREADS_MAX // 4
 """Jobs under way from which nobody begins a second one."""
@@ -41,7 +40,7 @@ class Queues(Generic[T]):
 
     def pop(self, may: Callable[[str], bool] = lambda _: True) -> T | None:
         """The first item of the key whose turn it is among those that `may`. O(keys)."""
-        key = next(filter(may, self._queues), None)
+        key = self.next(may)
         if key is None:
             return None
         own = self._queues[key]
@@ -50,6 +49,14 @@ class Queues(Generic[T]):
         if not own:
             del self._queues[key]
         return item
+
+    def next(self, may: Callable[[str], bool]) -> str | None:
+        """The key whose turn it is."""
+        return next(filter(may, self._queues), None)
+
+    def first(self, key: str) -> T:
+        """The first item of a key that has some."""
+        return self._queues[key][0]
 
     def remove(self, key: str, item: T) -> bool:
         """Whether it was there."""
@@ -93,23 +100,72 @@ class Cores:
                 given.release()
 
 
+class Room:
+    """Memory for what jobs read: `num_bytes` at one time, half of it for one tenant, or a single
+    job of any size. Who waits for room is let in by the tenants' turns, and nobody passes one that
+    waits for others than its own tenant. Safe in threads."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self._own: Counter[str] = Counter()  # bytes held
+        self._held = 0
+        self._waiting: Queues[tuple[int, threading.Lock]] = Queues()
+        self._lock = threading.Lock()
+
+    def take(self, key: str, num_bytes: int) -> None:
+        given = threading.Lock()
+        given.acquire()
+        with self._lock:
+            self._waiting.push(key, (num_bytes, given))
+            self._let_in()
+        given.acquire()
+
+    def give(self, key: str, num_bytes: int) -> None:
+        with self._lock:
+            self._hold(key, -num_bytes)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        while (key := self._waiting.next(self._is_within_own)) is not None:
+            num_bytes, given = self._waiting.first(key)
+            if self._held and self._held + num_bytes > self._num_bytes:
+                return
+            self._waiting.pop(self._is_within_own)
+            self._hold(key, num_bytes)
+            given.release()
+
+    def _is_within_own(self, key: str) -> bool:
+        own = self._own.get(key, 0)
+        return not own or own + self._waiting.first(key)[0] <= self._num_bytes // 2
+
+    def _hold(self, key: str, num_bytes: int) -> None:
+        self._held += num_bytes
+        self._own[key] += num_bytes
+        if not self._own[key]:
+            del self._own[key]
+
+
 class SharedWork:
     """The `Work` of one job: a core is held while it computes, and given to others while it rests
-    or waits for an answer. `worked_s` is what it computed and waited for answers, in seconds: rests
-    and waits for a core are left out. Of one thread; a context, entered once or more."""
+    or waits for an answer; room is held for what it reads until it ends, if that is more than
+    QUICK_BYTES. `worked_s` is what it computed and waited for answers, in seconds: rests and waits
+    for a core or for room are left out. Of one thread; a context, entered once or more."""
 
     def __init__(
         self,
         key: str,
         cores: Cores,
+        room: Room,
         pace: Pace,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._key = key
         self._cores = cores
+        self._room = room
         self._pace = pace
         self._clock = clock
         self._since_s = 0.0
+        self._held_bytes = 0
         self.worked_s = 0.0
 
     def __enter__(self) -> Self:
@@ -122,7 +178,19 @@ class SharedWork:
         self._cores.give()
 
     def begin(self, num_bytes: int) -> None:
+        if num_bytes > QUICK_BYTES:
+            self.__exit__()
+            self.end()
+            self._room.take(self._key, num_bytes)
+            self._held_bytes = num_bytes
+            self.__enter__()
         self._pace.begin(num_bytes)
+
+    def end(self) -> None:
+        """What it read is gone."""
+        if self._held_bytes:
+            self._room.give(self._key, self._held_bytes)
+            self._held_bytes = 0
 
     def rest(self) -> None:
         self.__exit__()
