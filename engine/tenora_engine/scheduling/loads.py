@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.errors import AdapterBusyError, AdapterLoadError, InvalidRequestError
 from tenora_engine.events import AdapterResidency, Residency
@@ -251,10 +253,14 @@ class AdapterLoads:
 
     def residencies(self) -> list[AdapterResidency]:
         """Every adapter on the device, on its way there or on the host, once."""
-        now_s = self._clock()
+        now_s, to_unix_s = self._clock(), self._memory.unix_offset()
         refs = [*self._in_flight.values(), *(result.ref for result in self._ready.values())]
+        now_s += to_unix_s
         loading = [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
-        found = self._adapters.residencies()
+        found = [
+            msgspec.structs.replace(each, last_used_s=each.last_used_s + to_unix_s)
+            for each in self._adapters.residencies()
+        ]
         for others in (loading, self._loader.residencies()):
             known = {adapter.digest for adapter in found}
             found += [adapter for adapter in others if adapter.digest not in known]
