@@ -111,7 +111,6 @@ class Load:
             prompt_token_ids=[draw.randrange(_VOCAB) for _ in range(draw.randrange(50, 500))],
             sampling=SamplingParams(max_tokens=draw.randrange(1, 128)),
             adapter=adapter,
-            arrival_s=now_s,
         )
 
 

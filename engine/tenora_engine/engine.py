@@ -18,6 +18,7 @@ import msgspec
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import footprint
 from tenora_engine.client import AbortReason
+from tenora_engine.clocks import Clock, steady
 from tenora_engine.config import EngineConfig, ResolvedConfig
 from tenora_engine.errors import EngineFailedError, MemoryOperationError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, MemoryTier, Residency
@@ -56,7 +57,7 @@ class PagesSnapshot:
 
     def describe(self) -> ArenaPages:
         """What it means; once, from any thread: O(pages)."""
-        view = self.view
+        view = self.view.dated()
         kinds, runs, owners = view.runs()
         return ArenaPages(
             at_s=view.at_s,
@@ -92,7 +93,7 @@ class Engine:
         executor: Executor,
         loader: FindingLoader,
         memory: MemoryManager,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = steady,
         pace: Pace | None = None,  # of what works beside the steps
         layers: OwnLayers | None = None,  # of adapters, as the executor has them
     ) -> None:

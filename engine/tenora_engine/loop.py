@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from tenora_engine.client import AbortReason
+from tenora_engine.clocks import steady
 from tenora_engine.errors import EngineError, EngineUnavailableError, QueueFullError
 from tenora_engine.events import AdapterFootprint, EngineStats, Event, Residency
 from tenora_engine.pages import Pin, PinState
@@ -106,7 +109,8 @@ class EngineLoop:
         """See `Engine.submit`, whose errors the Future holds."""
         if request.sampling.grammar is not None:
             return self._submit_guided(request)
-        future = self.call(lambda engine: engine.submit(request))
+        received_s = steady()
+        future = self.call(lambda engine: engine.submit(_waited(request, received_s)))
         self._engine.announce(request)
         return future
 
@@ -114,6 +118,7 @@ class EngineLoop:
         """Once its grammar has been compiled; what comes to abort it meanwhile waits for that."""
         submitted: Future[None] = Future()
         submitted.set_running_or_notify_cancel()
+        received_s = steady()
         with self._wakeup:
             if self._stopping or self._stopped:
                 raise EngineUnavailableError("the engine has been stopped; start it again")
@@ -125,9 +130,9 @@ class EngineLoop:
                 return
             guides = done.result()
             try:
-                self.call(lambda engine: engine.submit(request, guides)).add_done_callback(
-                    lambda done: end(done.exception())
-                )
+                self.call(
+                    lambda engine: engine.submit(_waited(request, received_s), guides)
+                ).add_done_callback(lambda done: end(done.exception()))
             except EngineError as error:
                 end(error)
             else:
@@ -283,3 +288,9 @@ class EngineLoop:
         except Exception as error:
             return error
         return None
+
+
+def _waited(request: GenerationRequest, received_s: float) -> GenerationRequest:
+    """The same, as it is now: a step, or a grammar, has kept it waiting since it came."""
+    waited_s = request.waited_s + steady() - received_s
+    return msgspec.structs.replace(request, waited_s=waited_s)

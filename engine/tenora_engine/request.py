@@ -131,5 +131,5 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     adapter: AdapterRef | None = None
     prediction_token_ids: list[int] = []  # what the caller thinks the answer will be much like
-    arrival_s: float = 0.0  # unix time
+    waited_s: float = 0.0  # that it had waited at its client when it was sent
     context: dict[str, str] = {}  # the caller's own words, given back in the usage record

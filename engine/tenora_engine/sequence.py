@@ -71,7 +71,7 @@ class Service:
     class_name: str = "default"  # in which it waits and is charged
     token_cost: float = 1.0  # of a token, in tokens of the base model (scheduling.meters)
     work: float = 0.0  # expected cost until its first token, when it entered the queue
-    due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost, in unix time
+    due_s: float = 0.0  # its place in its tenant's line: deadline plus that cost
     tpot_s: float = math.inf  # promised between two tokens
     settled_length: int = 0  # tokens for which its tenant has been charged
     settled_kv: float = 0.0  # the price of KV (`Charges.kv_price`) up to which it has been
@@ -109,7 +109,7 @@ class Sequence:
     adapter_slot: int = BASE_SLOT
     state: SequenceState = SequenceState.WAITING
     number: int = 0  # order of arrival in this engine
-    arrival_s: float = 0.0
+    arrival_s: float = 0.0  # by the engine's clock, what it had waited before it taken off
     stop_ids: frozenset[int] = frozenset()  # end of sequence and the request's stop tokens
     max_length: int = 0  # tokens at which it ends by "length"
     num_unscored: int = 0  # last tokens of its prompt whose logprobs are wanted and not known yet

@@ -4,12 +4,12 @@ not even what is billed (`scheduling.meters`), and does not know how its numbers
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tenora_engine.clocks import steady, wall
 from tenora_engine.ulid import new_id
 
 OTHER = "other"
@@ -28,7 +28,7 @@ class Histogram(msgspec.Struct, array_like=True):
     sum_s: float = 0.0
 
     def observe(self, seconds: float) -> None:
-        """What is negative, as the wall clock may have it, counts as 0."""
+        """What is negative counts as 0."""
         seconds = max(seconds, 0.0)
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
@@ -186,6 +186,7 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     waits: list[WaitTotal] = []
     gap_minutes: list[GapMinute] = []  # of lately
     started: str = ""  # an id
+    counted_s: float = 0.0  # for so long, whatever the wall clock did
 
     def without_tenants(self) -> TelemetryStats:
         """All tenants as OTHER."""
@@ -211,7 +212,7 @@ class Telemetry:
         self._meters: dict[tuple[str, str], ServiceMeter] = {}
         self._adapter_loads: dict[str, Histogram] = {}
         self._adapter_load_waits: dict[str, Histogram] = {}
-        self._since_s = time.time()
+        self._since_s, self._began_s = wall(), steady()
         self._started = new_id("start")
 
     def meter(self, service_class: str, tenant_key: str) -> ServiceMeter:
@@ -257,6 +258,7 @@ class Telemetry:
             adapter_loads={tier: loads.copy() for tier, loads in self._adapter_loads.items()},
             adapter_load_waits={t: waits.copy() for t, waits in self._adapter_load_waits.items()},
             since_s=self._since_s,
+            counted_s=steady() - self._began_s,
             service_bounds=service_bounds or {},
             waits=waits or [],
             gap_minutes=gap_minutes or [],

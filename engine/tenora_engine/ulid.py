@@ -4,12 +4,13 @@ The same form as the platform's, which names requests."""
 from __future__ import annotations
 
 import secrets
-import time
+
+from tenora_engine.clocks import wall_ms
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_id(kind: str) -> str:
     """48 bits of milliseconds, then 80 random bits."""
-    value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(80)
+    value = (wall_ms() << 80) | secrets.randbits(80)
     return f"{kind}_{''.join(_ALPHABET[value >> shift & 31] for shift in range(125, -5, -5))}"

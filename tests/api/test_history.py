@@ -59,10 +59,12 @@ def meter(tenant: str, class_: str = "default", **counted: Any) -> ServiceMeter:
     return made
 
 
-def says(engine: FakeEngine, since_s: float, *meters: ServiceMeter) -> None:
+def says(engine: FakeEngine, since_s: float, *meters: ServiceMeter, counted_s: float = 0.0) -> None:
     """What the engine has counted since it began."""
     queues = [QueueStats("default", "t", waiting=2, oldest_wait_s=1.5)]
-    engine.telemetry = TelemetryStats(meters=list(meters), queues=queues, since_s=since_s)
+    engine.telemetry = TelemetryStats(
+        meters=list(meters), queues=queues, since_s=since_s, counted_s=counted_s
+    )
 
 
 async def minutes(api: Api, tenant_id: str) -> dict[int, ServiceMinuteRow]:
@@ -141,10 +143,12 @@ async def test_what_was_counted_long_before_anybody_looked_is_of_no_minute(quiet
             mark.data = {"meters": "of another version"}
     tenant = await quiet.new_tenant("long")
     sampler = HistorySampler(quiet.state)
-    says(quiet.engine, NOON.timestamp() - 86_400, meter(tenant.id, output_tokens=1_000_000))
+    # Whatever the engine's wall clock says: it has counted for a day.
+    begun = NOON.timestamp() + 3600
+    says(quiet.engine, begun, meter(tenant.id, output_tokens=1_000_000), counted_s=86_400.0)
     await sampler.sample(NOON)
     assert await minutes(quiet, tenant.id) == {}
-    says(quiet.engine, NOON.timestamp() - 86_400, meter(tenant.id, output_tokens=1_000_007))
+    says(quiet.engine, begun, meter(tenant.id, output_tokens=1_000_007), counted_s=86_405.0)
     await sampler.sample(NOON + timedelta(seconds=5))
     assert (await minutes(quiet, tenant.id))[0].output_tokens == 7
 

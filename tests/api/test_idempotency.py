@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import httpx
@@ -110,6 +111,28 @@ async def test_what_failed_on_our_side_is_done_anew(
         assert (await create(api, "second-try", "k6")).status_code == 500
     assert (await create(api, "second-try", "k6")).status_code == 201
     assert (await tenant_names(api)).count("second-try") == 1
+
+
+async def test_a_clock_that_is_ahead_takes_no_request_for_dead(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database's clock says how long the first has run."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=25)
+
+    await create(api, "still-runs", "k9")
+    async with api.state.db.admin_session() as session:
+        await session.execute(
+            text("update idempotency_keys set answer = null where key = 'k9'"),
+        )
+    for module in (layer, repository):
+        monkeypatch.setattr(module, "datetime", Ahead, raising=False)
+    again = await create(api, "still-runs", "k9")
+    assert again.status_code == 409
+    assert again.json()["error"]["code"] == "idempotency_key_in_use"
 
 
 async def test_a_request_that_died_is_not_done_twice(api: Api) -> None:

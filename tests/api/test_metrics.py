@@ -43,7 +43,6 @@ def busy_engine(metrics_tenants: int, seed: int = 0) -> Iterator[EngineStats]:
             tenant=draw.choice(TENANTS),
             adapter=draw.choice([None, *(make_ref(f"a{n}") for n in range(6))]),
             max_tokens=draw.randrange(1, 9),
-            arrival_s=rig.now_s,
         )
         try:
             rig.engine.submit(request)

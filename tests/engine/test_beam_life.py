@@ -177,7 +177,6 @@ def test_a_late_search_is_refused_whole(world: World) -> None:
             request_id="r",
             tenant=tenant,
             prompt_token_ids=[5, 6, 7],
-            arrival_s=1000.0,
             sampling=SamplingParams(
                 temperature=0, n=3, max_tokens=8, ignore_eos=True, beams=BeamSearch()
             ),

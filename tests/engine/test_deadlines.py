@@ -67,7 +67,7 @@ def test_what_waited_in_vain_is_refused_as_soon_as_that_is_plain(n: int) -> None
     assert (meter.ttft_promised, meter.ttft_met, meter.prompt_tokens) == (n, 0, 0)
     assert meter.finished == {}
     assert {e.request_id for e in run(rig)} == {"first"}
-    again = make_request("late", [2] * 20, tenant=promised("refuse"), arrival_s=rig.now_s)
+    again = make_request("late", [2] * 20, tenant=promised("refuse"))
     rig.engine.submit(again)  # the id is free, and now there is time
     assert [e.usage.prompt_tokens for e in run(rig) if isinstance(e, FinishEvent)] == [20]
 
@@ -227,7 +227,7 @@ def test_kv_on_the_host_counts_as_little_as_it_takes_to_fetch() -> None:
                 make_request(f"w{number}", tokens, max_tokens=1, tenant=make_tenant("promised"))
             )
             run(rig)
-        again = make_request("again", [*prompt, 8], tenant=tenant, arrival_s=rig.now_s)
+        again = make_request("again", [*prompt, 8], tenant=tenant)
         rig.engine.submit(again)
         return rig
 
@@ -240,8 +240,8 @@ def test_kv_on_the_host_counts_as_little_as_it_takes_to_fetch() -> None:
     assert finished.usage.cached_tokens == 32
 
 
-def _request(late: LateAction, ttft_s: float, arrival_s: float) -> GenerationRequest:
-    return make_request("r", [1], tenant=promised(late, ttft_s * 1000), arrival_s=arrival_s)
+def _request(late: LateAction, ttft_s: float) -> GenerationRequest:
+    return make_request("r", [1], tenant=promised(late, ttft_s * 1000))
 
 
 @given(
@@ -264,7 +264,7 @@ def test_each_is_missed_once_and_when_it_is_due(
     start_s = now_s = 1000.0
     waiting: dict[Sequence, float] = {}
     for late, ttft_s, work, starts in asked:
-        sequence = Sequence(_request(late, ttft_s, now_s), 0, [1], num_prompt=1)
+        sequence = Sequence(_request(late, ttft_s), 0, [1], num_prompt=1)
         sequence.arrival_s, sequence.service.work = now_s, work
         deadlines.watch(sequence)
         if starts:
@@ -285,7 +285,7 @@ def test_each_is_missed_once_and_when_it_is_due(
 def test_what_has_ended_is_not_kept_for_its_deadline() -> None:
     deadlines = Deadlines(CostModel(make_config()))
     for _ in range(10_000):
-        sequence = Sequence(_request("refuse", 1e6, 1000.0), 0, [1], num_prompt=1)
+        sequence = Sequence(_request("refuse", 1e6), 0, [1], num_prompt=1)
         deadlines.watch(sequence)
         sequence.state = SequenceState.FINISHED
     assert len(deadlines._heap) < 200

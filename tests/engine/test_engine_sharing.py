@@ -31,7 +31,7 @@ from engine_clients import (
 from fake_step_engine import request
 from tenora_engine.errors import EngineUnavailableError
 from tenora_engine.events import UsageRecord
-from tenora_engine.transport import serving, wire
+from tenora_engine.transport import wire
 from tenora_engine.transport.address import EngineAddress
 from tenora_engine.transport.engine_process import EngineProcess
 from tenora_engine.transport.link import EngineLink
@@ -99,21 +99,119 @@ async def said(other: Process) -> str:
         return (await other.stdout.readline()).decode().strip()
 
 
-def test_silence_is_noticed_within_five_seconds() -> None:
-    assert wire.SILENCE_MAX_S + serving._POLL_MS / 1000 < 5
-    assert wire.SILENCE_MAX_S > 3 * wire.PING_S, "a ping or two may be late"
+@pytest.fixture(scope="module")
+async def hasty(
+    tmp_path_factory: pytest.TempPathFactory, importable_by_children: None
+) -> AsyncIterator[ProcessEngineClient]:
+    """One whose engine gives its clients leases of two seconds."""
+    factory = "fake_step_engine:build_with_short_leases"
+    client = process_client(tmp_path_factory.mktemp("hasty"), factory=factory)
+    await client.start()
+    yield client
+    await client.stop()
 
 
-async def test_a_stopped_client_loses_what_it_ran_and_begins_anew(
-    owner: ProcessEngineClient,
+_READER = """
+import asyncio, sys, time
+from engine_clients import no_text
+from fake_step_engine import request
+from tenora_engine.events import TokenEvent
+from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.remote import RemoteEngineClient
+async def main():
+    endpoint, token, name, most, stall_s = sys.argv[1:]
+    client = RemoteEngineClient(EngineAddress(endpoint, token), "fake", no_text)
+    await client.start()
+    read = {0: [], 1: []}
+    async for event in client.submit(request(name, max_tokens=int(most), n=2)):
+        if not isinstance(event, TokenEvent):
+            continue
+        if not read[0]:
+            print("runs", flush=True)
+            time.sleep(float(stall_s))
+        read[event.index] += event.token_ids
+    print(all(ids == list(range(100, 100 + int(most))) for ids in read.values()), flush=True)
+    await client.stop()
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def a_reader(
+    address: EngineAddress, request_id: str, max_tokens: int, stall_s: float = 0.0
+) -> AsyncIterator[Process]:
+    """Another process that reads one request to its end, and then says whether each of its two
+    sequences had every token once and in order. Its loop stalls once, after the first token."""
+    other = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _READER, address.endpoint, address.token),
+        *(request_id, str(max_tokens), str(stall_s)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert await said(other) == "runs"
+        yield other
+    finally:
+        if other.returncode is None:
+            other.kill()
+        await other.communicate()
+
+
+async def test_a_client_that_was_stopped_for_a_while_reads_on(owner: ProcessEngineClient) -> None:
+    """It was dropped after four seconds. Others are served meanwhile."""
+    await drained(owner)
+    async with a_reader(owner.address, "resumed", 4000) as other:
+        other.send_signal(signal.SIGSTOP)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 5.5:
+            assert len(await everything(owner, request("meanwhile", max_tokens=500))) == 501
+        other.send_signal(signal.SIGCONT)
+        assert await said(other) == "True"
+    usage = [record for record in await drained(owner) if record.request_id == "resumed"]
+    assert [(u.event_id, u.finish_reason, u.output_tokens) for u in usage] == [
+        ("resumed:0", "length", 4000),
+        ("resumed:1", "length", 4000),
+    ]
+
+
+async def test_a_thread_vouches_for_a_loop_that_stalls(hasty: ProcessEngineClient) -> None:
+    """For longer than the lease."""
+    await drained(hasty)
+    async with a_reader(hasty.address, "stalled", 500, stall_s=4.0) as other:
+        assert await said(other) == "True"
+    usage = await drained(hasty)
+    assert [(u.finish_reason, u.output_tokens) for u in usage] == [("length", 500)] * 2
+
+
+async def test_an_engine_started_again_meanwhile_knows_nothing_of_a_stopped_clients_requests(
+    tmp_path: Path,
 ) -> None:
+    owner = process_client(tmp_path)
+    await owner.start()
+    try:
+        async with another_process(owner.address, "before") as other:
+            other.send_signal(signal.SIGSTOP)
+            first_pid = owner.pid
+            assert first_pid is not None
+            os.kill(first_pid, signal.SIGKILL)
+            async with asyncio.timeout(PATIENCE_S):
+                while owner.pid == first_pid or not owner.ready:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            other.send_signal(signal.SIGCONT)
+            assert await said(other) == "the engine has gone away; try again later"
+            assert await said(other) == "3"
+    finally:
+        await owner.stop()
+
+
+async def test_a_stopped_client_loses_what_it_ran_with_its_lease_and_begins_anew(
+    hasty: ProcessEngineClient,
+) -> None:
+    owner = hasty
     await drained(owner)
     async with another_process(owner.address, "stopped") as other:
         await until_running(owner, 2)
-        began_s = time.monotonic()
         other.send_signal(signal.SIGSTOP)
-        await until_running(owner, 0)  # gives up after 20 s; a client used to have 30
-        assert time.monotonic() - began_s > 2, "it was not given up for a moment's silence"
+        await until_running(owner, 0)
         usage = await drained(owner)
         assert [(u.event_id, u.finish_reason) for u in usage] == [
             ("stopped:0", "abort"),
@@ -127,6 +225,8 @@ async def test_a_stopped_client_loses_what_it_ran_and_begins_anew(
 
 
 async def test_a_killed_client_loses_what_it_ran(owner: ProcessEngineClient) -> None:
+    """Not by its lease: `until_running` gives up sooner."""
+    assert PATIENCE_S < wire.CLIENT_LEASE_S
     await drained(owner)
     async with another_process(owner.address, "killed") as other:
         await until_running(owner, 2)

@@ -3,6 +3,7 @@ transformers + peft."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tenora_engine.config import LORA_MODULES, EngineConfig
 from tenora_engine.engine import build_engine
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.events import FinishEvent, TokenEvent
-from tenora_engine.model.families import FAMILIES, spec_of
+from tenora_engine.model.families import FAMILIES, read_spec, spec_of
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 
 # peft 0.21 asks transformers 5.23 for a property that the latter has renamed.
@@ -146,3 +147,92 @@ def test_the_engine_equals_transformers_and_peft(tmp_path: Path, architecture: s
                 logits = reference(everything).logits[0]
             assert output == logits[len(prompt) - 1 : -1].argmax(dim=1).tolist(), name
     assert tokens["base"] != tokens["tuned"], "the adapter changes nothing"
+
+
+def windows_of(architecture: str, **fields: Any) -> tuple[list[int | None], list[int | None]]:
+    """Ours by layer, from config.json as it would be written, and those of transformers' layers."""
+    config = config_of(architecture, **SIZES, **fields)
+    with torch.device("meta"):
+        layers = transformers.AutoModelForCausalLM.from_config(config).model.layers
+    written = {"architectures": [architecture], **SIZES, **fields}
+    attentions = [layer.self_attn for layer in layers]
+    return (
+        [layer.window for layer in spec_of(written).layers],
+        [getattr(each, "sliding_window", None) for each in attentions],
+    )
+
+
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+@pytest.mark.parametrize("first", [0, 1, 4, 5, 28, None])
+def test_qwens_windows_begin_at_a_layer(architecture: str, first: int | None) -> None:
+    """With as many layers as there are before it, none has one: such a model is served."""
+    fields = {"use_sliding_window": True, "sliding_window": 32}
+    if first is not None:
+        fields["max_window_layers"] = first
+    ours, expected = windows_of(architecture, **fields)
+    assert ours == expected
+    before = min(28 if first is None else first, 5)
+    assert ours == [None] * before + [32] * (5 - before)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 2}),
+        ("Qwen2ForCausalLM", {"use_sliding_window": False, "sliding_window": 32}),
+        (
+            "Qwen3ForCausalLM",
+            {
+                "use_sliding_window": True,
+                "sliding_window": 16,
+                "layer_types": ["full_attention", "sliding_attention", *["full_attention"] * 3],
+            },
+        ),
+        (
+            "SmolLM3ForCausalLM",
+            {
+                "use_sliding_window": True,
+                "sliding_window": 16,
+                "no_rope_layers": [1, 0, 0, 1, 1],
+                "pad_token_id": None,
+            },
+        ),
+    ],
+)
+def test_which_layers_have_windows(architecture: str, fields: dict[str, Any]) -> None:
+    ours, expected = windows_of(architecture, **fields)
+    assert ours == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"rope_scaling": {"factor": 4.0, "beta_fast": 32}}, "beta_fast, factor and no rope_type"),
+        ({"rope_parameters": {"factor": 4.0, "rope_theta": 5e5}}, "factor and no rope_type"),
+        ({"rope_scaling": "yarn"}, "'yarn' is no object"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "'yarn' lacks 'factor'"),
+        ({"rope_scaling": {"type": "linear"}}, "'linear' lacks 'factor'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "lacks 'low_freq_factor'"),
+        ({"rope_scaling": {"type": "yarn", "factor": "x"}}, "factor 'x'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0.0}}, r"factor 0\.0"),
+        ({"rope_theta": -1}, "rope_theta -1"),
+        ({"hidden_size": "many"}, "of the wrong kind"),
+        ({"num_attention_heads": 0}, "of the wrong kind"),
+        ({"num_hidden_layers": None}, "of the wrong kind"),
+        ({"layer_types": ["sliding_attention"], "sliding_window": 8}, "layer_types"),
+        ({"sliding_window": 8, "layer_types": ["chunked_attention"] * 5}, "layer_types"),
+    ],
+)
+def test_what_a_config_says_wrongly_is_named(
+    tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
+    config = {"architectures": ["Qwen2ForCausalLM"], **SIZES, "use_sliding_window": True, **fields}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=words):
+        read_spec(str(tmp_path))
+
+
+def test_a_config_is_an_object(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelLoadError, match="not a JSON object"):
+        read_spec(str(tmp_path))

@@ -9,10 +9,10 @@ from statistics import median
 
 import pytest
 
-from engine_fakes import make_config, make_request, make_tenant
-from tenora_engine.request import GenerationRequest, Tenant
+from engine_fakes import make_config, make_tenant
+from tenora_engine.request import Tenant
 from tenora_engine.scheduling.chunks import BESIDE_S, MARGIN
-from virtual_time import LAYERS, VirtualTime
+from virtual_time import LAYERS, Arrival, VirtualTime, arriving
 
 CONFIG = make_config(
     num_pages=1024,
@@ -28,29 +28,35 @@ START_S = 1000.0
 QUIET_PROMPT, QUIET_OUTPUT = 8, 4
 
 
-def long_prompts(count: int, tenant: Tenant) -> list[GenerationRequest]:
+def long_prompts(count: int, tenant: Tenant) -> list[Arrival]:
     return [
-        make_request(
-            f"long{k}", [k + 1, 90 - k] * 500, tenant=tenant, max_tokens=4, ignore_eos=True,
-            arrival_s=START_S,
+        arriving(
+            f"long{k}",
+            [k + 1, 90 - k] * 500,
+            tenant=tenant,
+            max_tokens=4,
+            came_s=START_S,
         )
         for k in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def short_requests(
     tenant: Tenant, count: int = 40, every_s: float = 0.43, output: int = QUIET_OUTPUT
-) -> list[GenerationRequest]:
+) -> list[Arrival]:
     return [
-        make_request(
-            f"short{k}", [k + 1] * QUIET_PROMPT, tenant=tenant, max_tokens=output,
-            ignore_eos=True, arrival_s=START_S + 0.5 + k * every_s,
+        arriving(
+            f"short{k}",
+            [k + 1] * QUIET_PROMPT,
+            tenant=tenant,
+            max_tokens=output,
+            came_s=START_S + 0.5 + k * every_s,
         )
         for k in range(count)
-    ]  # fmt: skip
+    ]
 
 
-def played(requests: Sequence[GenerationRequest], seconds: float = 1e9) -> VirtualTime:
+def played(requests: Sequence[Arrival], seconds: float = 1e9) -> VirtualTime:
     time = VirtualTime(CONFIG)
     time.play(requests, START_S + seconds)
     time.rig.engine.check_integrity()
@@ -69,9 +75,9 @@ def worst_answer_s(time: VirtualTime) -> float:
     )
 
 
-def known(tenant: Tenant) -> GenerationRequest:
+def known(tenant: Tenant) -> Arrival:
     """It has asked before the others come."""
-    return make_request("known", [95], tenant=tenant, max_tokens=1, arrival_s=START_S)
+    return arriving("known", [95], tenant=tenant, max_tokens=1, came_s=START_S)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -103,10 +109,13 @@ def test_a_long_prompts_chunks_become_smaller_as_its_context_grows_and_never_not
     """Beside a stream that was promised a TPOT each step stays within it. Without any context a
     step would have room for all its tokens."""
     tpot_s = 0.12
-    stream = make_request(
-        "stream", [5], tenant=make_tenant("quiet", tpot_ms=1000 * tpot_s), max_tokens=300,
-        ignore_eos=True, arrival_s=START_S,
-    )  # fmt: skip
+    stream = arriving(
+        "stream",
+        [5],
+        tenant=make_tenant("quiet", tpot_ms=1000 * tpot_s),
+        max_tokens=300,
+        came_s=START_S,
+    )
     time = played([stream, *long_prompts(1, make_tenant("long"))], seconds=30.0)
     chunks = [
         (item.num_tokens, step_s)
@@ -122,14 +131,17 @@ def test_a_long_prompts_chunks_become_smaller_as_its_context_grows_and_never_not
     assert all(after <= 1.25 * before + 1 for before, after in pairwise(sizes[8:-8]))
 
 
-def streams(tenant: Tenant, count: int = 64) -> list[GenerationRequest]:
+def streams(tenant: Tenant, count: int = 64) -> list[Arrival]:
     return [
-        make_request(
-            f"stream{k}", [k + 1, 3] * 4, tenant=tenant, max_tokens=150, ignore_eos=True,
-            arrival_s=START_S + 0.1,
+        arriving(
+            f"stream{k}",
+            [k + 1, 3] * 4,
+            tenant=tenant,
+            max_tokens=150,
+            came_s=START_S + 0.1,
         )
         for k in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def rows_of(time: VirtualTime, prefix: str) -> list[int]:
@@ -179,12 +191,15 @@ def test_who_has_no_row_gets_one_whatever_was_promised(tier: str) -> None:
     """A promise with room for a few rows, and more tenants than those."""
     quiet = make_tenant("quiet", tpot_ms=16.0)
     many = [
-        make_request(
-            f"own{k}", [k + 1] * 4, tenant=make_tenant(f"t{k}", tier=tier), max_tokens=60,
-            ignore_eos=True, arrival_s=START_S + 1.0,
+        arriving(
+            f"own{k}",
+            [k + 1] * 4,
+            tenant=make_tenant(f"t{k}", tier=tier),
+            max_tokens=60,
+            came_s=START_S + 1.0,
         )
         for k in range(20)
-    ]  # fmt: skip
+    ]
     time = played([known(quiet), *streams(make_tenant("flood")), *many])
     waits = [answer.ttft_s for name, answer in time.answers.items() if name.startswith("own")]
     longest_s = max(step_s for _, step_s in time.steps)

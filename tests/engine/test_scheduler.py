@@ -313,7 +313,7 @@ def test_a_stop_string_is_metered_where_the_text_ended() -> None:
 
 def test_the_record_is_complete() -> None:
     rig = Rig.build(make_config())
-    request = make_request("r", [1, 2, 3], ignore_eos=True, max_tokens=2)
+    request = make_request("r", [1, 2, 3], ignore_eos=True, max_tokens=2, waited_s=1.0)
     rig.now_s = 1001.0
     rig.engine.submit(request)
     rig.now_s = 1002.0
@@ -405,11 +405,11 @@ def test_a_nearer_load_takes_the_place_of_one_that_has_not_begun() -> None:
     refs = [make_ref(f"a{i}") for i in range(MAX_TENANT_PENDING)]
     tenant = make_tenant("t0", ttft_ms=9000.0)
     for ref in refs:
-        request = make_request(ref.digest, [1], adapter=ref, tenant=tenant, arrival_s=rig.now_s)
+        request = make_request(ref.digest, [1], adapter=ref, tenant=tenant)
         rig.engine.submit(request)
     near = make_ref("near")
     urgent = make_tenant("t0", ttft_ms=10.0)
-    rig.engine.submit(make_request("u", [1], adapter=near, tenant=urgent, arrival_s=rig.now_s))
+    rig.engine.submit(make_request("u", [1], adapter=near, tenant=urgent))
     assert near.digest not in rig.loader.in_flight
     rig.engine.step()
     assert near.digest in rig.loader.in_flight

@@ -55,7 +55,7 @@ def test_what_cannot_be_in_time_is_refused_and_taken_after_the_time_it_was_told(
     while rig.now_s < until_s:
         rig.engine.step()
         rig.now_s += rig.executor.plans[-1].num_tokens / 1000
-    again = make_request("again", [2] * 30, tenant=promised("refuse"), arrival_s=rig.now_s)
+    again = make_request("again", [2] * 30, tenant=promised("refuse"))
     rig.engine.submit(again)
 
 

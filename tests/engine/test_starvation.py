@@ -20,7 +20,7 @@ from tenora_engine.sequence import SequenceState
 MOST_STEPS = 4
 MOST_WAITING = 1024
 SLOTS = 4
-_FOREVER = {"max_tokens": 40, "ignore_eos": True}
+_FOREVER: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True}
 """Of those who hold something: longer than a test looks."""
 
 
@@ -54,7 +54,7 @@ def submit_last(rig: Rig, request_id: str, prompt: list[int], tenant: Tenant, **
     rig.engine.abort(f"{request_id}/before")
     rig.engine._scheduler.queue.charge(sequence, 1_000_000.0)
     rig.now_s += 20.0
-    rig.engine.submit(make_request(request_id, prompt, tenant=tenant, arrival_s=rig.now_s, **more))
+    rig.engine.submit(make_request(request_id, prompt, tenant=tenant, **more))
 
 
 def started_after(rig: Rig, request_id: str, most: int = MOST_STEPS) -> int | None:

@@ -203,7 +203,6 @@ class Day:
             adapter=self.draw.choice([None, *REFS]),
             max_tokens=self.draw.randrange(1, 10),
             n=self.draw.choice((1, 1, 2)),
-            arrival_s=self.rig.now_s,
         )
         try:
             self.rig.engine.submit(request)

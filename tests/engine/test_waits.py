@@ -83,7 +83,6 @@ def submit(rig: Rig, name: str, tenant: str, **changes: object) -> None:
             tenant=make_tenant(tenant),
             max_tokens=tokens,  # type: ignore[arg-type]
             ignore_eos=True,
-            arrival_s=changes.pop("arrival_s", rig.now_s),  # type: ignore[arg-type]
             **changes,  # type: ignore[arg-type]
         )
     )
@@ -131,7 +130,7 @@ def test_full_places_are_blamed_by_how_many_each_holds() -> None:
 
 def test_before_the_engine_had_it_nobody_is_to_blame() -> None:
     rig = rig_of()
-    submit(rig, "r", "acme", arrival_s=rig.now_s - 0.75)
+    submit(rig, "r", "acme", waited_s=0.75)
     rig.now_s += 0.25
     assert parts_of(drain(rig)["r:0"]) == {("start", ""): 1.0}
 
@@ -171,15 +170,10 @@ def test_want_of_pages_is_blamed_on_who_holds_them() -> None:
                 tenant=make_tenant("beta"),
                 max_tokens=4,
                 ignore_eos=True,
-                arrival_s=rig.now_s,
             )
         )
     step(rig)
-    rig.engine.submit(
-        make_request(
-            "small", [9] * 12, tenant=make_tenant("acme"), max_tokens=1, arrival_s=rig.now_s
-        )
-    )
+    rig.engine.submit(make_request("small", [9] * 12, tenant=make_tenant("acme"), max_tokens=1))
     parts = parts_of(drain(rig)["small:0"])
     assert parts.pop(("pages", "beta")) > 0
     assert set(parts) <= {("queue", "beta"), ("start", "")}
@@ -187,11 +181,7 @@ def test_want_of_pages_is_blamed_on_who_holds_them() -> None:
 
 def test_siblings_wait_for_the_first_of_their_request() -> None:
     rig = rig_of(max_step_tokens=4, max_prefill_chunk=4)
-    rig.engine.submit(
-        make_request(
-            "r", [5] * 12, tenant=make_tenant("acme"), n=2, max_tokens=2, arrival_s=rig.now_s
-        )
-    )
+    rig.engine.submit(make_request("r", [5] * 12, tenant=make_tenant("acme"), n=2, max_tokens=2))
     records = drain(rig)
     assert parts_of(records["r:0"]) == {}
     assert parts_of(records["r:1"]) == {("own", ""): 3.0}
@@ -292,8 +282,7 @@ class Day:
             adapter=draw.choice([None, None, *REFS]),
             max_tokens=draw.randrange(1, 12),
             n=draw.choice((1, 1, 2)),
-            # Another machine's clock may be ahead.
-            arrival_s=self.rig.now_s - draw.choice((0.0, 0.0, 0.2, -0.1)),
+            waited_s=draw.choice((0.0, 0.0, 0.2)),
         )
         with suppress(QueueFullError, InvalidRequestError):
             self.rig.engine.submit(request)

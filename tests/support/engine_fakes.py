@@ -294,6 +294,7 @@ class Rig:
         policy: EvictionPolicy | None = None,
         at_once_bytes: float = AT_ONCE_BYTES,
         can_preempt: bool = False,
+        wall_clock: Callable[[], float] | None = None,
     ) -> Rig:
         rig: Rig
         copiers: list[FakeCopier] = []
@@ -307,7 +308,7 @@ class Rig:
             copiers.append(FakeCopier(device_pages, instant))
             return copiers[-1]
 
-        memory = MemoryManager(config, policy, clock, at_once_bytes=at_once_bytes)
+        memory = MemoryManager(config, policy, clock, at_once_bytes, wall_clock)
         executor = FakeExecutor(config, DeviceMemory(config, make_copier), eos_every, can_preempt)
         loader = FakeLoader(config, instant)
         engine = Engine(config, executor, loader, memory, clock)
@@ -379,7 +380,7 @@ def make_request(
     n: int = 1,
     stop_token_ids: tuple[int, ...] = (),
     ignore_eos: bool = False,
-    arrival_s: float = 1000.0,
+    waited_s: float = 0.0,
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=request_id,
@@ -393,5 +394,5 @@ def make_request(
             ignore_eos=ignore_eos,
         ),
         adapter=adapter,
-        arrival_s=arrival_s,
+        waited_s=waited_s,
     )

@@ -174,7 +174,6 @@ class EngineMachine(RuleBasedStateMachine):
                 n=n,
                 stop_token_ids=stop,
                 ignore_eos=ignore_eos,
-                arrival_s=self.rig.now_s,
             )
             if wrong_every:
                 right, _ = expected_output(request, 0, 40, self.rig.executor.eos_every)

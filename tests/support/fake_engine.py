@@ -200,7 +200,7 @@ class FakeEngine:
             prompt_tokens=len(request.prompt_token_ids) if index == 0 else 0,
             cached_tokens=0,
             output_tokens=made,
-            arrival_s=request.arrival_s or now,
+            arrival_s=now - request.waited_s,
             first_token_s=now,
             finished_s=now,
             queue_ms=0.0,

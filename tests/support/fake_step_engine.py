@@ -34,6 +34,7 @@ from tenora_engine.events import (
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
+from tenora_engine.transport import clients
 
 if TYPE_CHECKING:  # it brings torch
     from tenora_engine.engine import Engine
@@ -227,6 +228,12 @@ def build(config: EngineConfig) -> Engine:
     if config.model == "exits":
         os._exit(5)
     return cast("Engine", FakeStepEngine(config))
+
+
+def build_with_short_leases(config: EngineConfig) -> Engine:
+    """In a process of its own: its clients are taken for dead after two seconds."""
+    vars(clients)["CLIENT_LEASE_S"] = 2.0
+    return build(config)
 
 
 def build_unless_forbidden(config: EngineConfig) -> Engine:

@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine_fakes import ExecutedPlan, Rig
+import msgspec
+
+from engine_fakes import ExecutedPlan, Rig, make_request
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, FinishEvent, TokenEvent
-from tenora_engine.request import GenerationRequest
+from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.scheduling.plan import ScheduledStep
 from tenora_engine.step import StepPlan, StepResult
 
@@ -42,6 +44,24 @@ class Machine:
         return total_s
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A request, and when it comes."""
+
+    came_s: float
+    request: GenerationRequest
+
+
+def arriving(
+    request_id: str, prompt: list[int], *, came_s: float, tenant: Tenant, max_tokens: int
+) -> Arrival:
+    """A request that ends by its length alone."""
+    request = make_request(
+        request_id, prompt, tenant=tenant, max_tokens=max_tokens, ignore_eos=True
+    )
+    return Arrival(came_s, request)
+
+
 @dataclass
 class Answer:
     came_s: float
@@ -61,36 +81,39 @@ class VirtualTime:
         self.answers: dict[str, Answer] = {}
         self.steps: list[tuple[ExecutedPlan, float]] = []
         self._machine = machine or Machine()
-        self._arrivals: deque[GenerationRequest] = deque()
+        self._arrivals: deque[Arrival] = deque()
         self._left_s: dict[int, float] = {}  # of preempted steps
         self._compute, self.rig.executor.run = self.rig.executor.run, self._run  # type: ignore[method-assign]
         scheduler = self.rig.engine._scheduler
         self._commit, scheduler.commit = scheduler.commit, self._commit_timed  # type: ignore[method-assign]
 
-    def play(self, requests: Sequence[GenerationRequest], until_s: float = 1e9) -> None:
+    def play(self, requests: Sequence[Arrival], until_s: float = 1e9) -> None:
         """Submit each when it arrives and step until all is done or it is `until_s`."""
         rig, arrivals = self.rig, self._arrivals
-        arrivals.extend(sorted(requests, key=lambda request: request.arrival_s))
+        arrivals.extend(sorted(requests, key=lambda arrival: arrival.came_s))
         while rig.now_s < until_s and (arrivals or rig.engine.has_work):
-            while arrivals and arrivals[0].arrival_s <= rig.now_s:
-                request = arrivals.popleft()
-                self.answers[request.request_id] = Answer(request.arrival_s)
-                rig.engine.submit(request)
+            while arrivals and arrivals[0].came_s <= rig.now_s:
+                self._submit(arrivals.popleft())
             if rig.engine.has_work:
                 self._take(rig.engine.step())
             elif arrivals:
-                rig.now_s = arrivals[0].arrival_s
+                rig.now_s = arrivals[0].came_s
+
+    def _submit(self, arrival: Arrival) -> None:
+        request, waited_s = arrival.request, self.rig.now_s - arrival.came_s
+        self.answers[request.request_id] = Answer(arrival.came_s)
+        self.rig.engine.submit(msgspec.structs.replace(request, waited_s=waited_s))
 
     def _run(self, executed: ExecutedPlan) -> StepResult | None:
         rig, number = self.rig, executed.plan.number
         whole_s = self._machine.seconds(executed.step)
         left_s = self._left_s.pop(number, whole_s)
-        for request in self._arrivals:
-            if request.arrival_s > rig.now_s + left_s:
+        for arrival in self._arrivals:
+            if arrival.came_s > rig.now_s + left_s:
                 break
-            rig.engine.announce(request)
+            rig.engine.announce(arrival.request)
             if rig.executor._preempt_wanted and executed.plan.is_preemptible:
-                passed_s = max(request.arrival_s - rig.now_s, 0.0)
+                passed_s = max(arrival.came_s - rig.now_s, 0.0)
                 passed_s = min(passed_s + whole_s / LAYERS, left_s)
                 rig.now_s += passed_s
                 self._left_s[number] = left_s - passed_s

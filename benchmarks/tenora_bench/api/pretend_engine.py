@@ -141,7 +141,7 @@ class PretendEngine:
             prompt_tokens=len(request.prompt_token_ids) if sequence.index == 0 else 0,
             cached_tokens=0,
             output_tokens=sequence.made,
-            arrival_s=request.arrival_s or sequence.began_s,
+            arrival_s=sequence.began_s - request.waited_s,
             first_token_s=sequence.began_s,
             finished_s=now_s,
             queue_ms=0.0,

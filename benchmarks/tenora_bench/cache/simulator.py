@@ -204,7 +204,7 @@ class Simulator:
                         temperature=0.0, max_tokens=max(request.output_tokens, 1), ignore_eos=True
                     ),
                     adapter=adapter_of(request),
-                    arrival_s=arrival_s,
+                    waited_s=self._now_s - arrival_s,
                 )
             )
         except EngineError as error:

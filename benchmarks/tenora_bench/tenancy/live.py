@@ -99,7 +99,6 @@ class LiveEngine:
                 temperature=0.0, max_tokens=wanted.output_tokens, ignore_eos=True, n=wanted.n
             ),
             adapter=adapter,
-            arrival_s=time.time(),
         )
         try:
             async for event in self.client.submit(request):

@@ -23,6 +23,7 @@ from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialis
 from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
+from tenora_engine.clocks import steady, unix_offset
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency
 from tenora_engine.pace import Pace, Work
@@ -64,6 +65,7 @@ class HostTier:
         self._moved: set[str] = set()
         self.occupancy = TierOccupancy()
         self.evictions = 0  # for want of room
+        self._unix_offset = unix_offset(steady)
         self._lock = threading.Lock()
 
     def __contains__(self, digest: str) -> bool:
@@ -84,7 +86,7 @@ class HostTier:
             entry = self._entries.get(digest)
             if entry is None:
                 return None
-            self._entries[digest] = (*entry[:2], time.time())
+            self._entries[digest] = (*entry[:2], steady())
             self._entries.move_to_end(digest)
             return entry[0]
 
@@ -98,7 +100,7 @@ class HostTier:
             while self._used_bytes + size > self._capacity_bytes:
                 self._remove(next(iter(self._entries)))
                 self.evictions += 1
-            self._entries[packed.digest] = (packed, size, time.time())
+            self._entries[packed.digest] = (packed, size, steady())
             self._moved.add(packed.digest)
             self._used_bytes += size
             self.occupancy.hold(packed.digest, packed.digest, size)
@@ -120,9 +122,17 @@ class HostTier:
 
     def residencies(self) -> list[AdapterResidency]:
         """What it holds, the least recently used first."""
+        to_unix_s = self._unix_offset()
         with self._lock:
             return [
-                AdapterResidency(digest, "host", packed.max_rank, packed.num_pages, 0, used_s)
+                AdapterResidency(
+                    digest,
+                    "host",
+                    packed.max_rank,
+                    packed.num_pages,
+                    0,
+                    used_s and used_s + to_unix_s,
+                )
                 for digest, (packed, _, used_s) in self._entries.items()
             ]
 

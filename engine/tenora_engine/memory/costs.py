@@ -27,7 +27,7 @@ _FORGOTTEN = 1e-3  # heat below which an adapter is no longer counted
 def fade(seconds: float) -> float:
     """How much of a use is left after `seconds`. Heat is a count of uses that fades so (LRFU: Lee
     et al., 2001); nodes of the prefix tree and adapters carry it, policies read it."""
-    return math.exp(-seconds / FADE_S)
+    return math.exp(-max(seconds, 0.0) / FADE_S)
 
 
 def slo_weight(tenant: Tenant) -> float:

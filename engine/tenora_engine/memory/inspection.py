@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -65,9 +66,10 @@ _KIND_OF = {FREE: 0, LIVE_KV: 1, CACHED_KV: 2, ADAPTER: 3}
 @dataclass(frozen=True)
 class PageView:
     """What the arena held at `at_s`, in two parts: a copy of the bookkeeping, taken between
-    two steps at little cost, and what is made of it, in any other thread."""
+    two steps at little cost, and what is made of it, in any other thread: `dated` and `runs`."""
 
     at_s: float
+    to_unix_s: float  # from the engine's clock, by which all its moments are until `dated`
     policy: str
     marks: tuple[bytes, bytes, bytes]  # see `PagePool.marks`
     roots: dict[int, tuple[str, str]]
@@ -77,11 +79,27 @@ class PageView:
     pinned_pages: int
     pinnable_pages: int
 
+    def dated(self) -> PageView:
+        """The same with the moments of adapters, departures and the view itself in unix time, as it
+        is to be shown; `runs` is by unix time in either."""
+        later, replaced = self.to_unix_s, msgspec.structs.replace
+        return replace(
+            self,
+            at_s=self.at_s + later,
+            adapters=[
+                (replaced(each, last_used_s=each.last_used_s + later), pages)
+                for each, pages in self.adapters
+            ],
+            departures=[
+                replaced(each, last_used_s=each.last_used_s + later) for each in self.departures
+            ],
+        )
+
     def runs(self) -> tuple[list[int], list[int], list[PageOwner]]:
         """Pages by kind, the runs and the owners, as in `ArenaPages`. O(pages), in numpy."""
         kinds = _kinds(self.marks[0])
         owners = np.frombuffer(self.marks[1], np.uint32).copy()
-        since = np.frombuffer(self.marks[2], np.uint32).copy()
+        since = np.frombuffer(self.marks[2], np.uint32) + round(self.to_unix_s)
         names = dict(self.roots)
         number = max(names, default=0)
         for adapter, pages in self.adapters:
@@ -121,6 +139,7 @@ def _starts(*columns: npt.NDArray[np.int64 | np.uint32]) -> npt.NDArray[np.int64
 
 def take_view(
     now_s: float,
+    to_unix_s: float,
     pool: PagePool,
     tree: PrefixTree,
     adapters: AdapterCache,
@@ -132,6 +151,7 @@ def take_view(
     O(adapters and partitions), and a copy of nine bytes a page."""
     return PageView(
         at_s=now_s,
+        to_unix_s=to_unix_s,
         policy=evictor.policy_name,
         marks=pool.marks(),
         roots=tree.owners.copy(),

@@ -3,11 +3,11 @@ is cached of them, what is on its way. It decides neither whose turn it is nor w
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Collection, Set
 
 from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.clocks import Clock, steady, unix_offset
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import PoolStats, Residency
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES, AdapterArrivals
@@ -54,14 +54,16 @@ class MemoryManager:
         self,
         config: ResolvedConfig,
         policy: EvictionPolicy | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = steady,
         at_once_bytes: float = AT_ONCE_BYTES,
+        wall_clock: Clock | None = None,
     ) -> None:
         """Adapters of more than `at_once_bytes` are copied beside the steps. Raises ValueError for
         an eviction policy that does not exist, or not strictly."""
         self._config = config
         self._block_tokens = config.engine.block_tokens
         self._clock = clock
+        self.unix_offset = unix_offset(clock, wall_clock)
         self.costs = CostModel(config)
         # What eviction goes by: in strict mode it never learns, so that no tenant's load shows in
         # what another's pages are worth.
@@ -433,9 +435,9 @@ class MemoryManager:
 
     def page_view(self, namespace: str) -> PageView:
         """What all pages hold, and what a tenant's need would push out next."""
-        now_s, evictor = self._clock(), self._evictor
+        now_s, evictor, to_unix_s = self._clock(), self._evictor, self.unix_offset()
         return take_view(
-            now_s, self.pool, self.tree, self.adapters, evictor, self.pinning, namespace
+            now_s, to_unix_s, self.pool, self.tree, self.adapters, evictor, self.pinning, namespace
         )
 
     def key_of(self, namespace: str, digest: str) -> Key:

@@ -4,6 +4,7 @@ config.json to a DecoderSpec. One more family is one more entry."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ class Family:
     attention_biases: tuple[str, ...] | None = None  # None: all or none, as `attention_bias` says
 
 
+_LATE_WINDOWS = {"sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
+
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family(),
     "MistralForCausalLM": Family(
@@ -39,8 +42,10 @@ FAMILIES: dict[str, Family] = {
             "use_sliding_window": True,
         }
     ),
-    "Qwen2ForCausalLM": Family(attention_biases=("q_proj", "k_proj", "v_proj")),
-    "Qwen3ForCausalLM": Family(defaults={"head_dim": 128}, query_key_norm="head"),
+    "Qwen2ForCausalLM": Family(
+        defaults=_LATE_WINDOWS, attention_biases=("q_proj", "k_proj", "v_proj")
+    ),
+    "Qwen3ForCausalLM": Family(defaults={**_LATE_WINDOWS, "head_dim": 128}, query_key_norm="head"),
     "Olmo2ForCausalLM": Family(
         defaults={"rms_norm_eps": 1e-5}, norms=POST_NORMS, query_key_norm="width"
     ),
@@ -51,6 +56,7 @@ FAMILIES: dict[str, Family] = {
             "tie_word_embeddings": True,
             "no_rope_layers": None,
             "no_rope_layer_interval": 4,
+            "layer_types": None,
         }
     ),
     "GraniteForCausalLM": Family(
@@ -62,6 +68,21 @@ FAMILIES: dict[str, Family] = {
         }
     ),
 }
+
+_OF_ANY_ROPE = ("rope_theta", "partial_rotary_factor")
+
+ROPE_KEYS = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+}
+"""What each kind of scaling must have, beside what transformers has a default for."""
 
 _LLAMA: dict[str, Any] = {
     "num_key_value_heads": None,
@@ -97,6 +118,8 @@ def read_spec(folder: str) -> DecoderSpec:
         return spec_of(config, folder, read_eos_token_ids(path))
     except KeyError as error:
         raise ModelLoadError(f"{file} lacks {error.args[0]!r}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelLoadError(f"{file} has a value of the wrong kind: {error}") from error
 
 
 def spec_of(
@@ -118,12 +141,16 @@ def spec_of(
     optional.update((key, config[key]) for key in optional if key in config)
     num_layers = config["num_hidden_layers"]
     layer = _layer(config, optional, family)
-    no_rope = replace(layer, rotary_dim=0)
+    turns = _has_rope(optional, num_layers)
+    windows = _windows(optional, turns)
     embedding_factor, final_norm_factor = _factors(optional)
     return DecoderSpec(
         folder=folder,
         architecture=architecture,
-        layers=tuple(layer if turns else no_rope for turns in _has_rope(optional, num_layers)),
+        layers=tuple(
+            replace(layer, rotary_dim=layer.rotary_dim if turned else 0, window=window)
+            for turned, window in zip(turns, windows, strict=True)
+        ),
         vocab=config["vocab_size"],
         context_tokens=config["max_position_embeddings"],
         tied_embeddings=bool(optional["tie_word_embeddings"]),
@@ -153,7 +180,7 @@ def _layer(config: Mapping[str, Any], optional: Mapping[str, Any], family: Famil
         attention_scale=optional.get("attention_multiplier", head_dim**-0.5),
         query_key_norm=family.query_key_norm,
         rotary_dim=head_dim,
-        window=optional["sliding_window"] if optional["use_sliding_window"] else None,
+        window=None,
         biased=frozenset(biased),
     )
 
@@ -167,6 +194,29 @@ def _has_rope(optional: Mapping[str, Any], num_layers: int) -> list[bool]:
         return [bool(turns) for turns in listed[:num_layers]]
     interval = optional.get("no_rope_layer_interval", num_layers + 1)
     return [index % interval != 0 for index in range(1, num_layers + 1)]
+
+
+def _windows(optional: Mapping[str, Any], turns: list[bool]) -> list[int | None]:
+    """Of each layer, whichever way its family says which ones have one: by `layer_types`, from
+    layer `max_window_layers` on, where there is no rotary embedding, or all."""
+    window, num_layers = optional["sliding_window"], len(turns)
+    if window is None or not optional["use_sliding_window"]:
+        return [None] * num_layers
+    types = optional.get("layer_types")
+    if types is not None:
+        if len(types) < num_layers or not {*types} <= {"sliding_attention", "full_attention"}:
+            raise ModelLoadError(
+                f"layer_types {types} does not say for each of {num_layers} layers whether it is"
+                " 'sliding_attention' or 'full_attention'"
+            )
+        has_one = [each == "sliding_attention" for each in types[:num_layers]]
+    elif "max_window_layers" in optional:
+        has_one = [index >= optional["max_window_layers"] for index in range(num_layers)]
+    elif "no_rope_layers" in optional:
+        has_one = [not turned for turned in turns]
+    else:
+        has_one = [True] * num_layers
+    return [window if has else None for has in has_one]
 
 
 def _factors(optional: Mapping[str, Any]) -> tuple[float, float]:
@@ -184,8 +234,29 @@ def _factors(optional: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _rope_parameters(optional: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers >= 5 writes `rope_parameters`; before, `rope_theta` beside `rope_scaling`."""
-    rope = dict(optional["rope_parameters"] or optional["rope_scaling"] or {})
-    rope.setdefault("rope_type", rope.get("type", "default"))
-    rope.setdefault("rope_theta", optional["rope_theta"])
+    """transformers >= 5 writes `rope_parameters`; before, `rope_theta` beside `rope_scaling`.
+    Raises ModelLoadError where they do not say what to compute."""
+    found = optional["rope_parameters"] or optional["rope_scaling"] or {}
+    if not isinstance(found, dict):
+        raise ModelLoadError(f"rope_scaling {found!r} is no object with a rope_type")
+    rope = {"rope_theta": optional["rope_theta"], **found}
+    kind = rope.setdefault("rope_type", rope.get("type"))
+    scaling = sorted(found.keys() - {"rope_type", "type", *_OF_ANY_ROPE})
+    if kind is None and scaling:
+        raise ModelLoadError(
+            f"rope_scaling has {', '.join(scaling)} and no rope_type; say which kind of scaling it"
+            " is: 'linear', 'dynamic', 'llama3' or 'yarn'"
+        )
+    rope["rope_type"] = kind or "default"
+    _check_rope(rope)
     return rope
+
+
+def _check_rope(rope: Mapping[str, Any]) -> None:
+    """Raises ModelLoadError unless it has the numbers that its kind asks for."""
+    kind = rope["rope_type"]
+    for name in ("rope_theta", *ROPE_KEYS.get(kind, ())):
+        if name not in rope:
+            raise ModelLoadError(f"rope_scaling of rope_type {kind!r} lacks {name!r}")
+        if not isinstance(rope[name], int | float) or not 0 < rope[name] < math.inf:
+            raise ModelLoadError(f"{name} {rope[name]!r} of the rotary embedding must be above 0")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tenora_engine.model.linear import Linear, LinearWeights
 from tenora_engine.model.modules import LORA_CALLS
-from tenora_engine.model.spec import DecoderSpec, LayerSpec, layer_prefix
+from tenora_engine.model.spec import EMBEDDING, HEAD, DecoderSpec, LayerSpec, layer_prefix
 from tenora_engine.model.weights import WeightSource
 
 
@@ -52,8 +52,8 @@ def read_weights(
 ) -> DecoderWeights:
     """Raises ModelLoadError when a tensor cannot be read or has another shape."""
     read = _Reader(spec, source, device, dtype, form)
-    embedding = read.scaled("model.embed_tokens.weight", spec.embedding_factor)
-    head = embedding if spec.tied_embeddings else read.tensor("lm_head.weight")
+    embedding = read.scaled(EMBEDDING, spec.embedding_factor)
+    head = embedding if spec.tied_embeddings else read.tensor(HEAD)
     return DecoderWeights(
         spec=spec,
         embedding=embedding,

@@ -3,6 +3,7 @@ memory for it, `load_model` when there is. Knows nothing of pages or requests.""
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from tenora_engine.model.families import read_spec
 from tenora_engine.model.layers import DecoderWeights, read_weights
 from tenora_engine.model.linear import Int8Linear, Linear, PlainLinear, choose_form
 from tenora_engine.model.rope import rope_tables
-from tenora_engine.model.spec import DecoderSpec
+from tenora_engine.model.spec import EMBEDDING, HEAD, DecoderSpec
 from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, WeightSource
 from tenora_kernels.backend import why_not_compiled
 from tenora_kernels.compiled.draft_layer import DraftLayer
 from tenora_kernels.compiled.variants import UnknownKernelsError
+
+_log = logging.getLogger(__name__)
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -55,14 +58,14 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """
     started = time.perf_counter()
     spec = read_spec(config.model)
-    info = _info(config, spec)
+    _info(config, spec)  # fail before the weights are looked at
     device, dtype = torch.device(config.device), DTYPES[config.dtype]
     source: WeightSource
     if config.load_format == "dummy":
         source = RandomWeights(config.seed)
     else:
-        source = SafetensorsFolder(config.model)
-        source.require(spec.tensor_shapes())
+        source, spec = _checkpoint(spec)
+    info = _info(config, spec)
     form = _form(config, spec)
     weights = read_weights(spec, source, device, dtype, form)
     decoder = CompiledDecoder if can_compile(form) else Decoder
@@ -75,6 +78,27 @@ def load_model(config: EngineConfig) -> LoadedModel:
         draft=_draft_layer(config, maker),
         draft_maker=maker,
     )
+
+
+def _checkpoint(spec: DecoderSpec) -> tuple[SafetensorsFolder, DecoderSpec]:
+    """The weights of the folder, all of them accounted for, and the spec as they are: where a model
+    says that it ties its embeddings and brings another head, that head is used, and where it brings
+    the head alone, that is both. So does transformers. Raises ModelLoadError."""
+    source = SafetensorsFolder(spec.folder)
+    if spec.tied_embeddings:
+        source.stand_in(HEAD, for_missing=EMBEDDING)
+        if source.has_another(HEAD, than=EMBEDDING):
+            _log.warning(
+                "config.json ties the embeddings, but the weights hold another %s, which is used,"
+                " as transformers does; set tie_word_embeddings to false",
+                HEAD,
+            )
+            spec = spec.untied()
+    shapes = spec.tensor_shapes()
+    if HEAD in source:
+        shapes[HEAD] = shapes[EMBEDDING]
+    source.require(shapes)
+    return source, spec
 
 
 def _draft_maker(

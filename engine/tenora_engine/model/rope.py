@@ -50,6 +50,9 @@ def _inverse_frequency(spec: DecoderSpec, rotary_dim: int) -> tuple[Tensor, floa
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    config = AutoConfig.from_pretrained(spec.folder, local_files_only=True)
-    inverse_frequency, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-    return inverse_frequency, float(scaling)
+    try:
+        config = AutoConfig.from_pretrained(spec.folder, local_files_only=True)
+        inverse_frequency, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+        return inverse_frequency, float(scaling)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelLoadError(f"config.json describes no rope of kind {kind!r}: {error}") from error

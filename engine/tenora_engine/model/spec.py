@@ -4,8 +4,10 @@ Both decoders are built from it; `families` reads it from a config. No tensors h
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Literal
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 QueryKeyNorm = Literal["head", "width"]
 """Over each head by itself, or over all heads of a row at once."""
@@ -136,14 +138,19 @@ class DecoderSpec:
             (layer.window for layer in self.layers if layer.window is not None), default=None
         )
 
+    def untied(self) -> DecoderSpec:
+        """The same with a head of its own, which is not times `embedding_factor`."""
+        factor = self.final_norm_factor * self.embedding_factor
+        return replace(self, tied_embeddings=False, final_norm_factor=factor)
+
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor the checkpoint must hold, by its Hugging Face name."""
         shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (self.vocab, self.layer.hidden),
+            EMBEDDING: (self.vocab, self.layer.hidden),
             "model.norm.weight": (self.layer.hidden,),
         }
         if not self.tied_embeddings:
-            shapes["lm_head.weight"] = (self.vocab, self.layer.hidden)
+            shapes[HEAD] = (self.vocab, self.layer.hidden)
         for index, layer in enumerate(self.layers):
             prefix = layer_prefix(index)
             shapes.update((prefix + name, shape) for name, shape in layer.tensor_shapes.items())

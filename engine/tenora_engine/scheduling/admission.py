@@ -187,6 +187,11 @@ def _one_frozenset(token_ids: tuple[int, ...]) -> frozenset[int]:
     return frozenset(token_ids)
 
 
+WAITED_MAX_S = 86_400.0
+"""What a request says to have waited before it came counts up to a day; what is no number, for
+nothing."""
+
+
 def make_sequences(
     config: ResolvedConfig,
     request: GenerationRequest,
@@ -216,7 +221,7 @@ def make_sequences(
                 tier=request.tenant.tier, tpot_s=math.inf if tpot_ms is None else tpot_ms / 1000
             ),
             number=first_number + index,
-            arrival_s=request.arrival_s or now_s,
+            arrival_s=now_s - min(max(0.0, request.waited_s), WAITED_MAX_S),
             stop_ids=ends,
             max_length=length,
             num_unscored=0 if index else unscored,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,7 +21,6 @@ from tenora_engine.scheduling.admission import Feasibility
 from tenora_engine.scheduling.chunks import StepDraft
 from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.places import Places
-from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.requests import Requests
 from tenora_engine.scheduling.running import Holder, Running, holder_of
@@ -119,7 +118,6 @@ class _Start(enum.Enum):
 class _Step:
     """The new sequences of one step."""
 
-    planned: Collection[ScheduledSequence] = ()  # of what ran before
     seen: set[str] = field(default_factory=set)  # adapters of the sequences looked at
     looked_at: list[Sequence] = field(default_factory=list)
     cold_adapters: int = 0
@@ -185,7 +183,7 @@ class Intake:
         them."""
         self._slots.begin_step()
         if (draft.room and self._places.are_open) or self._prefetch.is_due(now_s):
-            self._walk(_Step(draft.chunks), draft, now_s)
+            self._walk(_Step(), draft, now_s)
         if self._backlog_s is not None:
             self._feasibility.observe_drain(self._work, now_s - self._backlog_s)
         self._backlog_s = now_s if self._queue.num_in_line else None
@@ -248,7 +246,6 @@ class Intake:
         tenants that have more. One that gets none is passed by those behind it no further than the
         queue allows; so are the first of all, who may have their share."""
         passed = {h.service.class_name: h for h in self._queue.heads() if not h.prefix.lacked}
-        planned = {chunk.sequence for chunk in step.planned}
         num_refused = 0
         with closing(self._queue.of(self._places.takers())) as candidates:
             for sequence in candidates:
@@ -258,6 +255,7 @@ class Intake:
                 has_room, giver = self._places.has_room(sequence), None
                 may_pass = (self._queue.may_pass(sequence, other) for other in passed.values())
                 if not has_room and all(may_pass):
+                    planned = {chunk.sequence for chunk in draft.chunks}
                     giver = self._places.giver(sequence, planned)
                 if not has_room and giver is None:
                     num_refused += 1

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.errors import AdapterBusyError, AdapterLoadError, InvalidRequestError
@@ -392,11 +394,15 @@ class AdapterLoads:
 
     def residencies(self) -> list[AdapterResidency]:
         """Every adapter on the device, on its way there or on the host, once."""
-        now_s = self._clock()
+        now_s, to_unix_s = self._clock(), self._memory.unix_offset()
         refs = [*self._places.waiting(), *self._in_flight.values()]
         refs += [result.ref for result in self._ready.values()]
+        now_s += to_unix_s
         loading = [AdapterResidency(ref.digest, "loading", ref.rank, 0, 0, now_s) for ref in refs]
-        found = self._adapters.residencies()
+        found = [
+            msgspec.structs.replace(each, last_used_s=each.last_used_s + to_unix_s)
+            for each in self._adapters.residencies()
+        ]
         for others in (loading, self._loader.residencies()):
             known = {adapter.digest for adapter in found}
             found += [adapter for adapter in others if adapter.digest not in known]

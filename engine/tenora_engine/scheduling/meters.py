@@ -120,10 +120,12 @@ def usage_record(
     prompt_ran: bool,
     output_tokens: int,
     now_s: float,
+    to_unix_s: float,
 ) -> UsageRecord:
     """The one record of a sequence, made when it ends. `prompt_ran`: whether the prompt is metered
-    here, that is on sequence 0 of a request of which anything ran."""
-    request = sequence.request
+    here, that is on sequence 0 of a request of which anything ran. Its times are in unix time,
+    `to_unix_s` after the engine's, at the same distances."""
+    request, first_token_s = sequence.request, sequence.usage.first_token_s
     started_s = sequence.usage.admitted_s if sequence.usage.admitted_s is not None else now_s
     return UsageRecord(
         event_id=f"{request.request_id}:{sequence.index}",
@@ -135,9 +137,9 @@ def usage_record(
         prompt_tokens=sequence.num_prompt if prompt_ran else 0,
         cached_tokens=sequence.usage.cached_tokens if prompt_ran else 0,
         output_tokens=output_tokens,
-        arrival_s=sequence.arrival_s,
-        first_token_s=sequence.usage.first_token_s,
-        finished_s=now_s,
+        arrival_s=sequence.arrival_s + to_unix_s,
+        first_token_s=None if first_token_s is None else first_token_s + to_unix_s,
+        finished_s=now_s + to_unix_s,
         queue_ms=max(started_s - sequence.arrival_s, 0.0) * 1000,
         adapter_load_ms=sequence.usage.adapter_load_ms,
         residency=sequence.usage.residency,
@@ -161,7 +163,9 @@ class Ending(NamedTuple):
     stop_token_id: int | None = None
 
 
-def finish_event(flight: Flight, sequence: Sequence, ending: Ending, now_s: float) -> FinishEvent:
+def finish_event(
+    flight: Flight, sequence: Sequence, ending: Ending, now_s: float, to_unix_s: float
+) -> FinishEvent:
     """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
     request ends without having run at all."""
     generated, asked = sequence.num_generated, ending.output_tokens
@@ -173,6 +177,7 @@ def finish_event(flight: Flight, sequence: Sequence, ending: Ending, now_s: floa
         prompt_ran=sequence.index == 0 and ran,
         output_tokens=metered,
         now_s=now_s,
+        to_unix_s=to_unix_s,
     )
     return FinishEvent(
         request_id=sequence.request.request_id,

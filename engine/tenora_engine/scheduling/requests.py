@@ -276,7 +276,8 @@ class Requests:
         if sequence.beams is not None and ending.reason in ("stop", "length"):
             ending = give_text(sequence, ending, self.events)
         meter_end(sequence, ending.reason, now_s)
-        self.events.append(finish_event(flight, sequence, ending, now_s))
+        to_unix_s = self._memory.unix_offset()
+        self.events.append(finish_event(flight, sequence, ending, now_s, to_unix_s))
         self._leave(flight, sequence)
         self._drafts.ended(sequence)
         if not flight.sequences:
@@ -287,6 +288,7 @@ class Requests:
         """The last events, with their meters, of all that is in flight when the engine ends. The
         memory may be beyond repair by now and is not touched: nothing can be done after this."""
         events, now_s = self.events.copy(), self._clock()
+        to_unix_s = self._memory.unix_offset()
         ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
         for flight in self.flights.values():
             for sequence in reversed(flight.sequences.copy()):
@@ -295,7 +297,7 @@ class Requests:
                 sequence.waits.parts = self._waits.parts(sequence)
                 if (flight.request.request_id, sequence.index) not in ended:
                     ending = Ending(reason, error=error)
-                    events.append(finish_event(flight, sequence, ending, now_s))
+                    events.append(finish_event(flight, sequence, ending, now_s, to_unix_s))
                 flight.sequences.remove(sequence)
         self.flights.clear()
         self.events.clear()

@@ -5,11 +5,11 @@ order. It knows tokens and pages by number, never tensors."""
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
+from tenora_engine.clocks import Clock, steady
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Event, TokenEvent, TokenLogprob
 from tenora_engine.memory.manager import MemoryManager
@@ -51,7 +51,7 @@ class Scheduler:
         config: ResolvedConfig,
         memory: MemoryManager,
         loader: Loader,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = steady,
         *,
         can_preempt: bool = False,  # the executor its steps, for what comes meanwhile
         is_exact: bool = False,  # the executor: drafts show in no answer
@@ -195,7 +195,7 @@ class Scheduler:
         draft.add_rest()
         chunks = draft.chunks
         self.waits.plan(chunks, self.running, self._places.are_full)
-        self.waits.gaps.look(self.queue, now_s)
+        self.waits.gaps.look(self.queue, now_s, self._memory.unix_offset)
         rows, proposals = self.running.rows(chunks), None
         if self.running.num_decoding:
             urgent = self.running.most_urgent(now_s)

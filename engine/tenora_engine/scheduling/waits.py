@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tenora_engine.clocks import Clock
 from tenora_engine.memory.adapter_cache import ResidentAdapter
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.scheduling.plan import ScheduledSequence
@@ -66,7 +67,7 @@ class Wait:
     again: bool  # it has run before
     clock: WaitClock | None  # by which its seconds are taken; None: all by `fixed`
     reading: Float64s  # of the clock, when it began to go by it
-    since_s: float  # the same, in unix time
+    since_s: float  # when that was
     jumps: int
     fixed: int = START
     before_s: float = 0.0  # that it had waited when the engine was given it
@@ -411,12 +412,12 @@ class GapWatch:
         self._looked_s = -math.inf
         self._minutes: dict[tuple[int, str], GapMinute] = {}
 
-    def look(self, queue: WaitingQueue, now_s: float) -> None:
+    def look(self, queue: WaitingQueue, now_s: float, unix_offset: Clock) -> None:
         """A step has been planned."""
         if 0 <= now_s - self._looked_s < GAP_PERIOD_S or not len(queue):
             return
         self._looked_s = now_s
-        minute = int(now_s // 60)
+        minute = int((now_s + unix_offset()) // 60)
         for name, (gap, bound) in queue.contested().items():
             key = minute, name
             known = self._minutes.get(key)
@@ -432,5 +433,5 @@ class GapWatch:
 
     def _forget(self, minute: int) -> None:
         self._minutes = {
-            key: each for key, each in self._minutes.items() if key[0] > minute - MINUTES_KEPT
+            key: each for key, each in self._minutes.items() if abs(key[0] - minute) < MINUTES_KEPT
         }

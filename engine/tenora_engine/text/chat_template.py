@@ -3,7 +3,6 @@ the special tokens, raise_exception, strftime_now, tojson and the generation tag
 
 from __future__ import annotations
 
-import datetime
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tenora_engine.clocks import local_now
 from tenora_engine.errors import InvalidRequestError, ModelLoadError
 
 PARAM = "messages"
@@ -173,4 +173,4 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(pattern: str) -> str:
-    return datetime.datetime.now().strftime(pattern)
+    return local_now().strftime(pattern)

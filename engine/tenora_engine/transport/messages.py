@@ -150,8 +150,18 @@ class AcknowledgeUsage(msgspec.Struct, frozen=True, tag="acknowledge_usage"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Says that the client lives. One silent for too long has its requests aborted. Answered with
+    """Says that the client lives, and how much it has read since the last Ready. Answered with
     Pong."""
+
+    read_bytes: int | None = None  # None: all; it does not count
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """Says that a client lives whose own connection is busy. Not answered; anybody with the token
+    may say it. One of whom neither came for too long has its requests aborted."""
+
+    token: str
+    client: bytes  # as Ready has named it
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
@@ -177,6 +187,7 @@ ToEngine = (
     | EvictAdapter
     | AcknowledgeUsage
     | Ping
+    | Beat
     | Bye
 )
 
@@ -185,6 +196,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The answer to Hello, once the engine serves."""
 
     model: ModelInfo
+    client: bytes = b""  # whom the engine takes this one for
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):

@@ -21,6 +21,7 @@ from tenora_engine.request import AdapterRef, GenerationRequest
 from tenora_engine.text.processor import TextProcessor
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.address import EngineAddress
+from tenora_engine.transport.heartbeat import Heartbeat
 from tenora_engine.transport.link import EngineLink
 from tenora_engine.transport.routing import RoutedClient, stopped_error
 from tenora_engine.transport.wire import (
@@ -32,7 +33,6 @@ from tenora_engine.transport.wire import (
 
 _CALL_TIMEOUT_S = 30.0
 _CALLS_MAX = 10_000
-_PING = encode(m.Ping())
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -62,6 +62,9 @@ class RemoteEngineClient(RoutedClient):
         self._text: TextProcessor | None = None
         self._model: ModelInfo | None = None
         self._link: EngineLink | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._known_as = b""  # by the engine, while it knows us
+        self._read_bytes = 0  # since it has
         self._beat_timer: asyncio.TimerHandle | None = None
         self._beat_s = 0.0
         self._calls: dict[int, asyncio.Future[object]] = {}
@@ -267,6 +270,7 @@ class RemoteEngineClient(RoutedClient):
         self._link = EngineLink(
             self._address, self._take_data, self._note_connection, self._note_failure
         )
+        self._heartbeat = Heartbeat(self._address)
         self._beat_s = time.monotonic()
         self._beat()
 
@@ -275,6 +279,9 @@ class RemoteEngineClient(RoutedClient):
         if self._beat_timer is not None:
             self._beat_timer.cancel()
             self._beat_timer = None
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+            self._heartbeat = None
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -308,12 +315,15 @@ class RemoteEngineClient(RoutedClient):
         if stood_still:
             self._heard_s = now  # it was us who stood still: what came meanwhile is not read
         self._judge_silence(now - self._heard_s)
+        if self._heartbeat is not None:
+            self._heartbeat.vouch(self._known_as)
         if not self._is_ready.is_set():
             self._say_hello()
         elif self._link is not None:
-            self._link.send(_PING)
+            self._link.send(encode(m.Ping(self._read_bytes)))
 
     def _take_data(self, data: bytes) -> None:
+        self._read_bytes += len(data)
         try:
             message = decode_from_engine(data)
         except msgspec.MsgspecError as error:
@@ -344,6 +354,7 @@ class RemoteEngineClient(RoutedClient):
             self._router.refuse(message.request_id, m.to_error(message.error))
         elif isinstance(message, m.Ready):
             self._model = message.model
+            self._known_as, self._read_bytes = message.client, 0
             self._is_ready.set()
         elif isinstance(message, m.Goodbye):
             self._lost(stopped_error())
@@ -385,6 +396,7 @@ class RemoteEngineClient(RoutedClient):
     def _lost(self, error: EngineError) -> None:
         """The engine, or its knowledge of this client, is gone: all that waited for it fails."""
         self._is_ready.clear()
+        self._known_as = b""
         self._silent = False
         self._refuses = None
         self._router.fail_all(error)

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
+from tenora_engine.clocks import steady
 from tenora_engine.errors import (
     DeadlineError,
     EngineError,
@@ -34,19 +34,19 @@ from tenora_engine.events import (
 )
 from tenora_engine.loop import EngineLoop
 from tenora_engine.transport import messages as m
+from tenora_engine.transport.clients import Clients
 from tenora_engine.transport.hours import OccupancyHours
 from tenora_engine.transport.keeper import UsageKeeper
 from tenora_engine.transport.outbox import UsageOutbox, usage_of
 from tenora_engine.transport.routing import ActiveRequests
 from tenora_engine.transport.usage_desk import UsageDesk
-from tenora_engine.transport.wire import SILENCE_MAX_S, decode_to_engine, encode
+from tenora_engine.transport.wire import PING_S, decode_to_engine, encode
 
 if TYPE_CHECKING:  # torch comes with it
     from tenora_engine.engine import Engine
 
 _DRAIN_S = 5.0  # how long a stopping engine waits for aborted requests to be metered
 _POLL_MS = 500  # at most, for silence and leases are looked at between two polls
-_STANDSTILL_S = 2.0  # no turn of our loop takes so long, unless the process was stopped
 _MESSAGES_A_TURN = 1000
 _WAKE_UPS_MAX = 65_536  # what a pipe holds; what is left in a larger one wakes us once more
 
@@ -73,14 +73,14 @@ class EngineServer:
         self._keeper = UsageKeeper(outbox)
         self._desk = UsageDesk(self._keeper, self._later, self._answer_usage)
         self._active = ActiveRequests()
-        self._clients: dict[bytes, float] = {}  # identity -> when it was last heard of
+        self._clients = Clients()
         self._handed: deque[Callable[[], None]] = deque()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._loop: EngineLoop | None = None
         self._stop_by_s: float | None = None
-        self._turn_s = time.monotonic()
+        self._turn_s = steady()
         self._ended = False
         self._failure: BaseException | None = None
 
@@ -97,7 +97,7 @@ class EngineServer:
             self._run_handed()
             if self._socket in ready:
                 self._receive()
-            self._drop_silent_clients()
+            self._look_after_clients()
             self._desk.end_leases()
             hours.look()
         if self._failure is None:  # else what hangs in it must not keep the process
@@ -107,7 +107,7 @@ class EngineServer:
         self._keeper.close(_DRAIN_S)  # all has been written then, and is shown by the next line
         self._run_handed()
         if self._failure is None:
-            for client in list(self._clients):
+            for client in self._clients:
                 self._send(client, m.Goodbye())
         return self._failure
 
@@ -117,14 +117,14 @@ class EngineServer:
 
     def _begin_stop(self) -> None:
         if self._stop_by_s is None:
-            self._stop_by_s = time.monotonic() + _DRAIN_S
+            self._stop_by_s = steady() + _DRAIN_S
             for request_id in self._active.all():
                 self._abort(request_id)
 
     def _is_over(self) -> bool:
         if self._ended or self._stop_by_s is None:
             return self._ended
-        return not len(self._active) or time.monotonic() > self._stop_by_s
+        return not len(self._active) or steady() > self._stop_by_s
 
     # From other threads.
 
@@ -203,8 +203,16 @@ class EngineServer:
     def _send(self, client: bytes, message: m.FromEngine) -> None:
         if client not in self._clients:
             return
+        data = encode(message)
+        if not self._clients.try_send(client, len(data)):
+            _log.warning("client %s is dropped: it does not read", client.hex())
+            self._drop(client)
+        else:
+            self._send_data(client, data)
+
+    def _send_data(self, client: bytes, data: bytes) -> None:
         try:
-            self._socket.send_multipart([client, encode(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([client, data], zmq.NOBLOCK)
         except zmq.ZMQError as error:  # it has left, or does not read
             _log.warning("client %s is dropped: %s", client.hex(), error)
             self._drop(client)
@@ -229,20 +237,24 @@ class EngineServer:
     def _take(self, client: bytes, message: m.ToEngine) -> None:
         if isinstance(message, m.Hello):
             self._hello(client, message)
+        elif isinstance(message, m.Beat):
+            if self._is_ours(message.token):
+                self._clients.hear(message.client)
         elif client not in self._clients:
-            self._clients[client] = 0.0
-            self._send(client, m.Unknown())
-            self._clients.pop(client, None)
+            self._send_data(client, encode(m.Unknown()))
         else:
-            self._clients[client] = time.monotonic()
+            self._clients.hear(client)
             self._HANDLERS[type(message)](self, client, message)
 
     def _hello(self, client: bytes, message: m.Hello) -> None:
-        if not secrets.compare_digest(message.token.encode(), self._token.encode()):
+        if not self._is_ours(message.token):
             _log.warning("a client with a wrong token was turned away")
             return
-        self._clients[client] = time.monotonic()
-        self._send(client, m.Ready(self._running_loop().engine.config.model))
+        self._clients.greet(client)
+        self._send_data(client, encode(m.Ready(self._running_loop().engine.config.model, client)))
+
+    def _is_ours(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self._token.encode())
 
     def _submit(self, client: bytes, message: m.Submit) -> None:
         request = message.request
@@ -357,6 +369,7 @@ class EngineServer:
         self._desk.acknowledge(message.event_ids)
 
     def _ping(self, client: bytes, message: m.Ping) -> None:
+        self._clients.note_read(client, message.read_bytes)
         self._send(client, m.Pong(self._keeper.trouble))
 
     def _bye(self, client: bytes, message: m.Bye) -> None:
@@ -375,19 +388,22 @@ class EngineServer:
         m.Bye: _bye,
     }
 
-    def _drop_silent_clients(self) -> None:
-        now = time.monotonic()
-        stood_still_s, self._turn_s = now - self._turn_s, now
-        if stood_still_s > _STANDSTILL_S:  # we were stopped: what they sent meanwhile is not read
-            self._clients = {c: heard_s + stood_still_s for c, heard_s in self._clients.items()}
-        deadline = now - SILENCE_MAX_S
-        for client in [c for c, heard_s in self._clients.items() if heard_s < deadline]:
-            _log.warning("client %s has been silent for %.0f s", client.hex(), SILENCE_MAX_S)
+    def _look_after_clients(self) -> None:
+        """One that was stopped keeps what it runs for the length of its lease, and reads on when it
+        goes on. One that was killed has no connection any more, and that shows when it is sent
+        something."""
+        for client in self._clients.turn():
+            _log.warning("client %s has been silent for too long", client.hex())
             self._drop(client)
+        now_s = steady()
+        if now_s - self._turn_s >= PING_S:
+            self._turn_s = now_s
+            for client in self._clients:
+                self._send(client, m.Pong(self._keeper.trouble))
 
     def _drop(self, client: bytes) -> None:
         """Forget a client and abort what it runs; the usage is metered all the same."""
-        self._clients.pop(client, None)
+        self._clients.drop(client)
         self._desk.drop(client)
         for request_id in self._active.of(client):
             self._abort(request_id)

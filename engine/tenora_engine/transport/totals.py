@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
+from tenora_engine.clocks import today, wall
 from tenora_engine.events import EngineTotals, TenantDay, UsageRecord
 from tenora_engine.ulid import new_id
 
@@ -47,8 +47,7 @@ class Totals:
 
     def __init__(self, directory: Path | None, is_older: bool = False) -> None:
         """`is_older`: the outbox has been used by an engine that did not count."""
-        today = datetime.now(UTC).date()
-        since = today + timedelta(days=1) if is_older else today
+        since = today().date() + timedelta(days=1 if is_older else 0)
         self._folder = None if directory is None else directory / "totals"
         self._outbox = _Outbox(new_id("eng"), since.isoformat())
         self._days: dict[str, _Day] = {}
@@ -105,7 +104,7 @@ class Totals:
             for name, tenants in sorted(sums.items())
             for tenant, counts in sorted(tenants.items())
         ]
-        return EngineTotals(self._outbox.engine, self._outbox.whole_since, time.time(), rows)
+        return EngineTotals(self._outbox.engine, self._outbox.whole_since, wall(), rows)
 
     def _read(self, folder: Path) -> None:
         """What cannot be read is said, and counted anew."""

@@ -79,7 +79,7 @@ class HistorySampler:
             before = _totals(mark)
             totals, restarts = _read(stats, processes, before)
             measures = _look(stats) | {"restarts": restarts}
-            if stats is not None and (before is not None or _is_new(totals, now)):
+            if stats is not None and (before is not None or _is_new(stats)):
                 measures |= engine_since(totals, before or Totals())
                 await _add_served(session, now, totals, before or Totals())
             for row in (
@@ -164,8 +164,8 @@ def _read(
     return totals, restarts_since(restarts, known.restarts)
 
 
-def _is_new(totals: Totals, now: datetime) -> bool:
-    return totals.since_s > now.timestamp() - _NEW_S
+def _is_new(stats: EngineStats) -> bool:
+    return stats.telemetry.counted_s < _NEW_S
 
 
 def _look(stats: EngineStats | None) -> dict[str, Any]:

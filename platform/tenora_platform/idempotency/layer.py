@@ -8,7 +8,7 @@ import re
 from base64 import urlsafe_b64encode
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import structlog
@@ -26,7 +26,6 @@ from tenora_platform.db import Database
 from tenora_platform.errors import ApiError, BadRequestError, ConflictError, response_of
 from tenora_platform.idempotency import repository
 from tenora_platform.idempotency.body import HashedBody
-from tenora_platform.idempotency.tables import IdempotencyRow
 from tenora_platform.outages import first_line, outage_of
 from tenora_platform.secret import ServerSecret
 
@@ -167,7 +166,7 @@ class _Books:
         self._secret = secret
         self._request = request
 
-    async def begin(self) -> IdempotencyRow | None:
+    async def begin(self) -> repository.First | None:
         request = self._request
         try:
             async with request.session(self._db) as session:
@@ -180,12 +179,13 @@ class _Books:
                 raise
             raise outage from error
 
-    async def answer_again(self, first: IdempotencyRow, body: HashedBody) -> _Answer:
+    async def answer_again(self, earlier: repository.First, body: HashedBody) -> _Answer:
         """Raises ConflictError unless this is the same request as the first, and that is over."""
+        first = earlier.row
         if first.target != self._request.target:
             raise _another("route")
         if first.answer is None:
-            if datetime.now(UTC) - first.began_at < IN_FLIGHT:
+            if earlier.age < IN_FLIGHT:
                 raise ConflictError(
                     "The first request with this Idempotency-Key is still running.",
                     code="idempotency_key_in_use",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from typing import NamedTuple
 
-from sqlalchemy import CursorResult, delete, func, update
+from sqlalchemy import CursorResult, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -13,10 +14,17 @@ from tenora_platform.idempotency.tables import IdempotencyRow
 KEPT = timedelta(hours=24)
 
 
+class First(NamedTuple):
+    """`age` by the database's clock, which has begun it too: no process's own is compared."""
+
+    row: IdempotencyRow
+    age: timedelta
+
+
 async def begin(
     session: AsyncSession, caller_id: str, key: str, tenant_id: str | None, target: str
-) -> IdempotencyRow | None:
-    """None: the key is this request's now. Else the row of the request that had it first."""
+) -> First | None:
+    """None: the key is this request's now. Else the request that had it first."""
     fresh = {"tenant_id": tenant_id, "target": target}
     forgotten = {"body_sha256": None, "answer": None, "began_at": func.now()}
     statement = (
@@ -25,13 +33,19 @@ async def begin(
         .on_conflict_do_update(
             index_elements=[IdempotencyRow.caller_id, IdempotencyRow.key],
             set_={**fresh, **forgotten},
-            where=IdempotencyRow.began_at < datetime.now(UTC) - KEPT,
+            where=IdempotencyRow.began_at < func.now() - KEPT,
         )
         .returning(IdempotencyRow.key)
     )
     if await session.scalar(statement) is not None:
         return None
-    return await session.get(IdempotencyRow, (caller_id, key))
+    found = await session.execute(
+        select(IdempotencyRow, func.now() - IdempotencyRow.began_at).where(
+            IdempotencyRow.caller_id == caller_id, IdempotencyRow.key == key
+        )
+    )
+    row = found.one_or_none()
+    return None if row is None else First(*row)
 
 
 async def finish(
@@ -55,7 +69,7 @@ async def forget(session: AsyncSession, caller_id: str, key: str) -> None:
 async def sweep(session: AsyncSession) -> int:
     """Remove what need not be remembered any more; how many rows that was."""
     result = await session.execute(
-        delete(IdempotencyRow).where(IdempotencyRow.began_at < datetime.now(UTC) - KEPT)
+        delete(IdempotencyRow).where(IdempotencyRow.began_at < func.now() - KEPT)
     )
     assert isinstance(result, CursorResult)
     return result.rowcount

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal
 
@@ -113,6 +114,7 @@ class Run:
         chunk_tokens: int = 0,  # of each piece of a choice but the last; 0: what an event has
     ) -> None:
         self.request = request
+        self._made_s = time.monotonic()  # from then on it is the platform that it waits for
         self.usage: list[UsageRecord] = []
         self.tokens_seen = 0
         self.prompt_logprobs: list[TokenLogprob] = []  # from the prompt's second token on
@@ -145,7 +147,8 @@ class Run:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """Raises what `EngineClient.submit` raises before the first piece, and ApiError when a
         sequence fails. Closing it early aborts what still runs."""
-        events = self._client.submit(self.request)
+        waited_s = time.monotonic() - self._made_s
+        events = self._client.submit(msgspec.structs.replace(self.request, waited_s=waited_s))
         refused = False
         if self._ended_by is not None:
             raise self._ended_by

@@ -127,7 +127,6 @@ class InferenceSession:
             prediction_token_ids=list(prompt.prediction),
             sampling=msgspec.structs.replace(sampling, max_tokens=self._max_tokens(prompt)),
             adapter=adapter.ref if adapter else None,
-            arrival_s=time.time(),
             context=self._context(prompt, first_choice),
         )
         return Run(

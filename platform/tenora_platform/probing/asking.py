@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,7 +101,6 @@ class Asker:
                 temperature=0.0, max_tokens=max_tokens, logprobs=TOP, ignore_eos=past_the_end
             ),
             adapter=adapter,
-            arrival_s=time.time(),
             context={**self.context},
         )
         answer = await self._collected(request)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from sqlalchemy import delete, func, select, update
@@ -50,7 +50,7 @@ class Reservations:
             await asyncio.shield(self._drop(version_id))
 
     async def _take(self, most: int) -> tuple[str, int]:
-        version_id, now = new_id("adv"), datetime.now(UTC)
+        version_id = new_id("adv")
         async with self._db.tenant_session(self._tenant.tenant_id) as session:
             # Two API processes would both find the last bytes free.
             await lock(session, f"registry:{self._tenant.tenant_id}")
@@ -61,8 +61,8 @@ class Reservations:
                 tenant_id=self._tenant.tenant_id,
                 status=RECEIVING,
                 bytes=most,
-                created_at=now,
-                expires_at=now + LEASE,
+                created_at=func.now(),
+                expires_at=func.now() + LEASE,  # by the clock that ends it, too
             )
             session.add(row)
         return version_id, most
@@ -75,7 +75,7 @@ class Reservations:
                     await session.execute(
                         update(UploadRow)
                         .where(UploadRow.id == version_id, UploadRow.status == RECEIVING)
-                        .values(expires_at=datetime.now(UTC) + LEASE)
+                        .values(expires_at=func.now() + LEASE)
                     )
             except Exception as error:  # the database is away; the next time is soon
                 log_failure(_log, "room for an upload not renewed", error, retry_s=RENEW_S)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import structlog
 from cryptography.fernet import InvalidToken
+from sqlalchemy import func
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenora_platform.db import Database, plain_reason
@@ -127,7 +128,7 @@ class WebhookWorker:
         elif wait_s is None:
             values["state"] = "dead"
         else:
-            values["next_at"] = now + timedelta(seconds=wait_s)
+            values["next_at"] = func.now() + timedelta(seconds=wait_s)  # as claims look at it
         async with self._db.admin_session() as session:
             await repository.settle(session, row, **values)
             if outcome.gone:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tenora_platform.audit.service import AuditLog
@@ -136,7 +137,9 @@ class WebhookService:
             raise NotFoundError(f"There is no delivery {delivery_id[:80]!r}.")
         self._demand_enabled(row)
         delivery, type_ = found
-        delivery.state, delivery.attempts, delivery.next_at = "waiting", 0, datetime.now(UTC)
+        delivery.state, delivery.attempts, delivery.next_at = "waiting", 0, func.now()
+        await self.session.flush()
+        await self.session.refresh(delivery)
         await self._note(
             "webhook_delivery.resend", row, None, {"delivery": delivery.id, "type": type_}
         )
