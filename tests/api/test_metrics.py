@@ -137,8 +137,9 @@ def test_histograms_are_cumulative_and_hold_what_the_engine_counted() -> None:
         assert values == sorted(values)
         assert values[-1] == by_name["tenora_ttft_seconds_count"] == sum(meter.ttft.counts)
         assert by_name["tenora_ttft_seconds_sum"] == pytest.approx(meter.ttft.sum_s)
-    loads = families(metrics)["tenora_adapter_load_seconds"]
-    assert {sample.labels["tier"] for sample in loads.samples} == {"store"}
+    for name in ("tenora_adapter_load_seconds", "tenora_adapter_load_wait_seconds"):
+        loads = families(metrics)[name]
+        assert {sample.labels["tier"] for sample in loads.samples} == {"store"}
 
 
 def test_counters_are_counters_and_levels_gauges() -> None:

@@ -134,6 +134,20 @@ def test_a_lone_request_takes_what_the_timing_model_says() -> None:
     assert record.tpot_ms == pytest.approx(sum(decode_s) / 2 * 1e3)
 
 
+def test_adapters_that_host_memory_cannot_keep_are_kept_on_the_device() -> None:
+    """What the device gives up would come from the object store again, which takes 30 times as long
+    as host memory does."""
+    trace = generate("zipf-drift", Demand(requests=150, rate=10.0, adapters=60, tenants=10))
+
+    def store_loads(host_bytes: int, policy: str) -> float:
+        setup = Setup(TIMING, 4 * GIB, limits=Limits(host_adapter_bytes=host_bytes))
+        return simulate(setup, make_policy(policy), trace).counters["loader_store_loads"]
+
+    assert store_loads(GIB // 2, "joint") < store_loads(GIB // 2, "unified-lru")
+    distinct = len({each.adapter for each in trace} - {None})
+    assert store_loads(64 * GIB, "joint") == distinct
+
+
 def test_loads_queue_for_the_link_and_the_host_tier_keeps_them() -> None:
     """Five adapters over four lanes of the store: the last waits for a lane; then the device has no
     room for all, and the host gives back what it lost."""

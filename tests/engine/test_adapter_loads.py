@@ -21,8 +21,8 @@ from tenora_engine.scheduling.loads import PATIENCE_S, AdapterLoads
 from tenora_engine.scheduling.scheduler import Scheduler
 
 
-def rig_of(**sizes: int) -> Rig:
-    return Rig.build(make_config(max_waiting=1000, **sizes), instant=False)
+def rig_of(max_running: int = 8) -> Rig:
+    return Rig.build(make_config(max_waiting=1000, max_running=max_running), instant=False)
 
 
 def loads_of(rig: Rig) -> AdapterLoads:
@@ -71,6 +71,9 @@ class Kept:
             loader.started.append(ref.digest)
             found.append(LoadResult(ref, self.packed[ref.digest], None, "host", 0.0))
 
+        def tier(digest: str) -> Residency:
+            return "host" if digest in self.packed else has_tier(digest)
+
         def take_all() -> list[LoadResult]:
             results = found + take()
             found.clear()
@@ -78,7 +81,7 @@ class Kept:
 
         loader.start = start_or_find  # type: ignore[method-assign]
         loader.take_completed = take_all  # type: ignore[method-assign]
-        loader.tier = lambda d: "host" if d in self.packed else has_tier(d)  # type: ignore[method-assign]
+        loader.tier = tier  # type: ignore[method-assign]
 
 
 def test_each_tenant_has_its_first_load_started_whatever_others_wait_for() -> None:
@@ -249,10 +252,10 @@ def test_a_load_is_charged_and_written_down_by_its_work_and_tier() -> None:
 def test_a_promise_counts_the_load_from_the_tier_that_has_the_adapter() -> None:
     rig = rig_of()
     costs, gate = rig.memory.costs, rig.engine._scheduler.gate
-    for tier, load_s in (("shared", 0.01), ("store", 0.2)):
-        costs.observe_load(100, load_s, tier)
-    sizes = {"host": 0.0, "shared": 0.01, "store": 0.2}
-    for tier, load_s in sizes.items():
+    costs.observe_load(100, 0.01, "shared")
+    costs.observe_load(100, 0.2, "store")
+    expected: dict[Residency, float] = {"host": 0.0, "shared": 0.01, "store": 0.2}
+    for tier, load_s in expected.items():
         per_byte = gate._load_s(make_ref("x"), tier) / gate._charges.adapter_bytes(make_ref("x"))
         assert per_byte == pytest.approx(load_s / 100)
 

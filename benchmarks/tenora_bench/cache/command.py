@@ -182,6 +182,9 @@ def cache_command(
     host_kv_share: Annotated[
         float, typer.Option(help="Host memory for evicted KV, of the device's size.")
     ] = 0.0,
+    host_adapter_bytes: Annotated[
+        int, typer.Option(help="Host memory for adapters; the store has the others.")
+    ] = 64 * 1024**3,
     speed: Annotated[float, typer.Option(help="Factor on the arrival rate.")] = 1.0,
     peak: Annotated[bool, typer.Option(help="Look for the peak load of each policy.")] = False,
     ttft_max_ms: Annotated[float, typer.Option(help="Mean TTFT that a peak load keeps.")] = 500.0,
@@ -232,6 +235,7 @@ def cache_command(
                 max_step_tokens=max_step_tokens,
                 max_prefill_chunk=max_step_tokens,
                 max_adapters=max_adapters,
+                host_adapter_bytes=host_adapter_bytes,
             ),
             targets=parse_targets(targets),
             host_kv_share=host_kv_share,

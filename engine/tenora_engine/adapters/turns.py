@@ -25,7 +25,7 @@ THREADS_MAX = 32
 CROWD = THREADS_MAX // 4
 """Jobs under way from which nobody begins a second one."""
 
-_IDLE_S = 10.0  # then a thread ends
+_IDLE_S = 60.0  # then a thread ends
 _CLOSE_S = 10.0
 
 

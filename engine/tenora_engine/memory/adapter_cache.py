@@ -3,14 +3,14 @@ what is to be done for that (`operations`); it knows neither the loader nor the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from tenora_engine.adapters.occupancy import TierOccupancy
 from tenora_engine.adapters.pack import TORCH_DTYPES
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import AdapterResidency
+from tenora_engine.events import AdapterResidency, Residency
 from tenora_engine.memory.costs import fade
 from tenora_engine.memory.eviction_queue import Candidates
 from tenora_engine.memory.operations import MemoryOperations
@@ -37,6 +37,7 @@ class ResidentAdapter:
     references: int = 0
     pinned: bool = False  # never given up for want of room
     wanted: bool = False  # a waiting sequence needs it
+    tier: Residency = "host"  # where it would come from if it were given up
     unpaid_bytes: int = 0  # whoever starts on it first is charged for its load
     ticket: int = field(default=0, repr=False)  # its place among the candidates for eviction
 
@@ -75,6 +76,8 @@ class AdapterCache:
         self._free_slots = list(range(config.engine.max_adapters - 1, -1, -1))
         self._wanted: dict[Key, int] = {}
         self._evictable_pages = 0
+        usual: Residency = "host" if config.engine.host_adapter_bytes else "store"
+        self._tier_of: Callable[[str], Residency] = lambda _: usual
         self.slots_given_up = 0
         """How often a slot has become free, or its adapter idle."""
 
@@ -116,6 +119,20 @@ class AdapterCache:
 
     def is_wanted(self, digest: str, scope: str = "") -> bool:
         return (scope, digest) in self._wanted
+
+    def reload_from(self, tier_of: Callable[[str], Residency]) -> None:
+        """`tier_of` says where an adapter would come from, in O(1). Strict isolation does not ask:
+        what host memory has of one tenant's depends on the others."""
+        if not self._config.engine.strict_isolation:
+            self._tier_of = tier_of
+
+    def moved(self, digests: Collection[str]) -> None:
+        """They would come from another tier than before: what they are worth changes."""
+        for item in self._residents.values():
+            if item.digest in digests and item.tier != (tier := self._tier_of(item.digest)):
+                item.tier = tier
+                if item.is_idle:
+                    self._candidates.offer(item)
 
     def want(self, digest: str, scope: str = "") -> None:
         key = (scope, digest)
@@ -172,6 +189,7 @@ class AdapterCache:
             namespace,
             scope,
             wanted=(scope, packed.digest) in self._wanted,
+            tier=self._tier_of(packed.digest),
             unpaid_bytes=packed.pages.nbytes,
         )
         self._arriving[scope, packed.digest] = arriving

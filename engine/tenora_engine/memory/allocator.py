@@ -191,7 +191,7 @@ class PageAllocator:
 
 class Pinning:
     """Adapters that the operator wants to stay on the device, and how much of the arena they may
-    take. Which they are, others say (`scheduling.loads`)."""
+    take. Which they are, others say (`scheduling.pins`)."""
 
     def __init__(self, partitions: Partitions[Item], adapters: AdapterCache) -> None:
         self._partitions = partitions

@@ -30,7 +30,7 @@ from tenora_engine.scheduling.beams import give_text
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
-from tenora_engine.scheduling.loads import AdapterLoads, Pins
+from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.meters import (
     Charges,
     Counters,
@@ -39,6 +39,7 @@ from tenora_engine.scheduling.meters import (
     meter_end,
     meter_start,
 )
+from tenora_engine.scheduling.pins import Pins
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.running import Running
 from tenora_engine.scheduling.waits import Waits
@@ -312,12 +313,11 @@ class Requests:
             meter.no_first_token()
             self._leave(flight, each)
         meter.refuse("deadline")
-        residency = self._loads.residency_for(request)
         message = (
             f"the first token cannot come within {request.tenant.ttft_ms:.0f} ms any more; this "
             "plan promises that and refuses what would be late"
         )
-        retry_after_ms = self._gate.retry_after_ms(sequence, residency)
+        retry_after_ms = self._gate.retry_after_ms(sequence, self._loads.residency_for(request))
         self.events.append(RefusedEvent(request.request_id, message, retry_after_ms))
 
     def _leave(self, flight: Flight, sequence: Sequence) -> None:
@@ -349,7 +349,6 @@ class Requests:
         for digest, error in self._loads.poll():
             if error is not None:
                 self._fail_waiting(digest, error)
-                self._pins.failed(digest, error)
 
     def take_copies(self, copies: Collection[EndedCopy]) -> None:
         """Take in what has come to the device; an adapter that could not ends the sequences that
@@ -362,14 +361,12 @@ class Requests:
             else:
                 error = AdapterLoadError(f"{digest} could not be copied to the device")
                 self._fail_waiting(digest, error)
-                self._pins.failed(digest, error)
         self._pins.settle()
 
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
         changed but that a refused one's adapter is on its way to the host, for the next try."""
         request = sequences[0].request
-        adapter, tenant_key = request.adapter, request.tenant.key
         for sequence in sequences:
             self._memory.enter(sequence)
         try:
@@ -380,8 +377,8 @@ class Requests:
             for sequence in sequences:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
-            if adapter is not None and residency != "device":
-                self._loads.request(adapter, tenant_key)
+            if request.adapter is not None and residency != "device":
+                self._loads.request(request.adapter, request.tenant.key)
             raise
 
     def charge(self, sequence: Sequence, cost: float) -> None:
@@ -445,6 +442,7 @@ class Requests:
                 self._watch(sequence)
 
     def _fail_waiting(self, digest: str, error: AdapterLoadError) -> None:
+        self._pins.failed(digest, error)
         for flight in list(self.flights.values()):
             adapter = flight.request.adapter
             if adapter is None or adapter.digest != digest:

@@ -22,9 +22,10 @@ from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.forecast import load_of
 from tenora_engine.scheduling.intake import Intake
-from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
+from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Charges, meter_first_token
 from tenora_engine.scheduling.own_layers import OwnLayers
+from tenora_engine.scheduling.pins import Pins
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import PlanWriter, ScheduledSequence, ScheduledStep
 from tenora_engine.scheduling.queue import make_queue
