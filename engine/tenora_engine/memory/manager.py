@@ -4,7 +4,7 @@ is cached of them, what is on its way. It decides neither whose turn it is nor w
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Set
+from collections.abc import Collection, Set
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.clocks import Clock, steady, unix_offset

@@ -14,8 +14,8 @@ from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
-from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_engine.text.token_bytes import TokenBytes
+from tenora_engine.text.detokenizer import IncrementalDetokenizer, TokenOffsets
+from tenora_engine.text.token_bytes import TokenBytes, bytes_name
 from tenora_engine.text.tool_formats import takes_tools
 from tenora_engine.text.tool_prompt import in_words
 
@@ -171,6 +171,20 @@ class TextProcessor:
     def token_text(self, token_id: int) -> str:
         """`token_bytes` as text, with U+FFFD where they are part of a character only."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    def token_name(self, token_id: int) -> str:
+        """The token's text, or `bytes:\\xe6\\xb0` where it is part of a character only, as OpenAI
+        writes it: tokens of different bytes have different names."""
+        raw = self.token_bytes(token_id)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return bytes_name(raw)
+
+    def offsets(self, skip_special: bool = True, length: int = 0) -> TokenOffsets:
+        """Where tokens stand in the text that a `detokenizer` makes of them, behind `length`
+        characters."""
+        return TokenOffsets(partial(self._bytes.of, skip_special=skip_special), length)
 
     def detokenizer(
         self,

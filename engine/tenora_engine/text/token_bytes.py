@@ -43,11 +43,18 @@ class TokenBytes:
         if token is None:
             return b""
         if self._byte_level:
-            return bytes(self._byte_of[character] for character in token)
+            if all(character in self._byte_of for character in token):
+                return bytes(self._byte_of[character] for character in token)
+            return str(token).encode()  # as the library's decoder takes what is not its alphabet's
         match = _BYTE_TOKEN.fullmatch(token)
         if match:
             return bytes([int(match.group(1), 16)])
         return str(token).replace("\u2581", " ").encode()
+
+
+def bytes_name(raw: bytes) -> str:
+    """How OpenAI's completions write a token whose bytes are no text: `bytes:\\xe6\\xb0`."""
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def byte_level_alphabet() -> dict[int, str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
+from tenora_engine.text.detokenizer import TokenOffsets
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import text_logprobs
+from tenora_platform.inference.logprobs import PlacedToken, text_logprobs
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import (
     bad_words,
@@ -51,20 +54,22 @@ def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
 
 
 class _Choices:
-    """What has been said of every choice so far: whether it began, and how long its text is."""
+    """What has been said of every choice so far: how long its text is, and where its tokens are."""
 
     def __init__(self, session: InferenceSession, body: CompletionRequest) -> None:
         self._session = session
+        self._text = session.state.engine.text
         self._body = body
         self._per_prompt = sequences_of(body)
         self._lengths: dict[int, int] = {}
-        self._token_lengths: dict[int, int] = {}
+        self._offsets: dict[int, TokenOffsets] = {}
+        self._placed: defaultdict[int, list[PlacedToken]] = defaultdict(list)  # not said yet
 
     def text(self, piece: Piece) -> str:
         """The piece's text, behind the prompt's if it is the first and `echo` was asked for."""
         text = piece.text
         if piece.choice not in self._lengths and self._body.echo:
-            text = self._session.state.engine.text.decode(self._prompt(piece.choice)) + text
+            text = self._text.decode(self._prompt(piece.choice)) + text
         self._lengths[piece.choice] = self._lengths.get(piece.choice, 0) + len(text)
         return text
 
@@ -74,17 +79,36 @@ class _Choices:
     def prompt_token_ids(self, choice: int) -> list[int] | None:
         return self._prompt(choice) if self._body.return_token_ids else None
 
-    def logprobs(self, choice: int, tokens: Sequence[TokenLogprob]) -> TextLogprobs | None:
-        """Of its new tokens; those of the prompt come before the first, where it is echoed."""
+    def logprobs(
+        self, choice: int, tokens: Sequence[TokenLogprob], is_last: bool
+    ) -> TextLogprobs | None:
+        """Of tokens whose text has been said; those of the prompt come before the first, where it
+        is echoed. A token whose text is held back comes with it, or at the end."""
         if self._body.logprobs is None:
             return None
-        offset, first = self._token_lengths.get(choice, 0), None
-        if self._body.echo and choice not in self._token_lengths:
-            first = self._prompt(choice)[0]
-            tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
-        shaped = text_logprobs(self._session.state.engine.text, tokens, offset, first)
-        self._token_lengths[choice] = offset + sum(len(token) for token in shaped.tokens)
+        placed, length = self._placed[choice], self._lengths.get(choice, 0)
+        offsets = self._offsets.get(choice)
+        if offsets is None:
+            offsets = self._offsets[choice] = self._begin(choice)
+        for token in tokens:
+            placed.append(PlacedToken(token.token_id, offsets.place(token.token_id), token))
+        said = len(placed)
+        if not is_last:
+            said = bisect_right(placed, length, key=lambda token: token.offset)
+        shaped = text_logprobs(self._text, placed[:said], length if is_last else None)
+        del placed[:said]
         return shaped
+
+    def _begin(self, choice: int) -> TokenOffsets:
+        """Place the tokens of an echoed prompt."""
+        if self._body.echo:
+            offsets, prompt = self._text.offsets(), self._prompt(choice)
+            known = [None, *self._session.prompt_logprobs(choice // self._per_prompt)]
+            for token_id, logprob in zip(prompt, known, strict=False):
+                placed = PlacedToken(token_id, offsets.place(token_id), logprob)
+                self._placed[choice].append(placed)
+            return self._text.offsets(self._body.skip_special_tokens, offsets.end())
+        return self._text.offsets(self._body.skip_special_tokens)
 
 
 @dataclass
@@ -134,7 +158,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             TextChoice(
                 index=index,
                 text="".join(answer.texts),
-                logprobs=shaping.logprobs(answer.choice, answer.logprobs),
+                logprobs=shaping.logprobs(answer.choice, answer.logprobs, is_last=True),
                 finish_reason=answer.finish_reason,
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
@@ -159,10 +183,11 @@ async def completion_stream(
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
-                logprobs = shaping.logprobs(piece.choice, piece.logprobs)
+                text, is_last = shaping.text(piece), piece.finish_reason is not None
+                logprobs = shaping.logprobs(piece.choice, piece.logprobs, is_last)
                 choice = {
                     "index": piece.choice,
-                    "text": shaping.text(piece),
+                    "text": text,
                     "logprobs": logprobs.model_dump() if logprobs else None,
                     "finish_reason": piece.finish_reason,
                 }

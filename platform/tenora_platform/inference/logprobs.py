@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.processor import TextProcessor
+from tenora_engine.text.token_bytes import bytes_name
 from tenora_platform.inference.schemas import (
     ChatLogprobs,
     ChatTokenLogprob,
@@ -43,31 +45,45 @@ def _top(text: TextProcessor, token_id: int, logprob: float) -> TopLogprob:
     )
 
 
+@dataclass(frozen=True)
+class PlacedToken:
+    """A token and where it begins in its choice's text, in characters. `logprob` is None of the
+    first of an echoed prompt."""
+
+    token_id: int
+    offset: int
+    logprob: TokenLogprob | None
+
+
 def text_logprobs(
-    text: TextProcessor,
-    tokens: Sequence[TokenLogprob],
-    offset: int,
-    first: int | None = None,
+    text: TextProcessor, tokens: Sequence[PlacedToken], length: int | None = None
 ) -> TextLogprobs:
-    """Completions': parallel lists. `offset` is where the first token's text begins; `first` is a
-    token before all others, of which there is no logprob."""
+    """Completions': parallel lists. No offset lies beyond `length`, where a stop string has cut the
+    text."""
     out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-    if first is not None:
-        piece = text.token_text(first)
-        out.tokens.append(piece)
-        out.token_logprobs.append(None)
-        out.top_logprobs.append(None)
-        out.text_offset.append(offset)
-        offset += len(piece)
     for token in tokens:
-        piece = text.token_text(token.token_id)
-        out.tokens.append(piece)
-        out.token_logprobs.append(_finite(token.logprob))
+        out.tokens.append(text.token_name(token.token_id))
+        out.text_offset.append(token.offset if length is None else min(token.offset, length))
+        if token.logprob is None:
+            out.token_logprobs.append(None)
+            out.top_logprobs.append(None)
+            continue
+        out.token_logprobs.append(_finite(token.logprob.logprob))
         # The sampled token is always among them, so that there may be one more than asked for.
-        top = [*token.top, (token.token_id, token.logprob)]
-        out.top_logprobs.append(
-            {text.token_text(token_id): _finite(logprob) for token_id, logprob in top}
-        )
-        out.text_offset.append(offset)
-        offset += len(piece)
+        top = dict([*token.logprob.top, (token.token_id, token.logprob.logprob)])
+        out.top_logprobs.append(_by_name(text, top))
     return out
+
+
+def _by_name(text: TextProcessor, top: Mapping[int, float]) -> dict[str, float]:
+    """An entry for each token, also where two have the same text: the second has the name of its
+    bytes, a third that of its id."""
+    named: dict[str, float] = {}
+    for token_id, logprob in top.items():
+        name = text.token_name(token_id)
+        if name in named:
+            name = bytes_name(text.token_bytes(token_id))
+        if name in named:
+            name = f"token_id:{token_id}"
+        named[name] = _finite(logprob)
+    return named

@@ -72,7 +72,8 @@ class TokenizeRequest(Given):
 
 
 class Tokens(BaseModel):
-    """`token_strs` only where `return_token_strs` asked for them."""
+    """`token_strs` only where `return_token_strs` asked for them; a token that is part of a
+    character only is `bytes:\\xe6\\xb0`."""
 
     count: int
     max_model_len: int
@@ -105,7 +106,7 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
         token_ids = await tokenised(state.long_texts, tenant.tenant_id, length, work)
     else:
         token_ids = await _chat(state, tenant, body, resolved)
-    strings = [state.engine.text.token_text(token_id) for token_id in token_ids]
+    strings = [state.engine.text.token_name(token_id) for token_id in token_ids]
     return Tokens(
         count=len(token_ids),
         max_model_len=state.engine.model.context_tokens,
