@@ -31,3 +31,18 @@ def redis(valkey: str) -> Iterator[Redis]:
     with Redis.from_url(valkey) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture(params=["torch", "torch on packed weights", "compiled"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which decoder serves the CPU, and on which form of linears."""
+    from tenora_engine.model import linear, loader
+    from tenora_kernels.backend import has_compiled_ops
+
+    if request.param == "torch":
+        monkeypatch.setattr(linear, "has_compiled_ops", lambda: False)
+    elif not has_compiled_ops():
+        pytest.skip("this machine has no compiled kernels")
+    elif request.param == "torch on packed weights":
+        monkeypatch.setattr(loader, "can_compile", lambda *_: False)
+    return str(request.param)

@@ -271,13 +271,12 @@ class Requests:
             self._end(flight, each, ending)
 
     def _end(self, flight: Flight, sequence: Sequence, ending: Ending) -> None:
-        now_s = self._clock()
+        now_s, to_unix_s = self._clock(), self._memory.unix_offset()
         self._take_out(flight, sequence, now_s)
         sequence.waits.parts = self._waits.parts(sequence)
         if sequence.beams is not None and ending.reason in ("stop", "length"):
             ending = give_text(sequence, ending, self.events)
         meter_end(sequence, ending.reason, now_s)
-        to_unix_s = self._memory.unix_offset()
         self.events.append(finish_event(flight, sequence, ending, now_s, to_unix_s))
         self._leave(flight, sequence)
         self._drafts.ended(sequence)
@@ -288,8 +287,7 @@ class Requests:
     def abandon(self, reason: FinishReason, error: str | None) -> list[Event]:
         """The last events, with their meters, of all that is in flight when the engine ends. The
         memory may be beyond repair by now and is not touched: nothing can be done after this."""
-        events, now_s = self.events.copy(), self._clock()
-        to_unix_s = self._memory.unix_offset()
+        events, now_s, to_unix_s = self.events.copy(), self._clock(), self._memory.unix_offset()
         ended = {(e.request_id, e.index) for e in events if isinstance(e, FinishEvent)}
         for flight in self.flights.values():
             for sequence in reversed(flight.sequences.copy()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from sqlalchemy import CursorResult, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -45,7 +45,7 @@ async def begin(
         )
     )
     row = found.one_or_none()
-    return None if row is None else First(*row)
+    return None if row is None else First(row[0], cast(timedelta, row[1]))
 
 
 async def finish(
