@@ -114,6 +114,11 @@ class EngineLoop:
         """Once its grammar has been compiled; what comes to abort it meanwhile waits for that."""
         submitted: Future[None] = Future()
         submitted.set_running_or_notify_cancel()
+        try:
+            self._engine.check(request)
+        except EngineError as error:
+            submitted.set_exception(error)
+            return submitted
         with self._wakeup:
             if self._stopping or self._stopped:
                 raise EngineUnavailableError("the engine has been stopped; start it again")

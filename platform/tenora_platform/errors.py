@@ -184,7 +184,9 @@ def from_engine(error: EngineError) -> ApiError:
             str(error), param=error.param or "messages", code="context_length_exceeded"
         )
     if isinstance(error, InvalidRequestError):
-        return BadRequestError(str(error), param=error.param)
+        return BadRequestError(
+            str(error), param=error.param, code="invalid_value", headers={"x-should-retry": "false"}
+        )
     if isinstance(error, QueueFullError):
         return RateLimitedError(
             str(error), retry_after_ms=error.retry_after_ms, code="engine_overloaded"

@@ -10,6 +10,7 @@ import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine_fakes import (
+    ExecutedPlan,
     FakeExecutor,
     Rig,
     expected_output,
@@ -285,11 +286,17 @@ class EngineMachine(RuleBasedStateMachine):
     # One more in a row and the engine gives up, as it should (tests/engine/test_engine_loop.py).
     @precondition(lambda self: self.rig.engine._failed_steps < FAILED_STEPS_MAX - 1)
     @precondition(lambda self: len(self.finished) > 4)
-    @rule()
-    def fail_a_step(self) -> None:
-        self.rig.executor.fail_next = RuntimeError("out of luck")
+    @rule(which=st.integers(0, 4))
+    def fail_a_step(self, which: int) -> None:
+        """Whatever its rows are, or by some of them."""
+
+        def fails(executed: ExecutedPlan) -> Exception | None:
+            is_bad = any(item.sequence.number % 4 == which for item in executed.scheduled)
+            return RuntimeError("out of luck") if is_bad or which == 4 else None
+
+        self.rig.executor.fails = fails
         events = self.rig.engine.step()
-        self.rig.executor.fail_next = None
+        self.rig.executor.fails = lambda executed: None
         self._take(events)
 
     def _take(self, events: list[Event]) -> None:
@@ -349,7 +356,7 @@ class EngineMachine(RuleBasedStateMachine):
         elif event.reason == "error":
             assert event.error is not None
             assert any(word in event.error for word in _WORDS)
-            assert usage.output_tokens == len(tokens)
+            assert usage.output_tokens == (0 if event.fault == "request" else len(tokens))
         elif event.reason == "length" and len(tokens) < len(output):
             self._check_out_of_pages(request, len(tokens))
         else:

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from tenora_engine.client import EngineClient
-from tenora_engine.errors import EngineError
+from tenora_engine.errors import EngineError, InvalidRequestError
 from tenora_engine.events import (
     FinishEvent,
     SequenceEvent,
@@ -21,7 +21,7 @@ from tenora_engine.events import (
 )
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_platform.errors import ApiError, UnavailableError
+from tenora_platform.errors import ApiError, UnavailableError, from_engine
 from tenora_platform.inference.parameters import Generation
 
 LAST_WORDS_S = 20.0
@@ -229,10 +229,12 @@ class Run:
 
     def count_tokens(self) -> int:
         """Prompt and output tokens as the engine metered them; none if it refused. Where it has
-        not said so in time, the prompt, which it may have run, and what was seen."""
+        not said so in time, the prompt, which it may have run, and what was seen; the same where
+        it failed, which is not billed but has had its time."""
         if not self.begun:
             return 0
-        if len(self.usage) == len(self._sequences):
+        has_failed = any(record.finish_reason == "error" for record in self.usage)
+        if len(self.usage) == len(self._sequences) and not has_failed:
             return sum(record.prompt_tokens + record.output_tokens for record in self.usage)
         return len(self.request.prompt_token_ids) + self.tokens_seen
 
@@ -244,6 +246,8 @@ class Run:
 
 
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:
+    if event.reason == "error" and event.fault == "request":
+        raise from_engine(InvalidRequestError(event.error or "", event.param))
     if event.reason == "error":
         raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
     if sequence.stopped_at is not None or event.reason == "stop":
