@@ -19,6 +19,7 @@ from tenora_engine.errors import (
     ContextLengthError,
     EngineError,
     EngineUnavailableError,
+    GrammarsUnavailableError,
     InvalidRequestError,
     QueueFullError,
 )
@@ -191,6 +192,8 @@ def from_engine(error: EngineError) -> ApiError:
         return RateLimitedError(
             str(error), retry_after_ms=error.retry_after_ms, code="engine_overloaded"
         )
+    if isinstance(error, GrammarsUnavailableError):
+        return UnavailableError(str(error), code="grammars_unavailable")
     if isinstance(error, EngineUnavailableError):
         return UnavailableError(f"The engine is not ready: {error}", code="engine_unavailable")
     return ApiError(f"The engine failed: {error}", code="engine_error")

@@ -29,6 +29,7 @@ from tenora_engine.errors import (
     ContextLengthError,
     EngineError,
     EngineUnavailableError,
+    GrammarsUnavailableError,
     InvalidRequestError,
     MemoryBudgetError,
     ModelLoadError,
@@ -276,6 +277,7 @@ async def test_loopback_when_no_path_is_short_enough(
         QueueFullError("full", 250),
         MemoryBudgetError("small"),
         ModelLoadError("none"),
+        GrammarsUnavailableError("no process"),
     ],
 )
 def test_errors_cross_processes_unchanged(error: EngineError) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine_fakes import (
+    VOCAB,
     ExecutedPlan,
     FakeExecutor,
     Rig,
@@ -179,7 +180,7 @@ class EngineMachine(RuleBasedStateMachine):
             )
             if wrong_every:
                 right, _ = expected_output(request, 0, 40, self.rig.executor.eos_every)
-                guess = [t + (k % wrong_every == 2) for k, t in enumerate(right)]
+                guess = [(t + (k % wrong_every == 2)) % VOCAB for k, t in enumerate(right)]
                 request = msgspec.structs.replace(request, prediction_token_ids=guess)
             self._submit(request)
 
@@ -254,7 +255,7 @@ class EngineMachine(RuleBasedStateMachine):
         copier.fail_next = fails
         copier.finish(copies[pick % len(copies)])
 
-    @precondition(lambda self: self.rig.adapter_copier.in_flight)
+    @precondition(lambda self: list(self.rig.memory.arrivals))
     @rule(pick=st.integers(0, 1000))
     def forget_while_copied(self, pick: int) -> None:
         arrivals = list(self.rig.memory.arrivals)
