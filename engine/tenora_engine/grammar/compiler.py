@@ -94,7 +94,7 @@ class GrammarCompiler:
         future.set_running_or_notify_cancel()
         try:
             found = self._find(grammar, request.tenant.namespace, count, future)
-        except (InvalidRequestError, QueueFullError, EngineUnavailableError) as error:
+        except Exception as error:
             future.set_exception(error)
             return future
         if found is not None:
@@ -159,7 +159,7 @@ class GrammarCompiler:
         return None
 
     def _check(self, grammar: Grammar) -> None:
-        if len(grammar.text.encode()) > self._max_bytes:
+        if len(grammar.text.encode(errors="surrogatepass")) > self._max_bytes:
             raise InvalidRequestError(
                 f"a grammar may have {self._max_bytes} bytes at most", grammar.param
             )
