@@ -158,7 +158,8 @@ class Engine:
         """End one sequence, or all of a request, now; its FinishEvent is in the next `step`.
 
         `reason="stop"`: a stop string was met in the text; the sequence finishes as "stop" and is
-        metered at `output_tokens`. "client_gone" meters what was generated. An unknown id is no
+        metered at `output_tokens`. "client_gone" meters what was generated, "invalid" nothing,
+        as an error of the request's. An unknown id is no
         error: the sequence may have ended meanwhile.
         """
         while self._preempted is not None:  # it may compute what is ended here

@@ -85,6 +85,8 @@ async def test_it_is_400_by_the_name_of_its_field(
     assert WORDS in error["message"]
     assert answer.headers["x-should-retry"] == "false"
     assert not any(r.output_tokens + r.prompt_tokens for r in api.engine.outbox[-1:])
+    if path == "/v1/completions":  # its other prompt is not charged either
+        assert "invalid" in {reason for *_, reason in api.engine.aborted}, api.engine.aborted
 
 
 @pytest.mark.parametrize(("path", "body", "param"), BODIES)

@@ -324,7 +324,7 @@ def test_nor_does_a_process_that_cannot_be_had(
         raise BlockingIOError("Resource temporarily unavailable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checker_module.subprocess, "Popen", popen)
+        patch.setattr(subprocess, "Popen", popen)
         with pytest.raises(GrammarsUnavailableError):
             compiler.guides(request("one", regex(1))).result(PATIENCE_S)
     compiler.guides(request("one", regex(1))).result(PATIENCE_S)
@@ -355,7 +355,7 @@ def test_what_ends_its_process_twice_is_refused_for_a_while(
             compiler.guides(request("one", regex(1))).result(PATIENCE_S)
     assert compiler.num_refused == 1
     later_s = time.monotonic() + COST_KEPT_S + 1
-    monkeypatch.setattr(compiler_module.time, "monotonic", lambda: later_s)
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
     compiler.guides(request("one", regex(1))).result(PATIENCE_S)
     checker.close()
 

@@ -18,7 +18,7 @@ from tenora_engine.errors import EngineFailedError, MemoryOperationError
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.executor.executor import ModelExecutor
 from tenora_engine.request import BeamSearch, GenerationRequest, Grammar, SamplingParams, Tenant
-from tenora_engine.scheduling import plan as plan_module
+from tenora_engine.scheduling.sampling import plan_sampling
 from tenora_engine.step import StepPlan, StepResult
 from tenora_engine.step_retry import RETRIES_MAX, StepRetry
 from tenora_kernels.backend import has_compiled_ops
@@ -78,6 +78,19 @@ def test_the_failed_step_is_not_charged() -> None:
     assert (usage.prompt_tokens, usage.output_tokens) == (2, 3)
 
 
+def test_what_cannot_be_answered_is_not_charged() -> None:
+    """A part of it that ran, too."""
+    rig = Rig.build(make_config())
+    rig.engine.submit(make_request("part", [1, 2], n=2, ignore_eos=True))
+    for _ in range(3):
+        rig.engine.step()
+    rig.engine.abort("part", reason="invalid")
+    found = [event for event in rig.engine.step() if isinstance(event, FinishEvent)]
+    assert {(event.reason, event.fault) for event in found} == {("error", "request")}
+    assert {(e.usage.prompt_tokens, e.usage.output_tokens) for e in found} == {(0, 0)}
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize("error", [MemoryOperationError("lost"), RuntimeError("CUDA error: lost")])
 def test_what_is_lost_while_parts_are_run_ends_the_engine(error: Exception) -> None:
     rig = Rig.build(make_config())
@@ -93,14 +106,13 @@ def test_what_is_lost_while_parts_are_run_ends_the_engine(error: Exception) -> N
 def test_a_row_that_cannot_be_planned_ends_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the plan says of memory is done all the same."""
     rig = Rig.build(make_config())
-    plan_sampling = plan_module.plan_sampling
 
     def plan(sequences: list[object], *more: object) -> object:
         if any(each.request.request_id == "bad" for each in sequences):  # type: ignore[attr-defined]
             raise OverflowError("Python int too large to convert to C int")
         return plan_sampling(sequences, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(plan_module, "plan_sampling", plan)
+    monkeypatch.setattr("tenora_engine.scheduling.plan.plan_sampling", plan)
     for name in ("good", "bad", "fine"):
         request = make_request(name, [1, 2, 3], adapter=make_ref(name), ignore_eos=True)
         rig.engine.submit(request)

@@ -3,6 +3,7 @@ whoever sends it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tenora_engine.token_ids import are_token_ids, known_tokens
 
 NO_TOKENS: list[Any] = [-1, VOCAB, 2**31 - 1, 2**31, 2**63, -(2**31) - 1, 10**400]
 NO_TOKENS += [True, False, 1.0, float("nan"), float("inf"), "1", None]
-PLACES = {
+PLACES: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
     "prompt": lambda ids: {"prompt_token_ids": ids},
     "prediction": lambda ids: {"prediction_token_ids": ids},
     "logit_bias": lambda ids: {"logit_bias": dict.fromkeys(ids, 1.0)},

@@ -255,7 +255,7 @@ class EngineMachine(RuleBasedStateMachine):
         copier.fail_next = fails
         copier.finish(copies[pick % len(copies)])
 
-    @precondition(lambda self: list(self.rig.memory.arrivals))
+    @precondition(lambda self: len(self.rig.memory.arrivals) > 0)
     @rule(pick=st.integers(0, 1000))
     def forget_while_copied(self, pick: int) -> None:
         arrivals = list(self.rig.memory.arrivals)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Fault, FinishEvent, FinishReason, UsageRecord
 from tenora_engine.memory.costs import CostModel
@@ -150,6 +151,13 @@ def usage_record(
         accepted_draft_tokens=0 if sequence.drafting is None else sequence.drafting.accepted,
         rejected_draft_tokens=0 if sequence.drafting is None else sequence.drafting.rejected,
     )
+
+
+FINISH_OF: dict[AbortReason, FinishReason] = {
+    "client_gone": "abort",
+    "stop": "stop",
+    "invalid": "error",
+}
 
 
 class Ending(NamedTuple):

@@ -26,6 +26,7 @@ from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
 from tenora_engine.scheduling.loads import AdapterLoads, Pins
 from tenora_engine.scheduling.meters import (
+    FINISH_OF,
     Charges,
     Counters,
     Ending,
@@ -151,10 +152,10 @@ class Requests:
         flight = self.flights.get(request_id)
         if flight is None:
             return
-        finish: FinishReason = "stop" if reason == "stop" else "abort"
+        fault: Fault = "request" if reason == "invalid" else "engine"
         for sequence in reversed(flight.sequences.copy()):
             if index in (None, sequence.index) and sequence.state is not SequenceState.FINISHED:
-                self.finish(sequence, finish, output_tokens=output_tokens)
+                self.finish(sequence, FINISH_OF[reason], output_tokens=output_tokens, fault=fault)
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """See `Engine.forget_adapter`."""

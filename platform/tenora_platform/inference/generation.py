@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from tenora_engine.client import EngineClient
+from tenora_engine.client import AbortReason, EngineClient
 from tenora_engine.errors import EngineError, InvalidRequestError
 from tenora_engine.events import (
     FinishEvent,
@@ -21,7 +21,7 @@ from tenora_engine.events import (
 )
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_platform.errors import ApiError, UnavailableError, from_engine
+from tenora_platform.errors import ApiError, BadRequestError, UnavailableError, from_engine
 from tenora_platform.inference.parameters import Generation
 
 LAST_WORDS_S = 20.0
@@ -184,7 +184,7 @@ class Run:
         if isinstance(event, FinishEvent):
             self.usage.append(event.usage)
             self._note_tier(event.usage.tier)
-            if self._ended_by is not None and event.reason == "abort":
+            if self._ended_by is not None and event.reason in ("abort", "error"):
                 raise self._ended_by
             reason = _finish_reason(event, sequence)
             return [sequence.piece(choice, sequence.finish(event.stop_token_id), reason)]
@@ -223,9 +223,12 @@ class Run:
             self.tier = tier
 
     async def end(self, error: ApiError) -> None:
-        """End it from outside: the engine bills what it did, and `pieces` raises `error`."""
+        """End it from outside: the engine bills what it did, unless it is part of what cannot be
+        answered, and `pieces` raises `error`."""
         self._ended_by = error
-        await self._client.abort(self.request.request_id)
+        is_invalid = isinstance(error, BadRequestError)
+        reason: AbortReason = "invalid" if is_invalid else "client_gone"
+        await self._client.abort(self.request.request_id, reason=reason)
 
     def count_tokens(self) -> int:
         """Prompt and output tokens as the engine metered them; none if it refused. Where it has
@@ -288,7 +291,9 @@ async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
 async def _end_all(
     runs: Sequence[Run], error: Exception, tasks: Sequence[asyncio.Task[None]]
 ) -> None:
-    reason = error if isinstance(error, ApiError) else ApiError(str(error))
+    reason = from_engine(error) if isinstance(error, EngineError) else error
+    if not isinstance(reason, ApiError):
+        reason = ApiError(str(error))
     for run in runs:
         await run.end(reason)
     await asyncio.wait(tasks, timeout=LAST_WORDS_S)
