@@ -23,6 +23,8 @@ class Literal:
     text: str
 
 
+BODY_CHARACTERS = 8_000_000
+
 DEEP = [Literal(f"{left * 20_000}{right * 20_000}") for left, right in ("[]", ('{"a":', "}"))]
 NUMBERS: list[Any] = [0, -1, 1, 2, 127, 128, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63]
 NUMBERS += [2**64 - 1, 2**64, -(2**63) - 1, 10**400, 1e-5, 0.1, 5e-324, 1e-308, 1e-38, 1e-46]
@@ -170,13 +172,26 @@ def near(schema: Schema, schemas: Mapping[str, Schema]) -> Strategy:
         items = near(schema.get("items", {}), schemas)
         many = schema.get("maxItems", 64)
         repeated = st.tuples(items, st.sampled_from([many, many + 1])).map(
-            lambda drawn: [drawn[0]] * drawn[1]
+            lambda drawn: times(drawn[0], drawn[1])
         )
         return st.lists(items, max_size=3) | repeated
     if "properties" in schema:
         inner = {name: near(each, schemas) for name, each in schema["properties"].items()}
         return st.fixed_dictionaries({}, optional={**inner, "other": values})
     return values | st.dictionaries(st.sampled_from(["a", "", "1"]), values, max_size=2)
+
+
+def times(item: Any, count: int) -> list[Any]:
+    """So many of it, or one where they would be more than a server is sent."""
+    return [item] * (count if count * _size(item) <= BODY_CHARACTERS else 1)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_size, [*value, *value.values()]))
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value.text) if isinstance(value, Literal) else len(str(value))
 
 
 def _edges(schema: Schema) -> Iterator[int | float]:
@@ -205,7 +220,7 @@ messages = st.fixed_dictionaries(
         "audio": values,
     },
 )
-histories = st.lists(messages, max_size=4) | messages.map(lambda message: [message] * 300)
+histories = st.lists(messages, max_size=4) | messages.map(lambda message: times(message, 300))
 prompts = (
     token_lists
     | st.lists(texts | plain, max_size=4)

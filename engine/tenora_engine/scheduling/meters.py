@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import Fault, FinishEvent, FinishReason, UsageRecord
@@ -187,6 +189,8 @@ def finish_event(flight: Flight, sequence: Sequence, ending: Ending, now_s: floa
         output_tokens=0 if is_free else metered,
         now_s=now_s,
     )
+    if is_free:
+        usage = msgspec.structs.replace(usage, cold_load=False)
     return FinishEvent(
         request_id=sequence.request.request_id,
         index=sequence.index,

@@ -120,6 +120,7 @@ class Run:
         self.begun = False  # the engine was asked and has not refused: it meters what it does
         self.tier = request.tenant.tier  # that serves it, as far as it is known
         self._ended_by: ApiError | None = None
+        self._is_invalid = False  # by the engine's word
         self._client = client
         self._first_choice = first_choice
         self._chunk_tokens = chunk_tokens
@@ -184,6 +185,7 @@ class Run:
         if isinstance(event, FinishEvent):
             self.usage.append(event.usage)
             self._note_tier(event.usage.tier)
+            self._is_invalid |= event.reason == "error" and event.fault == "request"
             if self._ended_by is not None and event.reason in ("abort", "error"):
                 raise self._ended_by
             reason = _finish_reason(event, sequence)
@@ -233,11 +235,10 @@ class Run:
     def count_tokens(self) -> int:
         """Prompt and output tokens as the engine metered them; none if it refused. Where it has
         not said so in time, the prompt, which it may have run, and what was seen; the same where
-        it failed, which is not billed but has had its time."""
+        it could not be answered, which is not billed but has had its time."""
         if not self.begun:
             return 0
-        has_failed = any(record.finish_reason == "error" for record in self.usage)
-        if len(self.usage) == len(self._sequences) and not has_failed:
+        if len(self.usage) == len(self._sequences) and not self._is_invalid:
             return sum(record.prompt_tokens + record.output_tokens for record in self.usage)
         return len(self.request.prompt_token_ids) + self.tokens_seen
 
