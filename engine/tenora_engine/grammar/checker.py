@@ -88,8 +88,9 @@ class Checker:
             assert process.stdin is not None
             _write(process.stdin, question)
             answer = self._answer(process, _WALL_FACTOR * timeout_s)
-        except (OSError, MemoryError) as error:  # or it has just ended
-            _log.warning("grammars cannot be checked: %s", error)
+        except (OSError, ValueError, MemoryError) as error:  # or it has just ended
+            if not self._closed:
+                _log.warning("grammars cannot be checked: %s", error)
             return None, None
         if answer is not None:
             return answer, None
@@ -172,21 +173,20 @@ def compile_text(kind: str, text: str) -> str:
 
 def _follow(matcher: Any) -> None:
     """Raises ValueError where the library gives up whatever comes next."""
+    matcher.compute_ff_tokens()  # as the engine does, which has limits of its own
     for _ in range(FORCED_BYTES_MAX):
         mask = matcher.compute_bitmask()
-        matcher.compute_ff_tokens()  # as the engine does, which has limits of its own
         if matcher.is_error():
             raise ValueError(matcher.get_error().strip())
         allowed = _few_of(mask)
         if not allowed or matcher.is_accepting():
             return
-        ways = [matcher.deep_copy() for _ in allowed]
+        ways = [matcher] if len(allowed) == 1 else [matcher.deep_copy() for _ in allowed]
         right = [way.consume_token(token_id) for way, token_id in zip(ways, allowed, strict=True)]
         if not any(right):
             raise ValueError(ways[0].get_error().strip())
         if len(allowed) > 1:
             return
-        matcher = ways[0]
 
 
 def _few_of(mask: bytes) -> list[int]:

@@ -200,17 +200,18 @@ class GrammarCompiler:
             return self._refused(str(error), COST_KEPT_S)
         except InvalidRequestError as error:
             return self._refused(str(error))
-        except GrammarsUnavailableError as error:
-            return error
+        except Exception as error:
+            return _unknown(grammar, error)
         try:
             return self._guide(text)
         except InvalidRequestError as error:
             return error
         except ValueError as error:  # the library's reason
             return self._refused(f"the grammar could not be compiled: {error}")
-        except BaseException as error:  # a panic of the library is no Exception
-            _log.exception("a grammar of %d bytes could not be compiled", len(grammar.text))
-            return GrammarsUnavailableError(f"the grammar could not be compiled: {error}")
+        except Exception as error:
+            return _unknown(grammar, error)
+        except BaseException as error:  # a panic of the library, by what it was given
+            return self._refused(f"the grammar could not be compiled: {error}", COST_KEPT_S)
 
     def _guide(self, text: str) -> Guide | Refusal:
         """Of what the checker has passed. Where its beginning is slow some more of it is looked
@@ -258,6 +259,13 @@ class GrammarCompiler:
         self._cached[key[0]] -= 1
         if not self._cached[key[0]]:
             del self._cached[key[0]]
+
+
+def _unknown(grammar: Grammar, error: BaseException) -> GrammarsUnavailableError:
+    if isinstance(error, GrammarsUnavailableError):
+        return error
+    _log.error("a grammar of %d characters is not known", len(grammar.text), exc_info=error)
+    return GrammarsUnavailableError(f"the grammar could not be compiled: {error}")
 
 
 def _give(
