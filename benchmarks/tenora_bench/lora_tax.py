@@ -98,7 +98,7 @@ def _pair(engine: Engine, base_first: bool) -> tuple[float, float]:
     items = engine._scheduler.scheduled(plan).items
     base = [item for item in items if item.sequence.request.adapter is None]
     adapted = [item for item in items if item.sequence.request.adapter is not None]
-    writer = engine._scheduler.plans
+    writer = engine._scheduler.in_flight.plans
     engine._executor.stage(engine._memory.operations.take_staged())
     engine._executor.execute(writer.write(ScheduledStep(), memory=plan.memory))
     parts = {

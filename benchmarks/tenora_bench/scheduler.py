@@ -198,7 +198,7 @@ def _measure(
     memory = MemoryManager(config, make_policy(policy), clock=lambda: now_s)
     scheduler = Scheduler(config, memory, NeverLoads(), lambda: now_s, is_exact=True)
     writer = TimedWriter(config.engine.block_tokens, config.model.vocab, config.engine.seed)
-    scheduler.plans = writer
+    scheduler.in_flight.plans = writer
     for _ in range(200):  # an engine that has run for a while knows what a token takes
         memory.costs.observe_step(config.engine.max_step_tokens, 1, STEP_S)
     seldom_collect()  # as the engine's process does

@@ -25,7 +25,7 @@ from tenora_engine.request import AdapterRef, GenerationRequest
 if TYPE_CHECKING:  # who holds an engine up must not pay for the tokenizer
     from tenora_engine.text.processor import TextProcessor
 
-AbortReason = Literal["client_gone", "stop"]
+AbortReason = Literal["client_gone", "stop", "invalid"]
 RESIDENCIES_MAX = 1000
 
 
@@ -75,7 +75,8 @@ class EngineClient(Protocol):
         output_tokens: int | None = None,
     ) -> None:
         """End one sequence (or all) within one step. `reason="stop"` is a stop string met in the
-        text: the sequence finishes as "stop", metered at `output_tokens`."""
+        text: the sequence finishes as "stop", metered at `output_tokens`. "invalid": what it is a
+        part of cannot be answered; it ends in an error, and nothing of it is metered."""
         ...
 
     async def forget_adapter(

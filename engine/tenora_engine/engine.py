@@ -30,10 +30,12 @@ from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pace import Pace
 from tenora_engine.pages import ArenaPages, Pin, PinState
 from tenora_engine.request import AdapterRef, GenerationRequest
+from tenora_engine.scheduling.admission import check_request
 from tenora_engine.scheduling.loads import FindingLoader
 from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.scheduler import Scheduler
-from tenora_engine.step import StepPlan
+from tenora_engine.step import StepPlan, StepResult
+from tenora_engine.step_retry import StepRetry, messages
 
 if TYPE_CHECKING:
     from tenora_engine.executor.draft_layers import DraftLayers
@@ -132,9 +134,14 @@ class Engine:
         context nor the arena) or QueueFullError.
         """
         self._executor.preempt(False)
+        self.check(request)
         if request.sampling.grammar is not None and guides is None:
             guides = self.grammars.guides(request).result()
         self._scheduler.submit(request, guides or ())
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises InvalidRequestError where it could not run whatever else does. From any thread."""
+        check_request(self.config, request)
 
     def announce(self, request: GenerationRequest) -> None:
         """The request is about to be submitted, as soon as the step that runs has been preempted or
@@ -152,7 +159,8 @@ class Engine:
         """End one sequence, or all of a request, now; its FinishEvent is in the next `step`.
 
         `reason="stop"`: a stop string was met in the text; the sequence finishes as "stop" and is
-        metered at `output_tokens`. "client_gone" meters what was generated. An unknown id is no
+        metered at `output_tokens`. "client_gone" meters what was generated, "invalid" nothing,
+        as an error of the request's. An unknown id is no
         error: the sequence may have ended meanwhile.
         """
         while self._preempted is not None:  # it may compute what is ended here
@@ -192,9 +200,10 @@ class Engine:
     def step(self) -> list[Event]:
         """One iteration of the batch, or as much of it as is run before it is preempted for those
         who come meanwhile (`announce`) and ask for no more than their shares: the next call runs
-        them first. A failing executor fails the sequences of its plan with an "error" event and
-        leaves the pool intact. Raises EngineFailedError when that will not end: for an error of
-        the device, or FAILED_STEPS_MAX times in a row; `abandon` has the events then."""
+        them first. What an executor fails by ends in an "error" event; the other sequences of its
+        plan go on as if that had not been there (`step_retry`), and the pool stays intact. Raises
+        EngineFailedError when that will not end: for an error of the device, or when
+        FAILED_STEPS_MAX times in a row nothing could be run; `abandon` has the events then."""
         events, self._events = self._events, []
         started = time.perf_counter()
         plan = self._scheduler.schedule(self._executor.take_ended_copies())
@@ -225,7 +234,7 @@ class Engine:
             result = self._executor.execute(plan)
         except Exception as error:
             _log.exception("a step of %d sequences failed", len(plan.rows))
-            return self._fail(plan, error)
+            return self._recover(plan, error)
         finally:
             self._pace.end_step()
         if result is None:
@@ -239,8 +248,32 @@ class Engine:
         self._last_step_ms = step_s * 1000
         return self._scheduler.commit(plan, result, step_s)
 
+    def _recover(self, plan: StepPlan, error: Exception) -> list[Event]:
+        """What of a step can be run without what it failed by."""
+        if is_fatal(error):
+            return self._fail(plan, error)
+        retry = StepRetry(lambda rows: self._execute_part(plan, rows))
+        try:
+            retry.run(len(plan.rows), is_fatal)
+        except Exception as fatal:
+            return self._fail(plan, fatal)
+        if len(retry.failed) == len(plan.rows):
+            return self._fail(plan, error)
+        self._failed_steps = 0
+        events = self._scheduler.fail(plan, messages(retry.failed))
+        return events + self._scheduler.commit(plan, retry.result(), None)
+
+    def _execute_part(self, plan: StepPlan, rows: Sequence[int]) -> StepResult:
+        part = self._scheduler.in_flight.part(plan, rows)
+        try:
+            result = self._executor.execute(part)
+        finally:
+            self._scheduler.in_flight.take(part)
+        assert result is not None  # it may not be preempted
+        return result
+
     def _fail(self, plan: StepPlan, error: Exception) -> list[Event]:
-        events = self._scheduler.fail(plan, error)
+        events = self._scheduler.fail(plan, messages(dict.fromkeys(range(len(plan.rows)), error)))
         self._failed_steps += 1
         if isinstance(error, MemoryOperationError):
             self._events += events
@@ -369,6 +402,11 @@ def is_of_the_device(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def is_fatal(error: Exception) -> bool:
+    """Whether nothing can be run after an executor's error, whatever the rows."""
+    return isinstance(error, MemoryOperationError) or is_of_the_device(error)
 
 
 def _resident_bytes() -> int:

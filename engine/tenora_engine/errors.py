@@ -81,6 +81,10 @@ class EngineUnavailableError(EngineError):
     """The engine process is not there (yet, or any more)."""
 
 
+class GrammarsUnavailableError(EngineUnavailableError):
+    """Whether a grammar can be followed could not be found out: nothing is said about it."""
+
+
 class EngineFailedError(EngineError):
     """The engine cannot run steps any more; its process must end and another be started."""
 

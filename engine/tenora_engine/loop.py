@@ -118,6 +118,11 @@ class EngineLoop:
         """Once its grammar has been compiled; what comes to abort it meanwhile waits for that."""
         submitted: Future[None] = Future()
         submitted.set_running_or_notify_cancel()
+        try:
+            self._engine.check(request)
+        except EngineError as error:
+            submitted.set_exception(error)
+            return submitted
         received_s = steady()
         with self._wakeup:
             if self._stopping or self._stopped:

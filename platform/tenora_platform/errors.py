@@ -19,6 +19,7 @@ from tenora_engine.errors import (
     ContextLengthError,
     EngineError,
     EngineUnavailableError,
+    GrammarsUnavailableError,
     InvalidRequestError,
     QueueFullError,
 )
@@ -184,11 +185,15 @@ def from_engine(error: EngineError) -> ApiError:
             str(error), param=error.param or "messages", code="context_length_exceeded"
         )
     if isinstance(error, InvalidRequestError):
-        return BadRequestError(str(error), param=error.param)
+        return BadRequestError(
+            str(error), param=error.param, code="invalid_value", headers={"x-should-retry": "false"}
+        )
     if isinstance(error, QueueFullError):
         return RateLimitedError(
             str(error), retry_after_ms=error.retry_after_ms, code="engine_overloaded"
         )
+    if isinstance(error, GrammarsUnavailableError):
+        return UnavailableError(str(error), code="grammars_unavailable")
     if isinstance(error, EngineUnavailableError):
         return UnavailableError(f"The engine is not ready: {error}", code="engine_unavailable")
     return ApiError(f"The engine failed: {error}", code="engine_error")

@@ -20,6 +20,7 @@ from tenora_engine.errors import (
     ContextLengthError,
     EngineError,
     EngineUnavailableError,
+    GrammarsUnavailableError,
     InvalidRequestError,
     ModelLoadError,
     QueueFullError,
@@ -136,10 +137,11 @@ async def test_request_ids_are_made_or_kept_if_sane(api: Api) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (InvalidRequestError("no", "top_p"), 400, None),
+        (InvalidRequestError("no", "top_p"), 400, "invalid_value"),
         (ContextLengthError("long"), 400, "context_length_exceeded"),
         (QueueFullError("full", 250), 429, "engine_overloaded"),
         (EngineUnavailableError("gone"), 503, "engine_unavailable"),
+        (GrammarsUnavailableError("no process"), 503, "grammars_unavailable"),
         (AdapterLoadError("broken"), 500, "engine_error"),
         (ModelLoadError("broken"), 500, "engine_error"),
     ],
@@ -151,6 +153,10 @@ def test_the_engines_refusals(error: EngineError, status: int, code: str | None)
         assert made.headers["retry-after-ms"] == "250"
     if isinstance(error, InvalidRequestError):
         assert made.param
+    if type(error) is InvalidRequestError:
+        assert made.headers["x-should-retry"] == "false"
+    if status == 503:
+        assert made.headers["retry-after"] == "1"
 
 
 def test_a_used_up_quota_is_not_retried() -> None:

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from tenora_engine.errors import EngineUnavailableError, InvalidRequestError, QueueFullError
+from tenora_engine.errors import (
+    EngineUnavailableError,
+    GrammarsUnavailableError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_platform.errors import ApiError, ForbiddenError, UnavailableError
 from tenora_platform.evaluations.comparison import Compared
 from tenora_platform.inference.stream import ClientGoneError
@@ -91,6 +96,7 @@ def test_what_is_null_is_not_looked_at() -> None:
         (QueueFullError("full", retry_after_ms=5), 0, 0),
         (ForbiddenError("suspended"), 0, 0),
         (UnavailableError("stopping", code="server_stopping"), 0, 0),
+        (GrammarsUnavailableError("no process"), 0, 0),
     ],
 )
 async def test_what_counts(

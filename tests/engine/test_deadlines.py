@@ -130,7 +130,7 @@ def test_an_idle_engine_sleeps_whatever_the_last_request_ended_by(
         rig.engine.submit(make_request("first", [1], ignore_eos=True, max_tokens=4))
         rig.engine.step()
     if end == "error":
-        rig.executor.fail_next = RuntimeError("out of luck")
+        rig.executor.fails = lambda executed: RuntimeError("out of luck")
     stops = tuple(range(97)) if end == "stop" else ()
     try:
         size = 2000 if end == "refused at once" else 4

@@ -195,17 +195,18 @@ def test_what_is_in_flight_when_the_loop_is_stopped_is_metered() -> None:
 
 def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -> None:
     rig = Rig.build(make_config())
+    rig.executor.fails = lambda executed: RuntimeError("out of luck")
     for number in range(FAILED_STEPS_MAX - 1):
-        rig.executor.fail_next = RuntimeError("out of luck")
         rig.engine.submit(make_request(f"bad-{number}", [1]))
         (end,) = rig.engine.step()
         assert isinstance(end, FinishEvent)
         assert end.reason == "error"
+    rig.executor.fails = lambda executed: None
     rig.engine.submit(make_request("good", [1], max_tokens=2, ignore_eos=True))
     while rig.engine.has_work:
         rig.engine.step()
+    rig.executor.fails = lambda executed: RuntimeError("out of luck")
     for number in range(FAILED_STEPS_MAX):
-        rig.executor.fail_next = RuntimeError("out of luck")
         rig.engine.submit(make_request(f"worse-{number}", [1]))
         if number < FAILED_STEPS_MAX - 1:
             rig.engine.step()
@@ -226,7 +227,7 @@ def test_a_step_that_fails_is_its_sequences_own_a_row_of_them_is_the_engines() -
 )
 def test_an_error_of_the_device_is_the_engines_at_once(error: Exception, lost: bool) -> None:
     rig = Rig.build(make_config())
-    rig.executor.fail_next = error
+    rig.executor.fails = lambda executed: error
     rig.engine.submit(make_request("r", [1]))
     if lost:
         with pytest.raises(EngineFailedError, match="has to be started again"):

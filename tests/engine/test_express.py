@@ -159,8 +159,9 @@ def test_a_failing_express_step_fails_its_own_sequences_only() -> None:
     arrival = request("q", "quiet")
     pause(rig, arrival)
     rig.engine.submit(arrival)
-    rig.executor.fail_next = RuntimeError("out of luck")
+    rig.executor.fails = lambda executed: RuntimeError("out of luck")
     events = rig.engine.step()
+    rig.executor.fails = lambda executed: None
     assert [(e.request_id, e.reason) for e in events if isinstance(e, FinishEvent)] == [
         ("q", "error")
     ]

@@ -5,21 +5,31 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
-from tenora_engine.errors import EngineUnavailableError, InvalidRequestError, QueueFullError
+from tenora_engine.errors import (
+    EngineUnavailableError,
+    GrammarsUnavailableError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.events import Event, FinishEvent, TokenEvent
+from tenora_engine.grammar import checker as checker_module
 from tenora_engine.grammar import compiler as compiler_module
 from tenora_engine.grammar.checker import NICENESS, Checker
-from tenora_engine.grammar.compiler import TENANT_CACHED_MAX, GrammarCompiler
-from tenora_engine.grammar.guide import Guide
+from tenora_engine.grammar.compiler import COST_KEPT_S, TENANT_CACHED_MAX, GrammarCompiler
+from tenora_engine.grammar.guide import Guide, Vocabulary
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tiny_folder import write_tiny_folder
@@ -245,3 +255,114 @@ def test_the_process_for_checks_gives_way_to_the_engine() -> None:
         assert os.getpriority(os.PRIO_PROCESS, pid) >= NICENESS
     finally:
         checker.close()
+
+
+LIMITS = [
+    Grammar("grammar", 'root ::= "a"{30000}', "guided_grammar"),
+    Grammar("regex", "(a{1000}){1000}", "guided_regex"),
+    Grammar("json_schema", '{"type":"string","pattern":"^(a{1000}){1000}$"}', "response_format"),
+    Grammar("grammar", 'start: "<tool>" X\nX: /(a{1000}){1000}/', "tools"),
+]
+
+
+@pytest.mark.parametrize("grammar", LIMITS, ids=lambda grammar: grammar.param)
+def test_what_no_text_can_follow_is_refused_when_it_is_compiled(
+    compiler: GrammarCompiler, grammar: Grammar
+) -> None:
+    """The library compiles it, and gives up at the first tokens, whatever they are."""
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError) as refused:
+            compiler.guides(request("limits", grammar)).result(PATIENCE_S)
+        assert refused.value.param == grammar.param
+    assert compiler.num_refused == 1
+
+
+def test_what_some_text_can_follow_is_not_refused(compiler: GrammarCompiler) -> None:
+    grammar = Grammar("regex", "(a{1000}){1000}|b")
+    [guide] = compiler.guides(request("b", grammar)).result(PATIENCE_S)
+    [b] = guide.vocabulary.tokenizer.tokenize_str("b")
+    assert guide.validate([b]) == 1
+
+
+class LostChecker(Checker):
+    """Whose process is killed while it compiles, so many times."""
+
+    def __init__(self, times: int, number: int = signal.SIGKILL) -> None:
+        super().__init__()
+        self.left, self.number = times, number
+
+    def _answer(self, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any] | None:
+        if self.left and process is self._process and timeout_s != checker_module._START_S:
+            self.left -= 1
+            process.send_signal(self.number)
+            process.wait()
+            return None
+        return super()._answer(process, timeout_s)
+
+
+def test_a_check_whose_process_is_killed_is_made_again(compiler: GrammarCompiler) -> None:
+    checker = LostChecker(1)
+    compiler._checker = lambda: checker  # type: ignore[method-assign]
+    compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    checker.close()
+
+
+def test_a_killed_process_says_nothing_about_a_grammar(compiler: GrammarCompiler) -> None:
+    checker = LostChecker(2)
+    compiler._checker = lambda: checker  # type: ignore[method-assign]
+    with pytest.raises(GrammarsUnavailableError):
+        compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    assert (compiler.num_refused, compiler.num_compiled) == (0, 1)
+    checker.close()
+
+
+def test_nor_does_a_process_that_cannot_be_had(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def popen(*_: object, **__: object) -> subprocess.Popen[bytes]:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", popen)
+        with pytest.raises(GrammarsUnavailableError):
+            compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    assert compiler.num_refused == 0
+
+
+def test_nor_does_a_failure_of_the_engine_s_own(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(vocabulary: Vocabulary, grammar: str) -> object:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vocabulary, "matcher", fails)
+        with pytest.raises(GrammarsUnavailableError):
+            compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+
+
+def test_what_ends_its_process_twice_is_refused_for_a_while(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that has no memory left. It is looked at again later: machines differ."""
+    checker = LostChecker(2, signal.SIGABRT)
+    compiler._checker = lambda: checker  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match="too much memory"):
+            compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    assert compiler.num_refused == 1
+    later_s = time.monotonic() + COST_KEPT_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    compiler.guides(request("one", regex(1))).result(PATIENCE_S)
+    checker.close()
+
+
+def test_no_process_is_started_for_a_closed_checker() -> None:
+    checker = Checker()
+    checker.close()
+    with pytest.raises(GrammarsUnavailableError):
+        checker.check(regex(1), 1.0)
+    assert checker._process is None

@@ -132,6 +132,7 @@ def test_where_the_library_gives_up_an_answer_has_not_ended_by_stop(
     content = {"type": "array", "items": words, "minItems": 1}
     engine = engine_of(folder, max_draft_tokens=drafts)
     found = answers(engine, request("words", schema(content), n=16, max_tokens=60))
+    [meter] = engine.stats().telemetry.meters
     engine.close()
     validator = jsonschema_rs.validator_for(content)
     reasons = set()
@@ -143,7 +144,12 @@ def test_where_the_library_gives_up_an_answer_has_not_ended_by_stop(
             assert answer.end is not None
             assert answer.end.error is not None
             assert "the grammar cannot be followed any further" in answer.end.error
+            assert (answer.end.fault, answer.end.param) == ("request", "response_format")
+            usage = answer.end.usage
+            assert (usage.prompt_tokens, usage.output_tokens) == (0, 0), "it is not charged"
     assert "error" in reasons
+    assert meter.finished.get("invalid", 0) >= 1
+    assert "error" not in meter.finished, "it is no failure of the engine's"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_fakes import Rig, make_config, make_ref, make_request, run
+from engine_fakes import Rig, fails_with, make_config, make_ref, make_request, run
 from tenora_bench.adapters import publish_adapters
 from tenora_bench.recorded.replay import replay
 from tenora_engine.config import EngineConfig
-from tenora_engine.engine import build_engine
+from tenora_engine.engine import Engine, build_engine
 from tenora_engine.errors import RecordingError
 from tenora_engine.events import FinishEvent
 from tenora_engine.executor.recording import (
@@ -27,7 +27,7 @@ from tenora_engine.executor.recording import (
     RecordingExecutor,
 )
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
-from tenora_engine.step import FetchKV, InstallAdapter, StoreKV, encode
+from tenora_engine.step import FetchKV, InstallAdapter, StepPlan, StepResult, StoreKV, encode
 from tiny_llama import PAGE_BYTES, write_tiny_llama
 
 Frames = list[Adapter | Planned | Done | Failed]
@@ -56,6 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     engine = build_engine(config)
     engine._memory.costs.observe_step = lambda *_: None  # type: ignore[method-assign]
+    fail_once(engine)
     woken = threading.Event()
     engine.on_wake = woken.set
     for turn in range(3):
@@ -85,6 +86,22 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "steps"
 
 
+def fail_once(engine: Engine) -> None:
+    """A step of several rows raises when it has been computed; its parts do not."""
+    assert isinstance(engine._executor, RecordingExecutor)
+    executor = engine._executor._executor
+    execute, failed = executor.execute, list[int]()
+
+    def fails(plan: StepPlan) -> StepResult | None:
+        result = execute(plan)
+        if not failed and len(plan.rows) > 2:
+            failed.append(plan.number)
+            raise ValueError("once")
+        return result
+
+    executor.execute = fails  # type: ignore[method-assign]
+
+
 def test_another_process_gets_the_same_tokens(recorded: Path, tmp_path: Path) -> None:
     operations = [
         type(operation)
@@ -105,6 +122,7 @@ def test_another_process_gets_the_same_tokens(recorded: Path, tmp_path: Path) ->
     assert summary["differing_rows"] == 0
     assert summary["tokens"] == 24 * 12
     assert summary["plans"] > 40
+    assert summary["failed_plans"] == 1
 
 
 def test_a_wrong_answer_is_found_where_it_is(recorded: Path, tmp_path: Path) -> None:
@@ -142,8 +160,9 @@ def test_each_plan_and_adapter_is_written_once(tmp_path: Path) -> None:
         rig.engine.submit(request)
         run(rig)
         rig.engine.evict_adapter("", make_ref("a").digest)
-    rig.executor.fail_next = RuntimeError("boom")
-    rig.engine.submit(make_request("fails", [1, 2, 3], max_tokens=3))
+    rig.executor.fails = fails_with("bad")
+    for name in ("good", "bad", "fine"):
+        rig.engine.submit(make_request(name, [1, 2, 3], max_tokens=3))
     run(rig)
     recording.close()
     frames: Frames = list(Recording(tmp_path / "steps").frames())
@@ -151,10 +170,11 @@ def test_each_plan_and_adapter_is_written_once(tmp_path: Path) -> None:
     executed = [executed.plan for executed in rig.executor.plans]
     plans = [frame.plan for frame in frames if isinstance(frame, Planned)]
     assert [plan for plan in plans if plan.rows] == executed
-    (failed,) = [frame for frame in frames if isinstance(frame, Failed)]
-    assert failed.error == "RuntimeError: boom"
+    failed = [frame for frame in frames if isinstance(frame, Failed)]
+    assert {frame.error for frame in failed} == {"RuntimeError: bad is in it"}
     ended = [frame.number for frame in frames if isinstance(frame, Done | Failed)]
     assert ended == [plan.number for plan in plans]
+    assert len(failed) < len(set(ended)), "its parts are plans of their own"
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_engine(

@@ -275,8 +275,9 @@ def test_a_failing_step_fails_its_sequences_and_nothing_else() -> None:
     rig = Rig.build(make_config(max_running=2))
     for name in ("a", "b", "c"):
         rig.engine.submit(make_request(name, [1] * 6, ignore_eos=True, max_tokens=3))
-    rig.executor.fail_next = RuntimeError("cosmic ray")
+    rig.executor.fails = lambda executed: RuntimeError("cosmic ray")
     done = finishes(rig.engine.step())
+    rig.executor.fails = lambda executed: None
     rig.engine.check_integrity()
     assert sorted(done) == [("a", 0), ("b", 0)]
     assert done["a", 0].error == "the step failed: RuntimeError: cosmic ray"

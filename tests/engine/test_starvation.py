@@ -171,6 +171,33 @@ def test_a_stream_for_one_adapter_shares_its_slots_with_others_and_delays_nobody
     assert min(done["x"], done["y"]) > 60
 
 
+def test_while_a_slot_cannot_be_given_up_yet_who_ends_before_starts_on_it() -> None:
+    """One slot, on which its tenant has a long stream and short requests; another tenant waits for
+    it. The short ones wait only once they would keep the slot longer than the stream does."""
+    rig = make_rig(max_adapters=1)
+    rig.loader.instant = True
+    own, ref = make_tenant("own"), make_ref("own")
+    stream = make_request("stream", [1], tenant=own, adapter=ref, max_tokens=200, ignore_eos=True)
+    rig.engine.submit(stream)
+    rig.engine.step()
+    rig.engine.step()
+    other = make_request("other", [1], tenant=make_tenant("other"), adapter=make_ref("other"))
+    rig.engine.submit(other)
+    for _ in range(2 * SLOT_PATIENCE_STEPS):
+        rig.engine.step()
+    rig.engine.submit(make_request("short", [2], tenant=own, adapter=ref, max_tokens=8))
+    assert started_after(rig, "short") == 1
+    more = make_request("more", [3], tenant=own, adapter=ref, max_tokens=180, ignore_eos=True)
+    rig.engine.submit(more)
+    assert started_after(rig, "more", 30) is None
+    states = {"other": 0, "more": 0}
+    for number in range(1, 400):
+        for event in rig.engine.step():
+            if isinstance(event, FinishEvent) and event.request_id in states:
+                states[event.request_id] = number
+    assert 0 < states["other"] < states["more"]
+
+
 def test_a_tenant_with_many_adapters_takes_no_slots_of_who_has_no_more() -> None:
     """Each of four tenants uses one slot all the time; one of them wants 30 adapters more. The
     others' requests never wait."""

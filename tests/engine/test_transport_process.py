@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine_clients import (
@@ -29,12 +30,14 @@ from tenora_engine.errors import (
     ContextLengthError,
     EngineError,
     EngineUnavailableError,
+    GrammarsUnavailableError,
     InvalidRequestError,
     MemoryBudgetError,
     ModelLoadError,
     QueueFullError,
 )
 from tenora_engine.events import FinishEvent
+from tenora_engine.request import Grammar
 from tenora_engine.transport.address import choose_endpoint
 from tenora_engine.transport.messages import error_info, to_error
 from tenora_engine.transport.remote import RemoteEngineClient
@@ -276,6 +279,7 @@ async def test_loopback_when_no_path_is_short_enough(
         QueueFullError("full", 250),
         MemoryBudgetError("small"),
         ModelLoadError("none"),
+        GrammarsUnavailableError("no process"),
     ],
 )
 def test_errors_cross_processes_unchanged(error: EngineError) -> None:
@@ -283,3 +287,19 @@ def test_errors_cross_processes_unchanged(error: EngineError) -> None:
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+async def test_a_request_that_cannot_be_taken_ends_nobody_else_s(tmp_path: Path) -> None:
+    """This engine knows no grammars: to be asked for one raises what nobody foresaw."""
+    client = process_client(tmp_path)
+    await client.start()
+    try:
+        running = client.submit(request("running", max_tokens=FOREVER))
+        await first_of(running)
+        odd = request("odd")
+        sampling = msgspec.structs.replace(odd.sampling, grammar=Grammar("regex", "a"))
+        with pytest.raises(EngineError, match="AttributeError"):
+            await everything(client, msgspec.structs.replace(odd, sampling=sampling))
+        await first_of(running)
+    finally:
+        await client.stop()

@@ -159,6 +159,7 @@ class FakeExecutor:
         self.close = memory.close
         self.eos_every = eos_every
         self.fail_next: Exception | None = None
+        self.fails: Callable[[ExecutedPlan], Exception | None] = lambda executed: None
         self.plans: list[ExecutedPlan] = []
         self.scheduled: Callable[[StepPlan], ScheduledStep]  # of the engine's scheduler
         self.computed_tokens = 0
@@ -220,6 +221,8 @@ class FakeExecutor:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
+        if (fault := self.fails(executed)) is not None:
+            raise fault
         tokens = [self._sample(item) if item.samples else [] for item in executed.step]
         return StepResult(token_ids=tokens, logprobs=[None] * len(tokens))
 
@@ -269,6 +272,16 @@ def _owner(sequence: Sequence) -> int:
     request = sequence.request
     digest = "BASE" if request.adapter is None else request.adapter.digest
     return tag(f"{request.tenant.namespace}/{digest}")
+
+
+def fails_with(request_id: str) -> Callable[[ExecutedPlan], Exception | None]:
+    """Of a step with a row of that request: what it raises."""
+
+    def fails(executed: ExecutedPlan) -> Exception | None:
+        names = {item.sequence.request.request_id for item in executed.scheduled}
+        return RuntimeError(f"{request_id} is in it") if request_id in names else None
+
+    return fails
 
 
 @dataclass

@@ -10,6 +10,8 @@ import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine_fakes import (
+    VOCAB,
+    ExecutedPlan,
     FakeExecutor,
     Rig,
     expected_output,
@@ -177,7 +179,7 @@ class EngineMachine(RuleBasedStateMachine):
             )
             if wrong_every:
                 right, _ = expected_output(request, 0, 40, self.rig.executor.eos_every)
-                guess = [t + (k % wrong_every == 2) for k, t in enumerate(right)]
+                guess = [(t + (k % wrong_every == 2)) % VOCAB for k, t in enumerate(right)]
                 request = msgspec.structs.replace(request, prediction_token_ids=guess)
             self._submit(request)
 
@@ -252,7 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
         copier.fail_next = fails
         copier.finish(copies[pick % len(copies)])
 
-    @precondition(lambda self: self.rig.adapter_copier.in_flight)
+    @precondition(lambda self: len(self.rig.memory.arrivals) > 0)
     @rule(pick=st.integers(0, 1000))
     def forget_while_copied(self, pick: int) -> None:
         arrivals = list(self.rig.memory.arrivals)
@@ -284,11 +286,17 @@ class EngineMachine(RuleBasedStateMachine):
     # One more in a row and the engine gives up, as it should (tests/engine/test_engine_loop.py).
     @precondition(lambda self: self.rig.engine._failed_steps < FAILED_STEPS_MAX - 1)
     @precondition(lambda self: len(self.finished) > 4)
-    @rule()
-    def fail_a_step(self) -> None:
-        self.rig.executor.fail_next = RuntimeError("out of luck")
+    @rule(which=st.integers(0, 4))
+    def fail_a_step(self, which: int) -> None:
+        """Whatever its rows are, or by some of them."""
+
+        def fails(executed: ExecutedPlan) -> Exception | None:
+            is_bad = any(item.sequence.number % 4 == which for item in executed.scheduled)
+            return RuntimeError("out of luck") if is_bad or which == 4 else None
+
+        self.rig.executor.fails = fails
         events = self.rig.engine.step()
-        self.rig.executor.fail_next = None
+        self.rig.executor.fails = lambda executed: None
         self._take(events)
 
     def _take(self, events: list[Event]) -> None:
@@ -348,7 +356,7 @@ class EngineMachine(RuleBasedStateMachine):
         elif event.reason == "error":
             assert event.error is not None
             assert any(word in event.error for word in _WORDS)
-            assert usage.output_tokens == len(tokens)
+            assert usage.output_tokens == (0 if event.fault == "request" else len(tokens))
         elif event.reason == "length" and len(tokens) < len(output):
             self._check_out_of_pages(request, len(tokens))
         else:

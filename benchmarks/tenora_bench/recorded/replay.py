@@ -133,7 +133,7 @@ def build_executor(config: ResolvedConfig, model: Path | None) -> Executor:
 def _run(recording: Recording, executor: Executor) -> Report:
     report = Report()
     adapters: dict[str, Adapter] = {}
-    open_plans: dict[int, tuple[StepPlan, StepResult]] = {}
+    open_plans: dict[int, tuple[StepPlan, StepResult | Exception]] = {}
     for frame in recording.frames():
         match frame:
             case Adapter():
@@ -141,9 +141,14 @@ def _run(recording: Recording, executor: Executor) -> Report:
             case Planned():
                 plan = frame.plan
                 report.plans += 1
-                open_plans[plan.number] = plan, _execute(executor, plan, adapters)
+                try:
+                    open_plans[plan.number] = plan, _execute(executor, plan, adapters)
+                except Exception as error:  # as it may have then; parts of it follow
+                    open_plans[plan.number] = plan, error
             case Done(number):
                 plan, replayed = open_plans.pop(number)
+                if isinstance(replayed, Exception):
+                    raise replayed
                 if plan.rows:
                     report.compare(plan, frame.result, replayed)
             case Failed(number):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import resource
 import select
@@ -16,7 +17,7 @@ import time
 from functools import cache
 from typing import IO, Any
 
-from tenora_engine.errors import InvalidRequestError
+from tenora_engine.errors import GrammarsUnavailableError, InvalidRequestError
 from tenora_engine.grammar.limits import CHECK_MEMORY_BYTES, parser_limits
 from tenora_engine.priority import stand_behind
 from tenora_engine.request import Grammar
@@ -25,9 +26,22 @@ ERROR_CHARACTERS_MAX = 500
 NICENESS = 10
 """Of what compiles: it gets a tenth of what a step gets of a core that both want."""
 
+FORCED_BYTES_MAX = 64
+FEW_BYTES = 8
+"""A grammar's beginning is followed as far while there is no choice, and where there are no more
+ways than these, each: the library meets some of its limits only there, whatever comes next."""
+
 _START_S = 30.0  # for the process to be there
 _WALL_FACTOR = 10  # of real time for processor time, on a busy machine
 _LENGTH_BYTES = 4
+_OWN_ENDS = (1, *(-number for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)))
+"""How a process ends by what it compiles: of memory, of which the stack is a part."""
+_NO_ANSWER = 0  # in time
+_log = logging.getLogger(__name__)
+
+
+class GrammarCostError(InvalidRequestError):
+    """What a grammar was seen to cost, which on another day may be a little less."""
 
 
 class Checker:
@@ -36,28 +50,54 @@ class Checker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def check(self, grammar: Grammar, timeout_s: float) -> str:
-        """The grammar as the library has it. Raises InvalidRequestError when it is none, is not
-        supported, or takes more processor time than that or too much memory."""
-        process = self._started()
-        assert process.stdin is not None
-        question = {"kind": grammar.kind, "text": grammar.text, "cpu_s": timeout_s}
-        try:
-            _write(process.stdin, question)
-            answer = self._answer(process, _WALL_FACTOR * timeout_s)
-        except OSError:
-            answer = None
-        if answer is None:
-            was_slow = process.poll() in (None, -signal.SIGPROF)
-            self.close()
-            cost = f"longer than {timeout_s:g} s" if was_slow else "too much memory"
-            raise InvalidRequestError(f"the grammar takes {cost} to compile", grammar.param)
-        if "error" in answer:
-            raise InvalidRequestError(answer["error"], grammar.param)
-        return str(answer["grammar"])
+        """The grammar as the library has it. Raises InvalidRequestError when it is none, or is not
+        supported; GrammarCostError when it takes more processor time than that, or too much memory
+        in a process of its own; GrammarsUnavailableError when the process could not be had, was
+        lost to something else, or got no processor time."""
+        for is_last in (False, True):
+            answer, status = self._ask(grammar, timeout_s)
+            if answer is not None and "error" in answer:
+                raise InvalidRequestError(answer["error"], grammar.param)
+            if answer is not None and "grammar" in answer:
+                return str(answer["grammar"])
+            self._end_process()  # it may have been short of memory for those before this one
+            if status == -signal.SIGPROF:
+                cost = f"longer than {timeout_s:g} s"
+                raise GrammarCostError(f"the grammar takes {cost} to compile", grammar.param)
+            if is_last and (answer is not None or status in _OWN_ENDS):
+                raise GrammarCostError(
+                    "the grammar takes too much memory to compile", grammar.param
+                )
+            if status == _NO_ANSWER:
+                break
+        raise GrammarsUnavailableError("grammars cannot be checked at the moment; try again")
 
     def close(self) -> None:
+        """No process is started after this."""
+        self._closed = True
+        self._end_process()
+
+    def _ask(self, grammar: Grammar, timeout_s: float) -> tuple[dict[str, Any] | None, int | None]:
+        """The answer; else how the process ended, None where there is none."""
+        question = {"kind": grammar.kind, "text": grammar.text, "cpu_s": timeout_s}
+        try:
+            process = self._started()
+            assert process.stdin is not None
+            _write(process.stdin, question)
+            answer = self._answer(process, _WALL_FACTOR * timeout_s)
+        except (OSError, ValueError, MemoryError) as error:  # or it has just ended
+            if not self._closed:
+                _log.warning("grammars cannot be checked: %s", error)
+            return None, None
+        if answer is not None:
+            return answer, None
+        status = process.poll()
+        return None, _NO_ANSWER if status is None else status
+
+    def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -70,7 +110,9 @@ class Checker:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
             return self._process
-        self.close()
+        self._end_process()
+        if self._closed:
+            raise ChildProcessError("it is closed")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tenora_engine.grammar.checker"],
             stdin=subprocess.PIPE,
@@ -81,8 +123,8 @@ class Checker:
             process_group=0,
         )
         if self._answer(self._process, _START_S) is None:
-            self.close()
-            raise InvalidRequestError("grammars cannot be checked: no process for it could start")
+            self._end_process()
+            raise ChildProcessError("no process for it could start")
         return self._process
 
     def _answer(self, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any] | None:
@@ -125,9 +167,34 @@ def compile_text(kind: str, text: str) -> str:
             _check_choices(json.loads(text))
         made = grammar_from(kind, text)  # type: ignore[arg-type]  # the kinds are a part of its
     matcher = LLMatcher(_bytes(), made, log_level=0, limits=parser_limits())
-    if matcher.is_error():
-        raise ValueError(matcher.get_error().strip())
+    _follow(matcher)
     return made
+
+
+def _follow(matcher: Any) -> None:
+    """Raises ValueError where the library gives up whatever comes next."""
+    matcher.compute_ff_tokens()  # as the engine does, which has limits of its own
+    for _ in range(FORCED_BYTES_MAX):
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            raise ValueError(matcher.get_error().strip())
+        allowed = _few_of(mask)
+        if not allowed or matcher.is_accepting():
+            return
+        ways = [matcher] if len(allowed) == 1 else [matcher.deep_copy() for _ in allowed]
+        right = [way.consume_token(token_id) for way, token_id in zip(ways, allowed, strict=True)]
+        if not any(right):
+            raise ValueError(ways[0].get_error().strip())
+        if len(allowed) > 1:
+            return
+
+
+def _few_of(mask: bytes) -> list[int]:
+    """The tokens that it allows; none where they are more than FEW_BYTES."""
+    bits = int.from_bytes(mask, "little")
+    if bits.bit_count() > FEW_BYTES:
+        return []
+    return [token_id for token_id in range(8 * len(mask)) if bits >> token_id & 1]
 
 
 @cache
@@ -156,7 +223,11 @@ def _answer_to(question: dict[str, Any]) -> dict[str, Any]:
     kind = question["kind"]
     try:
         return {"grammar": compile_text(kind, question["text"])}
-    except Exception as error:  # the library's, of whatever class
+    except MemoryError:
+        return {"memory": "too little"}
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library's, of whatever class: its panics are no Exception
         reason = str(error)[:ERROR_CHARACTERS_MAX]
         return {"error": f"{_WORDS[kind]}: {reason}"}
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
+import math
 import os
 import threading
+import time
 from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.errors import EngineUnavailableError, InvalidRequestError, QueueFullError
-from tenora_engine.grammar.checker import NICENESS, Checker
-from tenora_engine.grammar.guide import TOO_SLOW, Guide, Vocabulary
+from tenora_engine.errors import (
+    EngineError,
+    EngineUnavailableError,
+    GrammarsUnavailableError,
+    InvalidRequestError,
+    QueueFullError,
+)
+from tenora_engine.grammar.checker import NICENESS, Checker, GrammarCostError
+from tenora_engine.grammar.guide import SLOW_S, TOO_SLOW, Guide, Vocabulary
 from tenora_engine.request import GenerationRequest, Grammar
 
 THREADS = 2
@@ -26,7 +35,24 @@ TENANT_CACHED_MAX = 32
 WAITING_MAX = 16
 """Grammars of one tenant that wait to be compiled."""
 
+COST_KEPT_S = 60.0
+"""What a grammar was seen to cost is remembered for so long: it depends on the machine, too."""
+
+_log = logging.getLogger(__name__)
+
 Key = tuple[str, str, str]  # namespace, kind, text
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A verdict about a grammar."""
+
+    reason: str
+    until_s: float = math.inf  # by the monotonic clock
+
+
+Made = Guide | Refusal | EngineError
+"""An error is no verdict: of the checker, the model's folder, the machine. It is not kept."""
 
 
 @dataclass(eq=False)
@@ -44,7 +70,7 @@ class GrammarCompiler:
         self._max_bytes = config.engine.max_grammar_bytes
         self._timeout_s = config.engine.grammar_timeout_ms / 1000
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[Key, Guide | str] = OrderedDict()  # or why not
+        self._compiled: OrderedDict[Key, Guide | Refusal] = OrderedDict()
         self._cached: Counter[str] = Counter()  # by namespace
         self._jobs: dict[Key, _Job] = {}
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by namespace
@@ -60,7 +86,7 @@ class GrammarCompiler:
 
     def guides(self, request: GenerationRequest) -> Future[list[Guide]]:
         """A guide for each of the request's sequences. The Future may hold InvalidRequestError (it
-        is not supported, too large, or takes too long), QueueFullError or
+        is not supported, too large, or takes too long), QueueFullError, GrammarsUnavailableError or
         EngineUnavailableError."""
         grammar, count = request.sampling.grammar, request.sampling.n
         assert grammar is not None
@@ -68,7 +94,7 @@ class GrammarCompiler:
         future.set_running_or_notify_cancel()
         try:
             found = self._find(grammar, request.tenant.namespace, count, future)
-        except (InvalidRequestError, QueueFullError, EngineUnavailableError) as error:
+        except Exception as error:
             future.set_exception(error)
             return future
         if found is not None:
@@ -101,7 +127,7 @@ class GrammarCompiler:
 
     def _find(
         self, grammar: Grammar, namespace: str, count: int, future: Future[list[Guide]]
-    ) -> Guide | str | None:
+    ) -> Guide | Refusal | None:
         """What is known of it; None when the future is to be told later."""
         self._check(grammar)
         key = namespace, grammar.kind, grammar.text
@@ -109,8 +135,11 @@ class GrammarCompiler:
             if self._closed:
                 raise EngineUnavailableError("the engine was stopped")
             known = self._compiled.get(key)
+            if isinstance(known, Refusal) and known.until_s < time.monotonic():
+                self._drop(key)
+                known = None
             if isinstance(known, Guide) and known.allowance.is_spent:
-                known = TOO_SLOW
+                known = Refusal(TOO_SLOW)
             if known is not None:
                 self._compiled.move_to_end(key)
                 return known
@@ -130,7 +159,7 @@ class GrammarCompiler:
         return None
 
     def _check(self, grammar: Grammar) -> None:
-        if len(grammar.text.encode()) > self._max_bytes:
+        if len(grammar.text.encode(errors="surrogatepass")) > self._max_bytes:
             raise InvalidRequestError(
                 f"a grammar may have {self._max_bytes} bytes at most", grammar.param
             )
@@ -147,7 +176,8 @@ class GrammarCompiler:
                 self._busy.discard(job.key[0])
                 if self._jobs.pop(job.key, None) is None:
                     return  # closed
-                self._keep(job.key, made)
+                if not isinstance(made, EngineError):
+                    self._keep(job.key, made)
             for count, future in job.asked:
                 _give(made, job.grammar, count, future)
 
@@ -163,20 +193,39 @@ class GrammarCompiler:
                     return job
         return None
 
-    def _compile(self, grammar: Grammar) -> Guide | str:
-        """Or why there is none."""
+    def _compile(self, grammar: Grammar) -> Made:
         try:
             text = self._checker().check(grammar, self._timeout_s)
-            vocabulary = self._the_vocabulary()
-            guide = Guide(vocabulary, vocabulary.matcher(text))
+        except GrammarCostError as error:
+            return self._refused(str(error), COST_KEPT_S)
         except InvalidRequestError as error:
-            self.num_refused += 1
-            return str(error)
+            return self._refused(str(error))
         except Exception as error:
-            self.num_refused += 1
-            return f"the grammar could not be compiled: {error}"
+            return _unknown(grammar, error)
+        try:
+            return self._guide(text)
+        except InvalidRequestError as error:
+            return error
+        except ValueError as error:  # the library's reason
+            return self._refused(f"the grammar could not be compiled: {error}")
+        except Exception as error:
+            return _unknown(grammar, error)
+        except BaseException as error:  # a panic of the library, by what it was given
+            return self._refused(f"the grammar could not be compiled: {error}", COST_KEPT_S)
+
+    def _guide(self, text: str) -> Guide | Refusal:
+        """Of what the checker has passed. Where its beginning is slow some more of it is looked
+        at."""
+        vocabulary, started_s = self._the_vocabulary(), time.thread_time()
+        guide = Guide(vocabulary, vocabulary.matcher(text))
+        if time.thread_time() - started_s > SLOW_S and guide.is_too_slow():
+            return self._refused(TOO_SLOW, COST_KEPT_S)
         self.num_compiled += 1
         return guide
+
+    def _refused(self, reason: str, for_s: float = math.inf) -> Refusal:
+        self.num_refused += 1
+        return Refusal(reason, time.monotonic() + for_s)
 
     def _checker(self) -> Checker:
         checker: Checker | None = getattr(self._own, "checker", None)
@@ -195,7 +244,7 @@ class GrammarCompiler:
                 )
             return self._vocabulary
 
-    def _keep(self, key: Key, made: Guide | str) -> None:
+    def _keep(self, key: Key, made: Guide | Refusal) -> None:
         """Of one tenant, and of all, the least lately used goes first."""
         namespace = key[0]
         self._compiled[key] = made
@@ -212,16 +261,25 @@ class GrammarCompiler:
             del self._cached[key[0]]
 
 
+def _unknown(grammar: Grammar, error: BaseException) -> GrammarsUnavailableError:
+    if isinstance(error, GrammarsUnavailableError):
+        return error
+    _log.error("a grammar of %d characters is not known", len(grammar.text), exc_info=error)
+    return GrammarsUnavailableError(f"the grammar could not be compiled: {error}")
+
+
 def _give(
-    made: Guide | str,
+    made: Made,
     grammar: Grammar,
     count: int,
     future: Future[list[Guide]],
 ) -> None:
     if isinstance(made, Guide):
         future.set_result([made.copy() for _ in range(count)])
+    elif isinstance(made, Refusal):
+        future.set_exception(InvalidRequestError(made.reason, grammar.param))
     else:
-        future.set_exception(InvalidRequestError(made, grammar.param))
+        future.set_exception(made)
 
 
 def _give_way() -> None:

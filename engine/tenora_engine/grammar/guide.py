@@ -3,11 +3,12 @@ requests nor steps; the library is llguidance."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from tenora_engine.grammar.limits import parser_limits
 from tenora_engine.step import Masks
 
 Bits = npt.NDArray[np.int32]
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 SLOW_S = 0.002
 """A mask takes 30 us on average; what takes longer than this comes off its grammar's allowance."""
@@ -26,6 +29,9 @@ ALLOWANCE_SHARE = 0.01
 """What a grammar's slow masks may take at once, and of all time: everybody waits for them."""
 
 TOO_SLOW = "the grammar takes too long to follow"
+
+TRIED_TOKENS = 16
+"""Of a grammar whose compilation was slow, before anybody follows it."""
 
 _WATCHED_STEPS = 8
 """After a slow step, masks are made and timed one by one for so many."""
@@ -52,6 +58,8 @@ class Vocabulary:
             ) from error
         self.ends = frozenset(eos_token_ids)
         self.words = -(-vocab // 32)
+        ends = np.array(sorted(self.ends), np.int64)
+        self._only_ends = np.bitwise_or.reduce(_only(ends, self.words), axis=0)
         self._executor = LLExecutor(threads)
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="masks")
         self._watched = 0
@@ -81,13 +89,19 @@ class Vocabulary:
         if self._watched:
             self._watched -= 1
             for place, guide in enumerate(guides):
-                started = time.perf_counter()
-                guide.matcher.unsafe_compute_mask_ptr(address + place * size, size)
-                guide.allowance.spend(time.perf_counter() - started)
+                started_s = time.thread_time()  # what the machine is busy with is not its fault
+                if not guide.fill(address + place * size, size):
+                    bits[place] = self._only_ends
+                guide.allowance.spend(time.thread_time() - started_s)
             return bits
         started = time.perf_counter()
         rows = [(guide.matcher, place) for place, guide in enumerate(guides)]
-        self._executor.unsafe_compute_mask_ptr(rows, address, size, len(guides))
+        try:
+            self._executor.unsafe_compute_mask_ptr(rows, address, size, len(guides))
+        except BaseException:  # of one of them, whose fault it is to be; a panic is no Exception
+            _log.exception("masks of %d guides could not be made at once", len(guides))
+            self._watched = _WATCHED_STEPS
+            return self.fill(guides)
         if time.perf_counter() - started > SLOW_S:
             self._watched = _WATCHED_STEPS
         return bits
@@ -140,12 +154,37 @@ class Guide:
             other.matcher.consume_token(token_id)
         return other
 
+    def fill(self, address: int, num_bytes: int) -> bool:
+        """Whether its mask could be written there; else it is in error."""
+        if self.error is None and _safely(
+            lambda: self.matcher.unsafe_compute_mask_ptr(address, num_bytes), otherwise=self
+        ):
+            self.error = self._failure()
+        return self.error is None
+
+    def is_too_slow(self) -> bool:
+        """Whether its first masks alone take more than it may have: of some text that it allows."""
+        other, left_s = self.matcher.deep_copy(), ALLOWANCE_S
+        for place in range(TRIED_TOKENS):
+            started_s = time.thread_time()
+            mask = other.compute_bitmask()
+            took_s = time.thread_time() - started_s
+            left_s -= took_s if took_s > SLOW_S else 0.0
+            bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+            allowed = np.flatnonzero(bits)
+            if left_s < 0 or other.is_stopped() or not len(allowed):
+                break
+            other.consume_token(int(allowed[(place * 7919) % len(allowed)]))
+        return left_s < 0
+
     def advance(self, token_id: int) -> bool:
         """Whether more may come after this token: not after one that completes the grammar, and not
         where there is an `error`, as after a token that it does not allow."""
-        if self.allowance.is_spent:
+        if self.error is None and self.allowance.is_spent:
             self.error = TOO_SLOW
-        elif not self.matcher.consume_token(token_id):
+        elif self.error is None and not _safely(
+            lambda: self.matcher.consume_token(token_id), otherwise=False
+        ):
             self.error = self._failure()
         return self.error is None and not self.matcher.is_stopped()
 
@@ -164,7 +203,7 @@ class Guide:
 
     def validate(self, token_ids: list[int]) -> int:
         """How many of these tokens, from the first, it would allow one after the other."""
-        return int(self.matcher.validate_tokens(token_ids))
+        return int(_safely(lambda: self.matcher.validate_tokens(token_ids), otherwise=0))
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens that it was advanced by."""
@@ -174,7 +213,16 @@ class Guide:
     def forced_tokens(self) -> list[int]:
         """The tokens that must come next, as the tokenizer would write them; none where there is a
         choice."""
-        return list(self.matcher.compute_ff_tokens())
+        return list(_safely(self.matcher.compute_ff_tokens, otherwise=()))
+
+
+def _safely(call: Callable[[], T], otherwise: T) -> T:
+    """What the library gives; or that, where it panics (which is no Exception)."""
+    try:
+        return call()
+    except BaseException:
+        _log.exception("a grammar could not be followed")
+        return otherwise
 
 
 def next_masks(guides: Sequence[Guide]) -> Bits:  # [num_guides, words]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Items
 from functools import lru_cache
 from itertools import chain, count
@@ -38,6 +38,7 @@ from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.scheduling.sampling import is_plain
 from tenora_engine.sequence import Sequence, SequenceState, Service, Usage
 from tenora_engine.telemetry import ServiceMeter
+from tenora_engine.token_ids import check_token_ids
 
 if TYPE_CHECKING:
     from tenora_engine.grammar.guide import Guide
@@ -87,44 +88,52 @@ def _check_tokens(sampling: SamplingParams, vocab: int) -> None:
         raise InvalidRequestError("allowed_token_ids holds no token", "allowed_token_ids")
     if not all(sampling.bad_words):
         raise InvalidRequestError("a bad word has no token", "bad_words")
-    lists: dict[str, Iterable[int]] = {
+    lists: dict[str, Collection[int]] = {
         "allowed_token_ids": allowed or (),
-        "bad_words": chain.from_iterable(sampling.bad_words),
+        "bad_words": list(chain.from_iterable(sampling.bad_words)),
         "stop_token_ids": sampling.stop_token_ids,
         "logit_bias": sampling.logit_bias,
     }
     count = 0
     for name, token_ids in lists.items():
-        for token in token_ids:
-            count += 1
-            if not 0 <= token < vocab:
-                raise InvalidRequestError(f"{name} names a token id outside 0 to {vocab - 1}", name)
-            if count > RULE_TOKENS_MAX:
-                raise InvalidRequestError(
-                    f"the lists of token ids hold more than {RULE_TOKENS_MAX} together", name
-                )
+        count += len(token_ids)
+        if count > RULE_TOKENS_MAX:
+            raise InvalidRequestError(
+                f"the lists of token ids hold more than {RULE_TOKENS_MAX} together", name
+            )
+        check_token_ids(token_ids, vocab, name)
 
 
 def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
     """Raises InvalidRequestError. Whether it is too long, `check_share` says."""
-    sampling, prompt = request.sampling, request.prompt_token_ids
-    if not prompt:
+    sampling, vocab = request.sampling, config.model.vocab
+    if not request.prompt_token_ids:
         raise InvalidRequestError("the prompt holds no token", param="prompt")
-    if min(prompt) < 0 or max(prompt) >= config.model.vocab:
-        raise InvalidRequestError(
-            f"token ids must lie between 0 and {config.model.vocab - 1}", param="prompt"
-        )
-    check_sampling(sampling, config.model.vocab)
+    check_token_ids(request.prompt_token_ids, vocab, "prompt")
+    if len(request.prediction_token_ids) > config.model.context_tokens:
+        raise InvalidRequestError("the prediction is longer than any answer", "prediction")
+    check_token_ids(request.prediction_token_ids, vocab, "prediction")
+    check_sampling(sampling, vocab)
+    most = min(config.engine.max_waiting, config.engine.max_tenant_waiting)
+    if sampling.n > most:
+        raise InvalidRequestError(f"n may be {most} at most: no more can wait at once", "n")
     if sampling.beams is not None:
-        check_beams(sampling, config.model.vocab, stop_ids(config, request))
+        check_beams(sampling, vocab, stop_ids(config, request))
     _check_tenant(request.tenant)
-    if request.adapter is not None and request.adapter.rank > config.engine.max_rank:
+    if not 0 <= request.waited_s < math.inf:
+        raise InvalidRequestError("the time that it has waited is no time", "waited_s")
+    if request.adapter is not None:
+        _check_adapter(config, request.adapter)
+
+
+def _check_adapter(config: ResolvedConfig, adapter: AdapterRef) -> None:
+    if not 1 <= adapter.rank <= config.engine.max_rank:
         raise InvalidRequestError(
-            f"the adapter's rank {request.adapter.rank} exceeds this engine's max_rank "
-            f"{config.engine.max_rank}",
+            f"the adapter's rank {adapter.rank} exceeds this engine's max_rank "
+            f"{config.engine.max_rank}, or is none",
             param="model",
         )
-    if request.adapter is not None and config.engine.max_adapters < 1:
+    if config.engine.max_adapters < 1:
         raise InvalidRequestError("this engine has no adapter slots (max_adapters)", param="model")
 
 

@@ -145,4 +145,4 @@ def give_text(sequence: Sequence, ending: Ending, events: list[Event]) -> Ending
                 tier if tier != request.tenant.tier else None,
             )
         )
-    return Ending(reason, ending.output_tokens, ending.error, stop)
+    return ending._replace(reason=reason, stop_token_id=stop)

@@ -27,6 +27,7 @@ from tenora_engine.scheduling.own_layers import OwnLayers
 from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
 from tenora_engine.sequence import Sequence
 from tenora_engine.step import Proposals, StepResult
+from tenora_engine.token_ids import known_tokens
 
 FIRST_RATE, FIRST_DRAWN_RATE = 0.7, 0.3
 """Of what the layer proposes to a sequence, until it has had any: the part that is taken to be
@@ -178,7 +179,7 @@ class Drafts:
         has_layers = self._has_base_layer or layers is not None
         self.most_proposed = min(self.most, PROPOSED_MAX) if has_layers else 0
         self._max_rows = min(engine.max_running, engine.max_step_tokens)
-        self._memory = memory
+        self._memory, self._vocab = memory, config.model.vocab
 
     def times(self, num_rows: int) -> StepTimes:
         """Of decode steps of about so many sequences."""
@@ -288,7 +289,8 @@ class Drafts:
     def _fitting(
         self, sequence: Sequence, found: list[int], most: int, takes_page: bool
     ) -> list[int]:
-        """The first of them, as many as there may be and as there are pages for."""
+        """The first of them that are tokens, as many as there may be and as there are pages for."""
+        found = known_tokens(found, self._vocab)
         most = min(most, len(found), sequence.max_length - 1 - len(sequence.token_ids))
         if most <= 0:
             return []

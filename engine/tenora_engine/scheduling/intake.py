@@ -346,7 +346,8 @@ class Intake:
             return _Start.STARTED
         if competitors or len(self._memory.fetches) or len(arrivals):
             return self._without_pages(sequence, step)
-        self._requests.finish(sequence, "error", error=self._too_large(sequence, packed, resident))
+        error = self._too_large(sequence, packed, resident)
+        self._requests.finish(sequence, "error", error=error, fault="request", param="prompt")
         return _Start.BLOCKED
 
     def _still_lacks_pages(self, sequence: Sequence) -> bool:

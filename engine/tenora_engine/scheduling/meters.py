@@ -7,8 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
+from tenora_engine.client import AbortReason
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import FinishEvent, FinishReason, Residency, UsageRecord
+from tenora_engine.events import Fault, FinishEvent, FinishReason, Residency, UsageRecord
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
 from tenora_engine.sequence import Flight, Sequence
@@ -99,17 +102,19 @@ def meter_first_token(sequence: Sequence, now_s: float) -> None:
     sequence.usage.meter.first_token(now_s - sequence.arrival_s, target_s)
 
 
-def meter_end(sequence: Sequence, reason: FinishReason, now_s: float) -> None:
-    """Whoever leaves before the first token was due leaves the target neither met nor missed."""
+def meter_end(sequence: Sequence, ending: Ending, now_s: float) -> None:
+    """Whoever leaves before the first token was due leaves the target neither met nor missed; so
+    does what no engine could have answered, which counts among no errors."""
     meter, target_ms = sequence.usage.meter, sequence.request.tenant.ttft_ms
-    meter.finish(reason)
+    is_invalid = ending.reason == "error" and ending.fault == "request"
+    meter.finish("invalid" if is_invalid else ending.reason)
     if sequence.usage.first_token_s is not None:
         if sequence.num_generated > 1:
             decode_s = now_s - sequence.usage.first_token_s
             meter.last_token(decode_s / (sequence.num_generated - 1), sequence.service.tpot_s)
-    elif target_ms is not None:
+    elif target_ms is not None and not is_invalid:
         is_late = now_s - sequence.arrival_s > target_ms / 1000
-        if is_late or reason != "abort":
+        if is_late or ending.reason != "abort":
             meter.no_first_token()
 
 
@@ -153,32 +158,45 @@ def usage_record(
     )
 
 
+FINISH_OF: dict[AbortReason, FinishReason] = {
+    "client_gone": "abort",
+    "stop": "stop",
+    "invalid": "error",
+}
+
+
 class Ending(NamedTuple):
     """How a sequence ends; it is metered at `output_tokens` if given, never at more than were
-    generated."""
+    generated. `fault` and `param`: see `FinishEvent`."""
 
     reason: FinishReason
     output_tokens: int | None = None
     error: str | None = None
     stop_token_id: int | None = None
+    fault: Fault = "engine"
+    param: str | None = None
 
 
 def finish_event(
     flight: Flight, sequence: Sequence, ending: Ending, now_s: float, to_unix_s: float
 ) -> FinishEvent:
     """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
-    request ends without having run at all."""
+    request ends without having run at all. Of an error nothing is that brought nothing, or that is
+    no fault of the engine's: what could not be answered is not charged."""
     generated, asked = sequence.num_generated, ending.output_tokens
     metered = generated if asked is None else max(min(asked, generated), 0)
     ran = flight.ran or len(flight.sequences) > 1
+    is_free = ending.reason == "error" and (ending.fault != "engine" or not generated)
     usage = usage_record(
         sequence,
         ending.reason,
-        prompt_ran=sequence.index == 0 and ran,
-        output_tokens=metered,
+        prompt_ran=sequence.index == 0 and ran and not is_free,
+        output_tokens=0 if is_free else metered,
         now_s=now_s,
         to_unix_s=to_unix_s,
     )
+    if is_free:
+        usage = msgspec.structs.replace(usage, cold_load=False)
     return FinishEvent(
         request_id=sequence.request.request_id,
         index=sequence.index,
@@ -186,4 +204,6 @@ def finish_event(
         usage=usage,
         error=ending.error,
         stop_token_id=ending.stop_token_id,
+        fault=ending.fault,
+        param=ending.param,
     )

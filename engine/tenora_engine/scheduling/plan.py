@@ -30,6 +30,9 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     def num_samples(self) -> int:
         return self.num_scored + self.samples + len(self.drafts)
 
+    def without_drafts(self) -> ScheduledSequence:
+        return msgspec.structs.replace(self, drafts=()) if self.drafts else self
+
 
 class ScheduledStep:
     """The sequences of a step, in the order of its plan's rows."""

@@ -16,22 +16,17 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishEvent, FinishReason, RefusedEvent, Residency
+from tenora_engine.events import Event, Fault, FinishEvent, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.admission import (
-    Deadlines,
-    Gate,
-    check_request,
-    check_share,
-    make_sequences,
-)
+from tenora_engine.scheduling.admission import Deadlines, Gate, check_share, make_sequences
 from tenora_engine.scheduling.beams import give_text
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.held import Held
 from tenora_engine.scheduling.loads import AdapterLoads
 from tenora_engine.scheduling.meters import (
+    FINISH_OF,
     Charges,
     Counters,
     Ending,
@@ -109,9 +104,8 @@ class Requests:
         return self._deadlines.next_s
 
     def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
-        """See `Engine.submit`."""
+        """See `Engine.submit`. The request has been checked."""
         self.changes += 1
-        check_request(self._config, request)
         self._memory.register(request.tenant)
         check_share(self._config, request, self._memory)
         if request.request_id in self.flights:
@@ -159,10 +153,10 @@ class Requests:
         flight = self.flights.get(request_id)
         if flight is None:
             return
-        finish: FinishReason = "stop" if reason == "stop" else "abort"
+        fault: Fault = "request" if reason == "invalid" else "engine"
         for sequence in reversed(flight.sequences.copy()):
             if index in (None, sequence.index) and sequence.state is not SequenceState.FINISHED:
-                self.finish(sequence, finish, output_tokens=output_tokens)
+                self.finish(sequence, FINISH_OF[reason], output_tokens=output_tokens, fault=fault)
 
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """See `Engine.forget_adapter`."""
@@ -261,12 +255,15 @@ class Requests:
         output_tokens: int | None = None,
         error: str | None = None,
         stop_token_id: int | None = None,
+        fault: Fault = "engine",
+        param: str | None = None,
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event. A beam
-        search ends as a whole."""
+        search ends as a whole, and so does a request at `fault`: it has no answer."""
         flight = self.flights[sequence.request.request_id]
-        ending = Ending(reason, output_tokens, error, stop_token_id)
-        ends = [sequence] if sequence.beams is None else flight.sequences.copy()
+        ending = Ending(reason, output_tokens, error, stop_token_id, fault, param)
+        is_whole = sequence.beams is not None or fault != "engine"
+        ends = flight.sequences.copy() if is_whole else [sequence]
         for each in reversed(ends):
             self._end(flight, each, ending)
 
@@ -276,7 +273,7 @@ class Requests:
         sequence.waits.parts = self._waits.parts(sequence)
         if sequence.beams is not None and ending.reason in ("stop", "length"):
             ending = give_text(sequence, ending, self.events)
-        meter_end(sequence, ending.reason, now_s)
+        meter_end(sequence, ending, now_s)
         self.events.append(finish_event(flight, sequence, ending, now_s, to_unix_s))
         self._leave(flight, sequence)
         self._drafts.ended(sequence)

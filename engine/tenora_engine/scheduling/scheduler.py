@@ -5,7 +5,7 @@ order. It knows tokens and pages by number, never tensors."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.express import ExpressLane
 from tenora_engine.scheduling.forecast import load_of
+from tenora_engine.scheduling.in_flight import StepsInFlight
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import AdapterLoads, Loader
 from tenora_engine.scheduling.meters import Charges, meter_first_token
@@ -101,8 +102,8 @@ class Scheduler:
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
             self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
-        self.plans = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
-        self._in_flight: dict[int, ScheduledStep] = {}  # by the number of their plan
+        writer = PlanWriter(engine.block_tokens, config.model.vocab, engine.seed)
+        self.in_flight = StepsInFlight(writer, self.requests)
         self._is_behind = False  # the device works on a step that has been committed
         self._load_ended = False
         self._fetches_ended = 0  # of those the scheduler knows
@@ -160,16 +161,12 @@ class Scheduler:
         in flight (`commit` or `fail` ends it), what may be run before it goes on. A plan is to be
         executed before the next is asked for. O(running), and O(SCAN_LIMIT) when there is room for
         new sequences."""
-        preempted = next(iter(self._in_flight.values()), None)
-        step, is_preemptible = self._next_step(preempted, copies)
-        plan = self.plans.write(step, is_preemptible, self._memory.operations.take())
-        if step.items:
-            self._in_flight[plan.number] = step
-        return plan
+        step, is_preemptible = self._next_step(self.in_flight.first, copies)
+        return self.in_flight.begin(step, is_preemptible, self._memory.operations.take())
 
     def scheduled(self, plan: StepPlan) -> ScheduledStep:
         """The sequences of a plan in flight. Raises KeyError when it is not."""
-        return self._in_flight[plan.number]
+        return self.in_flight.step(plan)
 
     def _next_step(
         self, preempted: ScheduledStep | None, copies: Collection[EndedCopy]
@@ -218,7 +215,7 @@ class Scheduler:
         since nobody waited for it: nothing is learned of it, nor of the next one, which waits for
         both. Sequences that ended meanwhile
         are passed over."""
-        now_s, step = self._clock(), self._in_flight.pop(plan.number)
+        now_s, step = self._clock(), self.in_flight.take(plan)
         self.requests.counters.steps += 1
         if step_s is not None:
             self.charges.observe_step(step_s)
@@ -260,13 +257,11 @@ class Scheduler:
         if step.is_decode:
             self.drafts.observe_step(step, step_s, result)
 
-    def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
-        """The step raised: its sequences end in "error"; what earlier steps computed stays."""
+    def fail(self, plan: StepPlan, errors: Mapping[int, str]) -> list[Event]:
+        """The step raised by these rows: see `StepsInFlight.fail`. What was computed of the others
+        is to be committed."""
         self.requests.counters.step_failures += 1
-        for item in self._in_flight.pop(plan.number):
-            if item.sequence.state is SequenceState.RUNNING:
-                message = f"the step failed: {type(error).__name__}: {error}"
-                self.requests.finish(item.sequence, "error", error=message)
+        self.in_flight.fail(plan, errors)
         return self.take_events()
 
     def take_events(self) -> list[Event]:
@@ -405,7 +400,9 @@ class Scheduler:
             )
         error = None if guide is None else guide.error
         if error is not None:
-            self.requests.finish(sequence, "error", error=error)
+            asked = sequence.request.sampling.grammar
+            param = None if asked is None else asked.param
+            self.requests.finish(sequence, "error", error=error, fault="request", param=param)
         elif stop is not None:
             self.requests.finish(sequence, "stop", stop_token_id=stop)
         elif not may_go_on:

@@ -23,7 +23,8 @@ DRAIN_PERIOD_STEPS = 8
 
 @dataclass(frozen=True)
 class _Drain:
-    """No request starts on `adapter` any more, so that `sequence` gets a slot."""
+    """No request that would outlast those on `adapter` starts on it, so that `sequence` gets its
+    slot."""
 
     adapter: ResidentAdapter
     sequence: Sequence
@@ -33,10 +34,14 @@ class SlotTurns:
     """Parks what lacks a slot, and wakes the first of each tenant when there may be one.
 
     A stream of requests for an adapter on the device could keep its slot for ever. So where a
-    sequence has waited SLOT_PATIENCE_STEPS, one adapter is *drained*: new requests for it wait, as
-    if it were not on the device, and its slot goes to who is next in fair order. It is one of a
-    tenant that uses at least two slots more than the waiting one, or of anybody where that one uses
-    none, or of its own: nobody takes slots from tenants that have no more than it has.
+    sequence has waited SLOT_PATIENCE_STEPS, one adapter is *drained*, and its slot goes to who is
+    next in fair order. New requests for it wait, as if it were not on the device, but for those
+    that end before what runs on it anyway (as in EASY backfilling: Lifka, "The ANL/IBM SP
+    scheduling system", 1995): nobody waits while the slot could not be given up yet.
+
+    It is one of a tenant that uses at least two slots more than the waiting one, or of anybody
+    where that one uses none, or of its own: nobody takes slots from tenants that have no more than
+    it has. Of equal ones it is that which is free first.
     """
 
     def __init__(
@@ -76,6 +81,9 @@ class SlotTurns:
             return False
         if resident is not None:
             if self._drain is None or self._drain.adapter is not resident:
+                return False
+            on_slot = (each for each in self._running if each.adapter_slot == resident.slot)
+            if _most_left(sequence) < max(map(_most_left, on_slot), default=0):
                 return False
             self._waits.short_of_slots(sequence)
             self._queue.park(sequence)  # until the drain ends
@@ -123,13 +131,16 @@ class SlotTurns:
             self.wake(adapter.digest)
 
     def _giver(self, sequence: Sequence) -> ResidentAdapter | None:
-        """The adapter to be drained for a sequence: of who uses the most slots, the one on which
-        the fewest sequences run."""
+        """The adapter to be drained for a sequence: of who uses the most slots, the one that is
+        free first."""
         own = sequence.request.tenant.key
-        users: dict[int, Counter[str]] = defaultdict(Counter)  # by slot, sequences by tenant
+        users: dict[int, set[str]] = defaultdict(set)  # tenants by slot
+        left: Counter[int] = Counter()  # tokens until the slot is free, at most
         for other in self._running:
-            if other.adapter_slot != BASE_SLOT:
-                users[other.adapter_slot][other.request.tenant.key] += 1
+            slot = other.adapter_slot
+            if slot != BASE_SLOT:
+                users[slot].add(other.request.tenant.key)
+                left[slot] = max(left[slot], _most_left(other))
         held = Counter(tenant for tenants in users.values() for tenant in tenants)
         best: tuple[int, int] | None = None
         giver = None
@@ -137,15 +148,15 @@ class SlotTurns:
             tenants = users.get(adapter.slot)
             if not tenants or adapter.pinned:
                 continue
-            if own in tenants:
-                least = 0 if len(tenants) == 1 else None
-            else:
-                least = min(held[tenant] for tenant in tenants)
-                if held[own] and least <= held[own] + 1:
-                    least = None
-            if least is None:
+            least = 0 if tenants == {own} else min(held[tenant] for tenant in tenants)
+            if tenants != {own} and held[own] and least <= held[own] + 1:
                 continue
-            key = least, -tenants.total()
+            key = least, -left[adapter.slot]
             if best is None or key > best:
                 best, giver = key, adapter
         return giver
+
+
+def _most_left(sequence: Sequence) -> int:
+    """Tokens that it may generate yet."""
+    return sequence.max_length - len(sequence.token_ids)

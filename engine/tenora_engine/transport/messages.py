@@ -45,6 +45,7 @@ _KINDS: dict[str, type[errors.EngineError]] = {
         errors.ModelLoadError,
         errors.MemoryBudgetError,
         errors.EngineUnavailableError,
+        errors.GrammarsUnavailableError,
         errors.InsecureEndpointError,
     )
 }

@@ -269,7 +269,7 @@ class EngineServer:
             self._active.add(request, client)
             try:
                 future = self._running_loop().submit(request)
-            except EngineError as error:
+            except Exception as error:  # a request, whatever it holds, ends nobody else's
                 self._note_refused(client, request.request_id, error)
                 return
             future.add_done_callback(

@@ -3,9 +3,15 @@ that meets a million of them, each wrong, takes seconds, in which nobody else is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from pydantic import BeforeValidator
+from pydantic import (
+    BeforeValidator,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 FIELDS_MAX = 256  # of one object, known ones and others
@@ -34,12 +40,51 @@ def at_most(most: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def check_prompts(value: Any) -> Any:
-    """PROMPTS_MAX of them; the token ids of one are bounded by the context."""
+def token_list(most: int | None = None) -> BeforeValidator:
+    """Token ids, no more than that. Pydantic takes `true` for 1, which here is a mistake."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list):
+            if most is not None and len(value) > most:
+                raise too_many(len(value), most)
+            _refuse_booleans(value)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _prompts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     one = isinstance(value, list) and value and isinstance(value[0], int)
-    if isinstance(value, list) and not one and len(value) > PROMPTS_MAX:
-        raise too_many(len(value), PROMPTS_MAX)
+    if isinstance(value, list):
+        if not one and len(value) > PROMPTS_MAX:
+            raise too_many(len(value), PROMPTS_MAX)
+        for each in (value, *value) if not one else (value,):
+            if isinstance(each, list):
+                _refuse_booleans(each)
+    try:
+        return validate(value)
+    except ValidationError as error:  # of each form that it might have been
+        raise PydanticCustomError(
+            "prompts", "must be a text, a list of texts, token ids, or lists of token ids"
+        ) from error
+
+
+PROMPTS = WrapValidator(_prompts)
+"""PROMPTS_MAX of them; the token ids of one are bounded by the context."""
+
+
+def biases(value: Any) -> Any:
+    """LOGIT_BIAS_MAX numbers by token."""
+    if isinstance(value, dict):
+        if len(value) > LOGIT_BIAS_MAX:
+            raise too_many(len(value), LOGIT_BIAS_MAX)
+        _refuse_booleans(value.values())
     return value
+
+
+def _refuse_booleans(values: Iterable[Any]) -> None:
+    if bool in set(map(type, values)):
+        raise PydanticCustomError("no_number", "must hold numbers, not true or false")
 
 
 def check_messages(value: Any) -> Any:

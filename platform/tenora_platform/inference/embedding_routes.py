@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from tenora_engine.config import ModelInfo
 from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
 from tenora_platform.edge import EdgeRoute
 from tenora_platform.errors import ApiError, BadRequestError
-from tenora_platform.inference.bounds import check_prompts
+from tenora_platform.inference.bounds import PROMPTS
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.parameters import Generation, given_prompts, last_tokens
 from tenora_platform.inference.requests import (
@@ -49,7 +49,7 @@ class EmbeddingRequest(Given):
     model: str = Field(min_length=1, max_length=256)
     input: Annotated[
         str | QuickList[str] | QuickList[TOKEN] | QuickList[QuickList[TOKEN]],
-        BeforeValidator(check_prompts),
+        PROMPTS,
     ]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1, le=2**20)

@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from tenora_engine.client import EngineClient
-from tenora_engine.errors import EngineError
+from tenora_engine.client import AbortReason, EngineClient
+from tenora_engine.errors import EngineError, InvalidRequestError
 from tenora_engine.events import (
     FinishEvent,
     SequenceEvent,
@@ -22,7 +22,7 @@ from tenora_engine.events import (
 )
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_platform.errors import ApiError, UnavailableError
+from tenora_platform.errors import ApiError, BadRequestError, UnavailableError, from_engine
 from tenora_platform.inference.parameters import Generation
 
 LAST_WORDS_S = 20.0
@@ -122,6 +122,7 @@ class Run:
         self.begun = False  # the engine was asked and has not refused: it meters what it does
         self.tier = request.tenant.tier  # that serves it, as far as it is known
         self._ended_by: ApiError | None = None
+        self._is_invalid = False  # by the engine's word
         self._client = client
         self._first_choice = first_choice
         self._chunk_tokens = chunk_tokens
@@ -187,7 +188,8 @@ class Run:
         if isinstance(event, FinishEvent):
             self.usage.append(event.usage)
             self._note_tier(event.usage.tier)
-            if self._ended_by is not None and event.reason == "abort":
+            self._is_invalid |= event.reason == "error" and event.fault == "request"
+            if self._ended_by is not None and event.reason in ("abort", "error"):
                 raise self._ended_by
             reason = _finish_reason(event, sequence)
             return [sequence.piece(choice, sequence.finish(event.stop_token_id), reason)]
@@ -226,16 +228,20 @@ class Run:
             self.tier = tier
 
     async def end(self, error: ApiError) -> None:
-        """End it from outside: the engine bills what it did, and `pieces` raises `error`."""
+        """End it from outside: the engine bills what it did, unless it is part of what cannot be
+        answered, and `pieces` raises `error`."""
         self._ended_by = error
-        await self._client.abort(self.request.request_id)
+        is_invalid = isinstance(error, BadRequestError)
+        reason: AbortReason = "invalid" if is_invalid else "client_gone"
+        await self._client.abort(self.request.request_id, reason=reason)
 
     def count_tokens(self) -> int:
         """Prompt and output tokens as the engine metered them; none if it refused. Where it has
-        not said so in time, the prompt, which it may have run, and what was seen."""
+        not said so in time, the prompt, which it may have run, and what was seen; the same where
+        it could not be answered, which is not billed but has had its time."""
         if not self.begun:
             return 0
-        if len(self.usage) == len(self._sequences):
+        if len(self.usage) == len(self._sequences) and not self._is_invalid:
             return sum(record.prompt_tokens + record.output_tokens for record in self.usage)
         return len(self.request.prompt_token_ids) + self.tokens_seen
 
@@ -247,6 +253,8 @@ class Run:
 
 
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:
+    if event.reason == "error" and event.fault == "request":
+        raise from_engine(InvalidRequestError(event.error or "", event.param))
     if event.reason == "error":
         raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
     if sequence.stopped_at is not None or event.reason == "stop":
@@ -287,7 +295,9 @@ async def _interleaved(runs: Sequence[Run]) -> AsyncGenerator[Piece]:
 async def _end_all(
     runs: Sequence[Run], error: Exception, tasks: Sequence[asyncio.Task[None]]
 ) -> None:
-    reason = error if isinstance(error, ApiError) else ApiError(str(error))
+    reason = from_engine(error) if isinstance(error, EngineError) else error
+    if not isinstance(reason, ApiError):
+        reason = ApiError(str(error))
     for run in runs:
         await run.end(reason)
     await asyncio.wait(tasks, timeout=LAST_WORDS_S)

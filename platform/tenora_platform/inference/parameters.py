@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,7 @@ from tenora_engine.config import ModelInfo
 from tenora_engine.errors import ContextLengthError
 from tenora_engine.request import SamplingParams
 from tenora_engine.text.processor import TextProcessor
+from tenora_engine.token_ids import are_token_ids
 from tenora_platform.errors import BadRequestError
 from tenora_platform.inference.bounds import PROMPTS_MAX
 from tenora_platform.inference.neutral_fields import unsupported
@@ -172,7 +174,7 @@ def _generation(
     stop_ids = tuple(dict.fromkeys(body.stop_token_ids or ()))
     allowed = body.allowed_token_ids
     check_token_ids(stop_ids, model, "stop_token_ids")
-    check_token_ids(tuple(allowed or ()), model, "allowed_token_ids")
+    check_token_ids(allowed or (), model, "allowed_token_ids")
     return Generation(
         sampling=SamplingParams(
             temperature=_or(body.temperature, 1.0),
@@ -235,17 +237,13 @@ def _logit_bias(bias: dict[str, float] | None, model: ModelInfo) -> dict[int, fl
                 code="invalid_value",
             )
         out[int(key)] = value
-    check_token_ids(tuple(out), model, "logit_bias")
+    check_token_ids(out, model, "logit_bias")
     return out
 
 
-def check_token_ids(ids: tuple[int, ...], model: ModelInfo, param: str) -> None:
-    if any(not 0 <= token < model.vocab for token in ids):
-        raise BadRequestError(
-            f"{param} names a token id outside 0 to {model.vocab - 1}.",
-            param=param,
-            code="invalid_value",
-        )
+def check_token_ids(ids: Collection[int], model: ModelInfo, param: str) -> None:
+    if not are_token_ids(ids, model.vocab):
+        raise _invalid(param, f"{param} names a token id outside 0 to {model.vocab - 1}.")
 
 
 def completion_prompts(body: CompletionRequest, model: ModelInfo) -> list[str | list[int]]:
@@ -273,7 +271,7 @@ def given_prompts(prompt: Prompts, model: ModelInfo, param: str) -> list[str | l
         if not one:
             raise BadRequestError(f"One of {param} is empty.", param=param, code="invalid_value")
         if not isinstance(one, str):
-            check_token_ids(tuple(one), model, param)
+            check_token_ids(one, model, param)
     return prompts
 
 

@@ -15,15 +15,16 @@ from tenora_engine.request import (
 from tenora_platform.inference.bounds import (
     ALLOWED_TOKENS_MAX,
     BAD_WORDS_MAX,
-    LOGIT_BIAS_MAX,
     METADATA_MAX,
+    PROMPTS,
     STOP_STRINGS_MAX,
     STOP_TOKENS_MAX,
     TEMPLATE_ARGUMENTS_MAX,
     TOOLS_MAX,
     at_most,
+    biases,
     check_messages,
-    check_prompts,
+    token_list,
 )
 from tenora_platform.inference.given import Given, QuickList
 from tenora_platform.inference.response_formats import FormatFields
@@ -107,7 +108,7 @@ class SamplingFields(FormatFields):
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: Annotated[dict[str, float] | None, at_most(LOGIT_BIAS_MAX)] = None
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(biases)] = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: Annotated[str | list[str] | None, at_most(STOP_STRINGS_MAX)] = None
     user: str | None = Field(default=None, max_length=512)
@@ -123,10 +124,10 @@ class SamplingFields(FormatFields):
     )
     min_tokens: int = Field(default=0, ge=0, le=COUNT_MAX)
     ignore_eos: bool = False
-    stop_token_ids: Annotated[list[TOKEN] | None, at_most(STOP_TOKENS_MAX)] = None
+    stop_token_ids: Annotated[list[TOKEN] | None, token_list(STOP_TOKENS_MAX)] = None
     include_stop_str_in_output: bool = False
     bad_words: Annotated[list[str] | None, at_most(BAD_WORDS_MAX)] = None
-    allowed_token_ids: Annotated[list[TOKEN] | None, at_most(ALLOWED_TOKENS_MAX)] = Field(
+    allowed_token_ids: Annotated[list[TOKEN] | None, token_list(ALLOWED_TOKENS_MAX)] = Field(
         default=None, min_length=1
     )
     skip_special_tokens: bool = True
@@ -192,7 +193,7 @@ class CompletionRequest(SamplingFields):
 
     prompt: Annotated[
         str | QuickList[str] | QuickList[int] | QuickList[QuickList[int]],
-        BeforeValidator(check_prompts),
+        PROMPTS,
     ]
     max_tokens: int | None = Field(default=None, ge=0, le=COUNT_MAX)  # 0: the prompt alone
     echo: bool = False

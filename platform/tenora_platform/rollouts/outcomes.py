@@ -30,7 +30,7 @@ WAITING_MAX = 20_000
 """Hashes that wait for Redis to come back; what comes then is not counted."""
 _PER_OCTAVE = 8  # buckets of times: a bucket's middle is within 4.5% of all in it
 _HUNG_UP = 499
-_NOT_ITS_FAULT = "server_stopping"
+_NOT_ITS_FAULT = ("server_stopping", "grammars_unavailable")
 _log = structlog.get_logger(__name__)
 
 
@@ -124,7 +124,7 @@ def _status(error: BaseException | None) -> int:
     if isinstance(error, EngineError):
         error = from_engine(error)
     if isinstance(error, ApiError):
-        return 0 if error.code == _NOT_ITS_FAULT else error.status
+        return 0 if error.code in _NOT_ITS_FAULT else error.status
     return 500 if isinstance(error, Exception) else _HUNG_UP  # closed, or cancelled
 
 

@@ -16,6 +16,7 @@ from tenora_engine.text.tool_parser import ToolCallArguments
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.ids import new_id
 from tenora_platform.inference.choice_reader import readers_of
+from tenora_platform.inference.responses.conversation import in_its_words
 from tenora_platform.inference.responses.schemas import (
     IncompleteDetails,
     InputTokensDetails,
@@ -161,12 +162,13 @@ async def response_stream(
 async def _events(session: InferenceSession, output: _Output) -> AsyncGenerator[list[Event]]:
     """What each piece of the answer adds; nothing while it is held back."""
     (reader,) = readers_of(session)
-    async with contextlib.aclosing(session.pieces()) as pieces:
-        async for piece in pieces:
-            events = [event for said in reader.read(piece) for event in output.add(said)]
-            if piece.finish_reason is not None:
-                events += output.end(piece.finish_reason)
-            yield events
+    with in_its_words():
+        async with contextlib.aclosing(session.pieces()) as pieces:
+            async for piece in pieces:
+                events = [event for said in reader.read(piece) for event in output.add(said)]
+                if piece.finish_reason is not None:
+                    events += output.end(piece.finish_reason)
+                yield events
 
 
 def _ended(session: InferenceSession, body: ResponseRequest, output: _Output) -> ResponseObject:
