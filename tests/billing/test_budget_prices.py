@@ -44,7 +44,6 @@ def run(*, adapter: bool = False, adapter_id: str = "") -> Run:
             prompt_token_ids=[1, 2, 3, 4],
             sampling=SamplingParams(max_tokens=10, n=2),
             adapter=AdapterRef(digest="d", rank=8) if adapter else None,
-            arrival_s=0.0,
             context={"tenant_id": "t", "model": "m", "adapter_id": adapter_id},
         )
     )
