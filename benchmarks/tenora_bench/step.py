@@ -214,7 +214,7 @@ class Messaging:
         self._client.send(encode(messages.Ping()))
         self._identity, _ = self._socket.recv_multipart()
         self._server = EngineServer(self._socket, "", UsageOutbox(None))
-        self._server._clients[self._identity] = 0.0
+        self._server._clients.greet(self._identity)
 
     def add(self, request: GenerationRequest) -> None:
         self._server._active.add(request, self._identity)
@@ -222,6 +222,7 @@ class Messaging:
     def send(self, events: list[Event]) -> None:
         self._server._hand_over(events)
         self._server._run_handed()
+        self._server._clients.note_read(self._identity, None)
 
     def drain(self) -> int:
         """Read what has arrived; returns the number of messages."""

@@ -51,7 +51,7 @@ def pids(running: Running) -> dict[str, int]:
 @contextmanager
 def only(running: Running, name: str) -> Iterator[int]:
     """Of the API processes only this one takes requests; the other stands still, for less time than
-    the engine takes for death. Its process id."""
+    its lease with the engine. Its process id."""
     there = pids(running)
     others = [there[each] for each in ("api-1", "api-2") if each != name]
     for pid in others:
@@ -180,6 +180,33 @@ async def test_a_killed_api_process_takes_its_requests_alone(running: Running, k
     body = {"model": running.base_model, **LONG, "prompt": "A shared start. " * 40, "max_tokens": 2}
     answers = [running.call(key, "POST", "/v1/completions", json=body).json() for _ in range(2)]
     assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+
+
+async def test_a_stopped_api_process_reads_on_when_it_goes_on(running: Running) -> None:
+    """Its streams were cut after four seconds, with 503 "does not know this client any more"."""
+    await all_there(running)
+    made = new_key(running)
+    events = streamed(running, made["key"], "api-1")
+    await anext(events)
+    with only(running, "api-2"):  # which serves meanwhile
+        await asyncio.sleep(6)
+        body = {"model": running.base_model, **LONG, "max_tokens": 2}
+        assert running.call(made["key"], "POST", "/v1/completions", json=body).status_code == 200
+    rest = [event async for event in events]
+    assert not [event for event in rest if "error" in event]
+    assert rest[-1]["choices"][0]["finish_reason"] == "length"
+
+    def output_tokens() -> int:
+        query = {"start": yesterday(), "group_by": "api_key"}
+        data = running.call(made["key"], "GET", "/v1/usage", params=query).json()["data"]
+        rows = [row for bucket in data for row in bucket["results"]]
+        return sum(row["output_tokens"] for row in rows if row["api_key_id"] == made["id"])
+
+    async def stored() -> bool:
+        return output_tokens() >= 602
+
+    await until(stored, "all usage is stored", 30)
+    assert output_tokens() == 602, "each once"
 
 
 async def test_a_killed_worker_loses_no_usage(running: Running) -> None:

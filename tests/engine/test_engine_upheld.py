@@ -68,7 +68,7 @@ async def test_the_transports_own_standstill_is_not_its_clients_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on after longer than a silent client is waited for, with all their pings unread."""
-    monkeypatch.setattr("tenora_engine.transport.clients.CLIENT_LEASE_S", 2.0)
+    monkeypatch.setattr("tenora_engine.transport.wire.CLIENT_LEASE_S", 2.0)
     monkeypatch.setattr("tenora_engine.transport.clients._STANDSTILL_S", 1.5)
     endpoint = f"ipc://{tmp_path}/still.sock"
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:

@@ -285,7 +285,7 @@ async def test_a_client_the_engine_does_not_know_is_told(owner: ProcessEngineCli
 async def test_a_silent_client_is_taken_for_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenora_engine.transport.clients.CLIENT_LEASE_S", 0.2)
+    monkeypatch.setattr("tenora_engine.transport.wire.CLIENT_LEASE_S", 0.2)
     outbox = UsageOutbox(None)
     endpoint = f"ipc://{tmp_path}/silent.sock"
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:

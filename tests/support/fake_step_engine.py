@@ -34,7 +34,7 @@ from tenora_engine.events import (
     UsageRecord,
 )
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
-from tenora_engine.transport import clients
+from tenora_engine.transport import wire
 
 if TYPE_CHECKING:  # it brings torch
     from tenora_engine.engine import Engine
@@ -232,7 +232,7 @@ def build(config: EngineConfig) -> Engine:
 
 def build_with_short_leases(config: EngineConfig) -> Engine:
     """In a process of its own: its clients are taken for dead after two seconds."""
-    vars(clients)["CLIENT_LEASE_S"] = 2.0
+    wire.CLIENT_LEASE_S = 2.0
     return build(config)
 
 

@@ -120,8 +120,6 @@ def check_request(config: ResolvedConfig, request: GenerationRequest) -> None:
     if sampling.beams is not None:
         check_beams(sampling, vocab, stop_ids(config, request))
     _check_tenant(request.tenant)
-    if not 0 <= request.waited_s < math.inf:
-        raise InvalidRequestError("the time that it has waited is no time", "waited_s")
     if request.adapter is not None:
         _check_adapter(config, request.adapter)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tenora_engine.clocks import Clock, steady
-from tenora_engine.transport.wire import CLIENT_LEASE_S
+from tenora_engine.transport import wire
 
 UNREAD_MAX_BYTES = 128 * 2**20
 """What is kept for a client that does not read: minutes of tokens of a full batch. One that has
@@ -75,6 +75,5 @@ class Clients:
         if stood_still_s > _STANDSTILL_S:
             for known in self._all.values():
                 known.heard_s += stood_still_s
-        return [
-            client for client, known in self._all.items() if now_s - known.heard_s > CLIENT_LEASE_S
-        ]
+        least_s = now_s - wire.CLIENT_LEASE_S
+        return [client for client, known in self._all.items() if known.heard_s < least_s]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import CursorResult, Interval, delete, func, select, type_coerce, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -40,12 +40,12 @@ async def begin(
     if await session.scalar(statement) is not None:
         return None
     found = await session.execute(
-        select(IdempotencyRow, func.now() - IdempotencyRow.began_at).where(
+        select(IdempotencyRow, type_coerce(func.now() - IdempotencyRow.began_at, Interval)).where(
             IdempotencyRow.caller_id == caller_id, IdempotencyRow.key == key
         )
     )
     row = found.one_or_none()
-    return None if row is None else First(row[0], cast(timedelta, row[1]))
+    return None if row is None else First(row[0], row[1])
 
 
 async def finish(
