@@ -14,6 +14,7 @@ from tenora_bench.tenancy import (
     noisy,
     prefix_audit,
     ranks,
+    starvation_cases,
     throughput,
 )
 from tenora_bench.tenancy.experiment import Experiment
@@ -27,6 +28,7 @@ _ALL = (
     throughput.EXPERIMENT,
     bursts.EXPERIMENT,
     floods.EXPERIMENT,
+    *starvation_cases.EXPERIMENTS,
     prefix_audit.EXPERIMENT,
     http_audit.EXPERIMENT,
     eviction_audit.EXPERIMENT,
