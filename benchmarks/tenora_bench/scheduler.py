@@ -44,7 +44,7 @@ class NeverLoads:
     on_complete: Callable[[], None] | None = None
     shared_prefix = ""
 
-    def start(self, ref: AdapterRef) -> None:
+    def start(self, ref: AdapterRef, tenant_key: str) -> None:
         pass
 
     def cancel(self, digest: str) -> bool:
@@ -62,6 +62,12 @@ class NeverLoads:
     def residency(self, ref: AdapterRef) -> Residency:
         return "store"
 
+    def tier(self, digest: str) -> Residency:
+        return "store"
+
+    def take_moved(self) -> set[str]:
+        return set()
+
     def residencies(self) -> list[AdapterResidency]:
         return []
 
@@ -77,8 +83,7 @@ class NeverLoads:
 
 class Load:
     """Requests of TENANTS tenants in all classes; the first `num_blocked` are for adapters that
-    never come, fewer than SCAN_LIMIT, or nothing behind them would be looked at. With `shares`
-    every tenant has a memory share of its own."""
+    never come. With `shares` every tenant has a memory share of its own."""
 
     def __init__(self, num_blocked: int, shares: bool, seed: int) -> None:
         self._draw = random.Random(seed)

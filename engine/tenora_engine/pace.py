@@ -8,6 +8,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 QUICK_BYTES = 8 * 1024**2
 """Work on no more than this is done at once: it disturbs a step or two, and somebody waits for it.
@@ -15,6 +17,22 @@ Larger work disturbs more steps, and takes the less of each the larger it is."""
 
 LINGER_S = 0.05
 """After a step the next one is expected for so long."""
+
+
+class Work(Protocol):
+    """What a thread says of its work beside the steps."""
+
+    def begin(self, num_bytes: int) -> None:
+        """The calling thread begins work on so many bytes."""
+        ...
+
+    def rest(self) -> None:
+        """The calling thread has done a piece of it, of about half a millisecond."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """The calling thread waits for an answer meanwhile, and takes no core."""
+        ...
 
 
 class Pace:
@@ -52,3 +70,7 @@ class Pace:
         if wait_s > 0 and self._clock() < self._stepping_until_s:
             self._sleep(wait_s)
         self._work.used_s = self._processor_time()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Nobody is told."""
+        return nullcontext()

@@ -177,7 +177,8 @@ class TelemetryStats(msgspec.Struct, frozen=True):
     service_gaps: dict[str, float] = {}
     """By class: the largest difference between two tenants that wait in it, of the service they
     have been charged over their weights (`scheduling.class_queue` has the bound)."""
-    adapter_loads: dict[str, Histogram] = {}  # by the tier that they came from
+    adapter_loads: dict[str, Histogram] = {}  # by the tier that they came from; the work alone
+    adapter_load_waits: dict[str, Histogram] = {}  # for their turn and the steps' sake, beside that
     since_s: float = 0.0  # unix time: since when it is counted
     service_bounds: dict[str, float] = {}
     """By class: below which the gap is proven to stay while those tenants have something that can
@@ -209,6 +210,7 @@ class Telemetry:
         self._labels: set[str] = set()
         self._meters: dict[tuple[str, str], ServiceMeter] = {}
         self._adapter_loads: dict[str, Histogram] = {}
+        self._adapter_load_waits: dict[str, Histogram] = {}
         self._since_s = time.time()
         self._started = new_id("start")
 
@@ -223,9 +225,10 @@ class Telemetry:
             meter = self._meters[key] = ServiceMeter(*key)
         return meter
 
-    def loaded(self, tier: str, seconds: float) -> None:
-        """An adapter has come from a tier."""
+    def loaded(self, tier: str, seconds: float, waited_s: float) -> None:
+        """An adapter has come from a tier: the time of the work, and that of waiting beside it."""
         self._adapter_loads.setdefault(tier, Histogram()).observe(seconds)
+        self._adapter_load_waits.setdefault(tier, Histogram()).observe(waited_s)
 
     def totals(self) -> dict[str, float]:
         """Over all classes and tenants, some of `EngineStats.counters`."""
@@ -252,6 +255,7 @@ class Telemetry:
             queues=_merged(queues, self.label),
             service_gaps=service_gaps,
             adapter_loads={tier: loads.copy() for tier, loads in self._adapter_loads.items()},
+            adapter_load_waits={t: waits.copy() for t, waits in self._adapter_load_waits.items()},
             since_s=self._since_s,
             service_bounds=service_bounds or {},
             waits=waits or [],

@@ -18,7 +18,7 @@ from tenora_bench.adapters import ATTENTION, LINEARS, AdapterSpec, adapter_bytes
 from tenora_bench.cache.simulator import Targets
 from tenora_bench.client import BenchError
 from tenora_bench.metrics import RequestRecord
-from tenora_bench.tenancy import bursts, noisy, ranks, throughput
+from tenora_bench.tenancy import bursts, long_prompts, noisy, ranks, throughput
 from tenora_bench.tenancy.experiment import bootstrap_interval
 from tenora_bench.tenancy.live import tenant_of
 from tenora_bench.tenancy.traffic import Kind, poisson
@@ -51,6 +51,19 @@ def test_arrivals_are_the_same_whatever_else_is_sent() -> None:
     assert all(0 < request.at_s < 20.0 and len(request.prompt) == 8 for request in ours)
     assert 50 < len(ours) < 160
     assert len({tuple(request.prompt) for request in ours}) == len(ours)
+
+
+def test_long_prompts_are_judged_round_by_round_and_by_what_was_promised() -> None:
+    """P99s twice those alone; three tokens in 10 s, the first after 0.2 s or 0.6."""
+    slow = {ttft_ms: [[record(ttft_ms)], [record(3 * ttft_ms)]] for ttft_ms in (100.0, 200.0)}
+    found = dict.fromkeys(long_prompts.CASES, slow[200.0]) | {long_prompts.ALONE: slow[100.0]}
+    outcome = long_prompts.summarise(found, 4000.0)
+    assert [claim.figure for claim in outcome.claims[::2]] == [2.0] * 3
+    assert not any(claim.held for claim in outcome.claims)
+    assert outcome.claims[1].figure == pytest.approx(4700)
+    assert len(long_prompts.summarise(found, None).claims) == 3, "nothing was promised"
+    found[long_prompts.ALONE] = slow[200.0]
+    assert all(claim.held for claim in long_prompts.summarise(found, 5000.0).claims)
 
 
 def test_noise_is_judged_by_the_medians_of_the_rounds() -> None:

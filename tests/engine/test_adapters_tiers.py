@@ -196,10 +196,9 @@ def test_loader_learns_what_redis_holds_beside_the_step(valkey: str, redis: Redi
     first = Waiting(AdapterLoader(resolved(redis_url=valkey), store=store))
     first.load(ref)
     first.loader.close()
-    loader = AdapterLoader(resolved(redis_url=valkey, loader_threads=1))
+    loader = AdapterLoader(resolved(redis_url=valkey))
     assert loader.residency(ref) == "store"  # not heard of yet; now it is asked
-    waiting = Waiting(loader)
-    waiting.load(AdapterRef(packed(9).digest, 4))  # one thread: the question came first
+    loader.find([packed(9).digest], ()).result(20)  # in the same thread: the question came first
     assert loader.residency(ref) == "shared"
     loader.close()
 
@@ -234,7 +233,7 @@ def test_forget_drops_host_and_shared_copies(valkey: str, redis: Redis) -> None:
     assert redis.keys("tenora:adapter:*")
     first.loader.forget(ref.digest)
     assert first.loader.residency(ref) == "store"
-    first.load(AdapterRef(packed(8).digest, 4))
+    first.loader.find([packed(8).digest], ()).result(20)  # in the same thread
     assert redis.keys("tenora:adapter:*") == []
     first.loader.close()
 

@@ -13,8 +13,8 @@ from engine_fakes import Rig, make_config, make_request, make_tenant
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.events import TokenEvent
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.arrival_queue import ArrivalQueue
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS
-from tenora_engine.scheduling.queue import ArrivalQueue
 from tenora_engine.sequence import Sequence, Service
 
 

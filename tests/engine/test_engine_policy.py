@@ -159,16 +159,15 @@ def test_costs_follow_what_was_measured() -> None:
     assert costs.adapter_s(1000) > decode
 
 
-def test_an_adapter_comes_back_from_host_memory_where_there_is_some() -> None:
+def test_an_adapter_comes_back_from_the_tier_that_has_it() -> None:
     costs = CostModel(make_config())
     for _ in range(200):
-        costs.observe_load(num_bytes=1000, load_s=0.5)  # at first all come from the store
-    assert costs.adapter_again_s(1000) < 1e-3
-    costs.observe_load(num_bytes=1000, load_s=0.002, from_host=True)
-    costs.observe_load(num_bytes=1000, load_s=0.004, from_host=True)
-    assert costs.adapter_again_s(1000) == pytest.approx(0.003)
-    config = make_config()
-    engine = msgspec.structs.replace(config.engine, host_adapter_bytes=0)
-    without = CostModel(msgspec.structs.replace(config, engine=engine))
-    without.observe_load(num_bytes=1000, load_s=0.5)
-    assert without.adapter_again_s(1000) == without.adapter_s(1000)
+        costs.observe_load(num_bytes=1000, load_s=0.5)
+    costs.observe_load(num_bytes=1000, load_s=0.002, tier="host")
+    costs.observe_load(num_bytes=1000, load_s=0.004, tier="host")
+    assert costs.adapter_again_s(1000, "host") == pytest.approx(0.003)
+    assert costs.adapter_again_s(1000, "store") == pytest.approx(0.5 + 0.003)
+    assert costs.adapter_s(1000) == pytest.approx(0.5), "what the host gives says nothing of that"
+    assert costs.adapter_s(1000, "shared") == costs.adapter_s(1000, "store")
+    costs.observe_load(num_bytes=1000, load_s=0.1, tier="shared")
+    assert costs.adapter_again_s(1000, "shared") == pytest.approx(0.1 + 0.003)

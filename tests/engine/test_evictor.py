@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine_fakes import Rig, make_config, make_ref, make_request, make_tenant
+from tenora_engine.events import Residency
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.policies import Candidate, EloraPolicy, JointPolicy, Kind, MemoryState
 from tenora_engine.request import AdapterRef
@@ -113,3 +114,57 @@ def test_strict_isolation_tells_a_policy_nothing_of_others() -> None:
     at_the_start = CostModel(rig.config)
     assert rig.memory.costs.token_s > at_the_start.token_s
     assert policy.seen["kv", "ns-b"].recompute_s == at_the_start.block_s(3)
+
+
+def test_an_adapter_is_worth_what_it_takes_to_have_it_from_where_it_would_come() -> None:
+    """And when host memory gives it up, that is so at once."""
+    policy = Watcher()
+    rig = Rig.build(make_config(), policy=policy)
+    ref, costs = make_ref("x"), rig.memory.costs
+    serve(rig, "a-1", [1], ref)
+    num_bytes = 2 * rig.config.page_bytes
+    for tier in ("host", "store", "shared", "host"):
+        rig.loader.tiers[ref.digest] = tier
+        rig.loader.moved = {ref.digest}
+        serve(rig, "b-1", [2])
+        fetch_s = policy.seen["adapter", "ns-a"].fetch_s
+        assert fetch_s == costs.adapter_again_s(num_bytes, tier)
+    assert costs.adapter_again_s(num_bytes, "host") < costs.adapter_again_s(num_bytes, "store")
+
+
+def test_an_adapter_that_only_the_store_has_outlives_kv_that_is_used_less() -> None:
+    """It is used five times as often as a prompt, which takes 10 ms to compute again; the store
+    takes 143 ms, host memory next to nothing. There is room for one more adapter or the prompt."""
+
+    def survivor(tier: Residency) -> str:
+        rig = Rig.build(make_config(num_pages=9))
+        ref, costs = make_ref("x"), rig.memory.costs
+        costs.observe_step = lambda *_: None  # type: ignore[method-assign]
+        costs._token_s = 0.010 / 16
+        costs.observe_load = lambda *_: None  # type: ignore[method-assign]
+        costs._byte_s |= {"store": 0.143 / (2 * rig.config.page_bytes)}
+        for number in range(5):
+            serve(rig, f"a-{number}", [1], ref)
+        serve(rig, "b-1", [2] * 16)
+        rig.loader.tiers[ref.digest] = tier
+        rig.loader.moved = {ref.digest}
+        serve(rig, "c-1", [3] * 16)  # the demand
+        return "adapter" if rig.memory.adapters.get(ref.digest) is not None else "kv"
+
+    assert survivor("store") == "adapter"
+    assert survivor("host") == "kv"
+
+
+def test_strict_isolation_prices_an_adapter_alike_wherever_it_lies() -> None:
+    policy = Watcher()
+    rig = Rig.build(make_config(strict_isolation=True), policy=policy)
+    ref, seen = make_ref("x"), []
+    tenant = msgspec.structs.replace(make_tenant("a"), min_memory_share=0.5)
+    for tier in ("host", "store"):  # others' loads have it given up
+        rig.loader.tiers[ref.digest] = tier
+        rig.loader.moved = {ref.digest}
+        rig.engine.submit(make_request(tier, [1], tenant=tenant, adapter=ref, max_tokens=1))
+        while rig.engine.has_work:
+            rig.engine.step()
+        seen.append(policy.seen["adapter", "ns-a"].fetch_s)
+    assert seen[0] == seen[1]

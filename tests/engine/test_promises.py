@@ -22,6 +22,7 @@ from tenora_engine.scheduling.chunks import (
     ChunkSizer,
     Promises,
 )
+from tenora_engine.scheduling.forecast import StepLoad
 
 NOW_S = 1000.0
 
@@ -30,41 +31,48 @@ NOW_S = 1000.0
     st.lists(st.tuples(st.floats(1, 1e5), st.floats(0, 100)), max_size=10),
     st.floats(0, 0.1),
     st.integers(8, 4096),
+    st.integers(0, 100_000),
 )
 def test_no_step_takes_longer_than_a_part_of_what_was_lately_promised(
-    promises: list[tuple[float, float]], decode_s: float, most: int
+    promises: list[tuple[float, float]], decode_s: float, most: int, context: int
 ) -> None:
-    costs = CostModel(make_config())
-    sizer = ChunkSizer(costs)
-    sizer.observe_decode(decode_s)
+    """However much context its tokens attend to."""
+    sizer = ChunkSizer(CostModel(make_config()))
+    for _ in range(100):
+        sizer.forecast.observe(StepLoad(4, 400), decode_s)
     for ttft_ms, ago_s in sorted(promises, key=lambda promise: -promise[1]):
         sizer.promises.observe(make_tenant(ttft_ms=ttft_ms), NOW_S - ago_s)
     sizer.promises.observe(make_tenant(), NOW_S)
     lately = [ttft_ms / 1000 for ttft_ms, ago_s in promises if ago_s < PROMISE_MEMORY_S]
-    for chunk, part, least_part in (
-        (sizer.prefill_tokens([], NOW_S, most), STEP_PART, MIN_PREFILL_PART),
-        (sizer.arrival_tokens(NOW_S, most), ARRIVAL_PART, MIN_ARRIVAL_PART),
+    forecast = sizer.forecast
+    for seconds, part, least_part in (
+        (sizer.step_s([], 4, NOW_S, most), STEP_PART, MIN_PREFILL_PART),
+        (sizer.arrival_s(4, NOW_S, most), ARRIVAL_PART, MIN_ARRIVAL_PART),
     ):
-        least = math.ceil(most / least_part)
-        assert least <= chunk <= most
+        least_s = forecast.prefill_s(math.ceil(most / least_part))
+        assert seconds >= least_s
         if not lately:
-            assert chunk == most
-        elif chunk > least:
-            assert MARGIN * (decode_s + chunk * costs.token_s) <= min(lately) / part + 1e-6
+            assert seconds == math.inf
+        elif seconds > least_s:
+            chunk = forecast.tokens_within(seconds, context)
+            step_s = forecast.decode_s(4) + forecast.prefill_s(chunk, context)
+            assert MARGIN * step_s <= min(lately) / part + 1e-6
 
 
 def test_what_a_step_takes_anyway_is_not_counted_as_its_tokens() -> None:
-    """Steps of 10 ms and 1 ms a token: half of a promise of 300 ms has room for 115 tokens, by
-    MARGIN; a token would seem to take more by the size of the steps alone."""
-    sizer = ChunkSizer(CostModel(make_config()))
+    """Steps of 10 ms, 1 ms a token and half of that for their context: half of a promise of 300 ms
+    has room for 83 tokens, by MARGIN; a token would seem to take more by the size of the steps
+    alone."""
+    costs = CostModel(make_config())
+    sizer = ChunkSizer(costs)
     sizer.promises.observe(make_tenant(ttft_ms=300.0), NOW_S)
-    sizer.observe_decode(0.010)
-    for num_tokens in (16, 64, 256):
-        sizer.observe_prefill(num_tokens, 0.010 + 0.001 * num_tokens)
-    assert sizer.prefill_tokens([], NOW_S, 512) == 115
-    for _ in range(100):  # the step that decodes has become old: no token is free
-        sizer.observe_prefill(10, 0.008)
-    assert sizer.prefill_tokens([], NOW_S, 2048) == pytest.approx(0.115 / 0.0004, rel=0.01)
+    for _ in range(200):
+        for num_tokens in (0, 16, 64, 256):
+            pairs = num_tokens * (num_tokens + 1) / 2
+            step_s = 0.010 + 0.001 * num_tokens + 0.001 / costs.even_tokens * pairs
+            sizer.forecast.observe(StepLoad(tokens=num_tokens, pairs=pairs), step_s)
+    seconds = sizer.step_s([], 0, NOW_S, 512)
+    assert sizer.forecast.tokens_within(seconds) == pytest.approx(83, abs=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=20))
@@ -95,8 +103,10 @@ def test_who_asks_for_more_than_its_share_keeps_steps_short_for_who_may_come() -
     prompt of another goes before it and is not cut."""
     config = make_config(num_pages=256, max_step_tokens=40, max_prefill_chunk=40, max_running=16)
     rig = Rig.build(config)
-    rig.memory.costs._token_s = 0.04  # of prefill: 25 tokens in ARRIVAL_PART of the promise
     fix_step_time(rig, 0.0)
+    chunks = rig.engine._scheduler._chunks
+    # 25 tokens of prefill in ARRIVAL_PART of the promise, and the step itself takes nothing.
+    chunks.forecast._seconds = [0.0, 0.0, 0.0, 0.04, 1e-9]
 
     def planned() -> Counter[str]:
         rig.now_s += 0.01

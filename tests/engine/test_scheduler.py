@@ -10,7 +10,7 @@ from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueF
 from tenora_engine.events import Event, FinishEvent, TokenEvent
 from tenora_engine.request import AdapterRef, SamplingParams
 from tenora_engine.scheduling.intake import PAGE_PATIENCE_STEPS, PERIOD_S
-from tenora_engine.scheduling.loads import MAX_PENDING, MAX_TENANT_PENDING
+from tenora_engine.scheduling.load_places import MAX_TENANT_PENDING
 from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
 from tenora_engine.step import StepPlan, StepResult
 
@@ -109,7 +109,7 @@ def test_a_failed_load_fails_only_its_own_requests_and_may_be_tried_again() -> N
 
 def test_more_adapters_than_may_be_on_their_way_all_get_there() -> None:
     rig = Rig.build(make_config(max_adapters=2, max_running=2))
-    names = [f"a{i}" for i in range(3 * MAX_PENDING)]
+    names = [f"a{i}" for i in range(6 * MAX_TENANT_PENDING)]
     for name in names:
         rig.engine.submit(make_request(name, [1], adapter=make_ref(name), max_tokens=2))
     assert len(finishes(run(rig))) == len(names)
@@ -174,7 +174,8 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
 def test_preemption_takes_the_latest_of_the_least_urgent_and_is_not_billed() -> None:
     """Three sequences grow until the arena is full: the one with the slackest deadline goes,
     comes back, and its meters are those of a run alone."""
-    rig = Rig.build(make_config(num_pages=10, context_tokens=40))
+    config = make_config(num_pages=10, context_tokens=40, max_step_tokens=32, max_prefill_chunk=10)
+    rig = Rig.build(config)
     for name, tpot_ms in (("slack", None), ("urgent", 10.0), ("medium", 50.0)):
         tenant = make_tenant(name, tpot_ms=tpot_ms)
         rig.engine.submit(

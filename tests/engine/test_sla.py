@@ -18,6 +18,7 @@ from tenora_engine.request import LateAction, Tenant
 from tenora_engine.scheduling.admission import Feasibility
 from tenora_engine.scheduling.chunks import MARGIN, MIN_PREFILL_PART, ChunkSizer
 from tenora_engine.scheduling.class_queue import AGE_S, CLASS_WEIGHTS, CREDIT_TOKENS, LOWEST_CLASS
+from tenora_engine.scheduling.forecast import StepForecast, StepLoad
 from tenora_engine.scheduling.intake import MAX_COLD_ADAPTERS
 from tenora_engine.scheduling.meters import DECODE_COST, Charges
 from tenora_engine.scheduling.queue import FairQueue
@@ -190,13 +191,14 @@ def test_predictions_are_finite_and_grow_with_what_comes_before(
     st.lists(st.tuples(st.floats(1, 500), st.integers(1, 50), st.floats(0, 5)), max_size=8),
     st.floats(0, 0.1),
     st.integers(1, 4096),
+    st.integers(0, 100_000),
 )
 def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
-    streams: list[tuple[float, int, float]], decode_s: float, most: int
+    streams: list[tuple[float, int, float]], decode_s: float, most: int, context: int
 ) -> None:
-    costs = CostModel(make_config())
-    sizer = ChunkSizer(costs)
-    sizer.observe_decode(decode_s)
+    sizer = ChunkSizer(CostModel(make_config()))
+    for _ in range(100):
+        sizer.forecast.observe(StepLoad(4, 400), decode_s)
     decoding, slacks = [], []
     for tpot_ms, num_output, ago_s in streams:
         request = make_request("r", [1])
@@ -212,13 +214,20 @@ def test_a_chunk_is_the_largest_that_keeps_every_stream_in_time(
             )
         )
         slacks.append(max(num_output * tpot_ms / 1000 - ago_s, tpot_ms / 1000))
-    chunk = sizer.prefill_tokens(decoding, NOW_S, most)
-    least = math.ceil(most / MIN_PREFILL_PART)
-    assert least <= chunk <= most
-    if chunk > least and slacks:
-        assert MARGIN * (decode_s + chunk * costs.token_s) <= min(slacks) + 1e-6
-    if chunk < most:
-        assert MARGIN * (decode_s + (chunk + 1.01) * costs.token_s) > min(slacks) - 1e-6
+    forecast, seconds = sizer.forecast, sizer.step_s(decoding, 4, NOW_S, most)
+    if not slacks:
+        assert seconds == math.inf
+        return
+    least_s = forecast.prefill_s(math.ceil(most / MIN_PREFILL_PART))
+    chunk = forecast.tokens_within(seconds, context)
+
+    def step_s(chunk: int) -> float:
+        return MARGIN * (forecast.decode_s(4) + forecast.prefill_s(chunk, context))
+
+    assert seconds >= least_s
+    if seconds > least_s:
+        assert step_s(chunk) <= min(slacks) * (1 + 1e-6) + 1e-9
+    assert step_s(chunk + 1) >= min(slacks) * (1 - 1e-6) - 1e-9
 
 
 def test_prefill_waits_for_streams_that_would_be_late() -> None:
@@ -229,6 +238,7 @@ def test_prefill_waits_for_streams_that_would_be_late() -> None:
     stream = make_tenant("stream", tpot_ms=60.0)
     rig.engine.submit(make_request("s", [1], tenant=stream, max_tokens=90, ignore_eos=True))
     rig.engine.step()
+    rig.engine._scheduler._chunks.forecast = StepForecast(rig.memory.costs)  # 1 ms a token
     rig.engine.submit(make_request("long", [2] * 300, ignore_eos=True))
     rig.engine.step()
     chunk = max(item.num_tokens for item in rig.executor.plans[-1].scheduled)
@@ -276,7 +286,7 @@ def test_a_tenant_is_charged_for_what_it_used() -> None:
     loads = []
     while rig.engine.has_work:
         plan = scheduler.schedule()
-        loads.append(charges.load(2 * config.page_bytes))  # as the rates are now
+        loads.append(charges.load(2 * config.page_bytes, "store"))  # as the rates are now
         rig.executor.stage(rig.memory.operations.take_staged())
         result = rig.executor.execute(plan)
         assert result is not None

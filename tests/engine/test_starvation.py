@@ -18,6 +18,7 @@ from tenora_engine.scheduling.slot_turns import SLOT_PATIENCE_STEPS
 from tenora_engine.sequence import SequenceState
 
 MOST_STEPS = 4
+MOST_WAITING = 1024
 SLOTS = 4
 _FOREVER = {"max_tokens": 40, "ignore_eos": True}
 """Of those who hold something: longer than a test looks."""
@@ -35,8 +36,8 @@ def make_rig(
         max_running=200,
         max_step_tokens=2000,
         max_prefill_chunk=500,
-        max_waiting=20_000,
-        max_tenant_waiting=1000,
+        max_waiting=MOST_WAITING,
+        max_tenant_waiting=300,
         max_adapters=max_adapters,
         context_tokens=256,
         strict_isolation=strict_isolation,
@@ -213,7 +214,7 @@ class Crowd:
 CROWDS = st.builds(
     Crowd,
     st.sampled_from(["hanging load", "coming load", "full share", "slot", "grammar", "own slot"]),
-    st.integers(1, 60),
+    st.integers(1, MOST_WAITING // 50),
 )
 
 
@@ -241,9 +242,9 @@ def finish_loads(rig: Rig) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(CROWDS, min_size=1, max_size=50), st.integers(0, 6))
-@example([Crowd("hanging load", 60)] * 50, 1)
-@example([Crowd("slot", 60)] * 50, 6)
-@example([Crowd("full share", 60)] * 50, 2)
+@example([Crowd("hanging load", 20)] * 50, 1)
+@example([Crowd("slot", 20)] * 50, 6)
+@example([Crowd("full share", 20)] * 50, 2)
 def test_whatever_fifty_tenants_wait_for_who_needs_none_of_it_starts_within_four_steps(
     crowds: list[Crowd], steps_before: int
 ) -> None:

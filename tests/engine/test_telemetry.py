@@ -19,8 +19,8 @@ from tenora_engine.adapters.loader import LoadResult
 from tenora_engine.errors import DeadlineError, QueueFullError
 from tenora_engine.events import Event, FinishEvent, RefusedEvent, Residency, UsageRecord
 from tenora_engine.request import GenerationRequest, Tenant
+from tenora_engine.scheduling.arrival_queue import ArrivalQueue
 from tenora_engine.scheduling.class_queue import service_class
-from tenora_engine.scheduling.queue import ArrivalQueue
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import (
     BOUNDS_S,
@@ -402,13 +402,16 @@ def test_a_preemption_belongs_to_who_was_preempted() -> None:
     assert meter_of(rig, "keen", "priority").preemptions == 0
 
 
-def test_adapter_loads_are_timed_by_the_tier_they_came_from() -> None:
+def test_adapter_loads_are_timed_by_the_tier_they_came_from_and_waits_apart() -> None:
     rig = rig_of()
     tiers: Iterator[Residency] = iter(("store", "host", "shared"))
     take = rig.loader.take_completed
 
     def from_tiers() -> list[LoadResult]:
-        return [LoadResult(done.ref, done.packed, done.error, next(tiers), 30.0) for done in take()]
+        return [
+            LoadResult(done.ref, done.packed, done.error, next(tiers), 30.0, wait_ms=60_000.0)
+            for done in take()
+        ]
 
     rig.loader.take_completed = from_tiers  # type: ignore[method-assign]
     for number, ref in enumerate(REFS[:3]):
@@ -420,6 +423,8 @@ def test_adapter_loads_are_timed_by_the_tier_they_came_from() -> None:
         assert histogram.counts == histogram_of([0.03])
         assert histogram.sum_s == pytest.approx(0.03)
     assert meter_of(rig, "t0").adapter_load_s == pytest.approx(0.09)
+    waits = telemetry_of(rig).adapter_load_waits
+    assert {tier: times.sum_s for tier, times in waits.items()} == dict.fromkeys(loads, 60.0)
 
 
 def test_a_snapshot_stays_as_it_was() -> None:

@@ -54,13 +54,15 @@ class FakeLoader:
         self.started: list[str] = []
         self.forgotten: list[str] = []
         self.uses: list[str] = []
+        self.moved: set[str] = set()  # to be told of
+        self.tiers: dict[str, Residency] = {}  # of what the host has not
         self.bad: set[str] = set()  # digests that cannot be loaded
         self.begun: set[str] = set()  # and those that cannot be cancelled
         self.closed = False
         self.shared_prefix = ""
         self._completed: list[LoadResult] = []
 
-    def start(self, ref: AdapterRef) -> None:
+    def start(self, ref: AdapterRef, tenant_key: str = "") -> None:
         if ref.digest in self.in_flight:
             return
         self.started.append(ref.digest)
@@ -92,7 +94,14 @@ class FakeLoader:
         return completed
 
     def residency(self, ref: AdapterRef) -> Residency:
-        return "host" if ref.digest in self.started else "store"
+        return self.tier(ref.digest)
+
+    def tier(self, digest: str) -> Residency:
+        return self.tiers.get(digest, "host" if digest in self.started else "store")
+
+    def take_moved(self) -> set[str]:
+        moved, self.moved = self.moved, set()
+        return moved
 
     def find(
         self, digests: Iterable[str], on_device: Collection[str]

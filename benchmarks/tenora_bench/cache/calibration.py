@@ -169,7 +169,7 @@ def _time_loads(loader: Loader, refs: Sequence[AdapterRef]) -> list[tuple[int, f
     """(bytes, seconds) of each adapter's load from the object store, one after another."""
     taken = []
     for ref in refs:
-        loader.start(ref)
+        loader.start(ref, "")
         while not (results := loader.take_completed()):
             time.sleep(0.0005)
         packed = results[0].packed

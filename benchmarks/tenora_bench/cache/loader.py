@@ -52,6 +52,7 @@ class SimulatedLoader:
         self._links: dict[Tier, Link] = {"host": Link(timing.host), "store": Link(timing.store)}
         self._flights: list[tuple[float, int, LoadResult]] = []  # a heap by the end
         self._loading: set[str] = set()
+        self._seen: set[str] = set()  # loaded once, which no policy could have saved
         self._completed: list[LoadResult] = []
         self._counters: Counter[str] = Counter()
         self._numbers = count()
@@ -70,7 +71,7 @@ class SimulatedLoader:
         """When the next load in flight ends."""
         return self._flights[0][0] if self._flights else None
 
-    def start(self, ref: AdapterRef) -> None:
+    def start(self, ref: AdapterRef, tenant_key: str) -> None:
         if ref.digest in self._loading:
             return
         now_s = self._clock()
@@ -78,11 +79,18 @@ class SimulatedLoader:
         tier: Tier = "store" if packed is None else "host"
         if packed is None:
             packed = replace(self._blank(ref.rank), digest=ref.digest)
-        end_s = self._links[tier].end_s(packed.pages.nbytes, now_s)
+        link = self._links[tier]
+        end_s = link.end_s(packed.pages.nbytes, now_s)
         self._counters[f"{tier}_loads"] += 1
         self._counters["loaded_bytes"] += packed.pages.nbytes
+        if tier == "store" and ref.digest in self._seen:
+            self._counters["store_reloads"] += 1
+            self._counters["store_reloaded_bytes"] += packed.pages.nbytes
+        self._seen.add(ref.digest)
         self._loading.add(ref.digest)
-        result = LoadResult(ref, packed, None, tier, (end_s - now_s) * 1e3)
+        load_s = link.load_s(packed.pages.nbytes)
+        wait_ms = (end_s - now_s - load_s) * 1e3
+        result = LoadResult(ref, packed, None, tier, load_s * 1e3, wait_ms)
         heapq.heappush(self._flights, (end_s, next(self._numbers), result))
 
     def cancel(self, digest: str) -> bool:
@@ -111,7 +119,13 @@ class SimulatedLoader:
         return completed
 
     def residency(self, ref: AdapterRef) -> Residency:
-        return "host" if ref.digest in self._host else "store"
+        return self.tier(ref.digest)
+
+    def tier(self, digest: str) -> Residency:
+        return "host" if digest in self._host else "store"
+
+    def take_moved(self) -> set[str]:
+        return self._host.take_moved()
 
     def residencies(self) -> list[AdapterResidency]:
         return self._host.residencies()

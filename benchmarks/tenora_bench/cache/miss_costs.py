@@ -16,11 +16,13 @@ from tenora_engine.memory.prefix import TOKEN_BYTES, encode_tokens
 
 def replay_miss_cost_s(setup: Setup, trace: Sequence[TraceRequest], replay: Replay) -> float:
     """What the replay paid: uncached prompt tokens at their depth, KV fetched from host memory, and
-    adapters from there for each load, from whichever tier it came."""
+    adapters from there for each load; from the object store for those that came from it again."""
     timing, counters = setup.timing, replay.counters
     loads = counters.get("loader_host_loads", 0) + counters.get("loader_store_loads", 0)
     loads_s = loads * timing.host.latency_s
     loads_s += counters.get("loader_loaded_bytes", 0) / timing.host.bytes_per_s
+    loads_s += counters.get("loader_store_reloads", 0) * timing.store.latency_s
+    loads_s += counters.get("loader_store_reloaded_bytes", 0) / timing.store.bytes_per_s
     loads_s += counters.get("kv_pages_fetched", 0) * _fetch_s(timing)
     return loads_s + sum(
         prefill_s(timing, record.cached_tokens, request.prompt_tokens)

@@ -139,6 +139,8 @@ class Simulator:
         self._copier = SimulatedCopier(self._loader.host_link, config.page_bytes, self._clock)
         # The timing model's loads of adapters end on the device.
         self.memory = MemoryManager(config, policy, self._clock, at_once_bytes=math.inf)
+        for num_bytes in self._adapter_bytes.values():  # as an engine learns from its copies
+            self.memory.costs.observe_load(num_bytes, setup.timing.host.load_s(num_bytes), "host")
         self.scheduler = Scheduler(config, self.memory, self._loader, self._clock)
         self._loader.on_complete = self.scheduler.note_load_ended
         self._copier.on_ended = self.scheduler.note_load_ended

@@ -25,7 +25,7 @@ from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.errors import AdapterLoadError
 from tenora_engine.events import AdapterResidency
-from tenora_engine.pace import Pace
+from tenora_engine.pace import Pace, Work
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -37,6 +37,8 @@ _CONNECT_TIMEOUT_S = 0.5
 _REPLY_TIMEOUT_S = 2.0
 _AWAY_S = 5.0  # Redis is left alone this long after it failed
 _STORE_TIMEOUT_S = 30
+
+_ALONE = Pace()  # of whoever needs no other's leave to work
 
 
 def packed_bytes(packed: PackedAdapter) -> int:
@@ -59,6 +61,7 @@ class HostTier:
         self._capacity_bytes = capacity_bytes
         self._entries: OrderedDict[str, tuple[PackedAdapter, int, float]] = OrderedDict()
         self._used_bytes = 0
+        self._moved: set[str] = set()
         self.occupancy = TierOccupancy()
         self.evictions = 0  # for want of room
         self._lock = threading.Lock()
@@ -96,6 +99,7 @@ class HostTier:
                 self._remove(next(iter(self._entries)))
                 self.evictions += 1
             self._entries[packed.digest] = (packed, size, time.time())
+            self._moved.add(packed.digest)
             self._used_bytes += size
             self.occupancy.hold(packed.digest, packed.digest, size)
             return True
@@ -109,6 +113,7 @@ class HostTier:
                 return False
             self._entries[packed.digest] = (packed, size, 0.0)
             self._entries.move_to_end(packed.digest, last=False)
+            self._moved.add(packed.digest)
             self._used_bytes += size
             self.occupancy.hold(packed.digest, packed.digest, size)
             return True
@@ -125,8 +130,15 @@ class HostTier:
         with self._lock:
             self._remove(digest)
 
+    def take_moved(self) -> set[str]:
+        """Digests of what has come or gone since the last call."""
+        with self._lock:
+            moved, self._moved = self._moved, set()
+            return moved
+
     def _remove(self, digest: str) -> None:
         _, size, _ = self._entries.pop(digest, (None, 0, 0.0))
+        self._moved.add(digest)
         self._used_bytes -= size
         self.occupancy.drop(digest)
 
@@ -157,9 +169,10 @@ class SharedTier:
         with self._lock:
             return dict(self._counters)
 
-    def get(self, digest: str) -> PackedAdapter | None:
+    def get(self, digest: str, work: Work = _ALONE) -> PackedAdapter | None:
         """The adapter; None on any kind of miss."""
-        data = self._ask(lambda redis: redis.get(self.key(digest)), None)
+        with work.waiting():
+            data = self._ask(lambda redis: redis.get(self.key(digest)), None)
         if not isinstance(data, bytes):
             self._count("shared_misses")
             return None
@@ -172,14 +185,15 @@ class SharedTier:
         self._count("shared_hits")
         return packed
 
-    def put(self, packed: PackedAdapter) -> bool:
+    def put(self, packed: PackedAdapter, work: Work = _ALONE) -> bool:
         """Whether Redis now holds it; it does not if it is larger than the tier allows."""
         if packed_bytes(packed) > self._max_bytes:
             self._count("shared_too_large")
             return False
         data = serialise(packed)
         key = self.key(packed.digest)
-        stored = self._ask(lambda redis: bool(redis.set(key, data, ex=self._ttl_s)), False)
+        with work.waiting():
+            stored = self._ask(lambda redis: bool(redis.set(key, data, ex=self._ttl_s)), False)
         if stored:
             self._count("shared_stores")
         return stored
@@ -286,11 +300,12 @@ class StoreTier:
         self._store = store
         self._pace = pace or Pace()
 
-    def read(self, digest: str) -> tuple[LoraConfig, dict[str, Tensor]]:
+    def read(self, digest: str, work: Work | None = None) -> tuple[LoraConfig, dict[str, Tensor]]:
         """The config and the tensors by PEFT's names. Raises AdapterLoadError when the store cannot
         be reached, holds no such adapter, or holds something else under its name."""
-        config = bytes(self._get(config_key(digest))[0].numpy())
-        weights, weights_sha256 = self._get(weights_key(digest))
+        work = work or self._pace
+        config = bytes(self._get(config_key(digest), work)[0].numpy())
+        weights, weights_sha256 = self._get(weights_key(digest), work)
         if adapter_digest(config, weights_sha256) != digest:
             raise AdapterLoadError(
                 f"the object store's copy of {digest} does not match its digest; upload it again"
@@ -306,7 +321,7 @@ class StoreTier:
 
     def read_draft_layer(self, digest: str) -> dict[str, Tensor]:
         """The tensors of an adapter's draft layer. Raises AdapterLoadError, as `read`."""
-        file, sha256 = self._get(draft_key(digest))
+        file, sha256 = self._get(draft_key(digest), self._pace)
         if f"sha256:{sha256}" != digest:
             raise AdapterLoadError(f"the object store's copy of {digest} does not match its digest")
         try:
@@ -314,7 +329,7 @@ class StoreTier:
         except ValueError as error:
             raise AdapterLoadError(f"the draft layer {digest} cannot be read: {error}") from error
 
-    def _get(self, key: str) -> tuple[Tensor, str]:
+    def _get(self, key: str, work: Work) -> tuple[Tensor, str]:
         from obstore.exceptions import BaseError
 
         if self._store is None:
@@ -325,7 +340,7 @@ class StoreTier:
             except (BaseError, ValueError, OSError) as error:
                 raise AdapterLoadError(f"the object store {self._url}: {error}") from error
         try:
-            return read_object(self._store, key, self._pace)
+            return read_object(self._store, key, work)
         except FileNotFoundError as error:
             raise AdapterLoadError(f"the object store has no {key}; upload it again") from error
         except (BaseError, OSError) as error:

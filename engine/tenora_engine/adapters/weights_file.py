@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenora_engine.pace import Pace
+from tenora_engine.pace import Work
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -29,7 +29,7 @@ _HASHED_AT_ONCE = 512 * 1024
 
 
 def read_object(
-    store: ObjectStore, key: str, pace: Pace
+    store: ObjectStore, key: str, work: Work
 ) -> tuple[Tensor, str]:  # [bytes] uint8, its SHA-256 in hex
     """One object. Raises what obstore does. What the caller goes on to do with it is at the same
     pace."""
@@ -37,13 +37,14 @@ def read_object(
     from obstore.store import LocalStore
 
     part = _LOCAL_PART_BYTES if isinstance(store, LocalStore) else _REMOTE_PART_BYTES
-    first = get(store, key, options={"range": (0, part)})
+    with work.waiting():
+        first = get(store, key, options={"range": (0, part)})
+        chunk: Any = first.bytes()
     size = first.meta["size"]
-    pace.begin(size)
+    work.begin(size)
     data = np.empty(size, dtype=np.uint8)
     digest = hashlib.sha256()
     filled = 0
-    chunk: Any = first.bytes()
     while True:
         taken = np.frombuffer(chunk, dtype=np.uint8)
         for start in range(0, len(taken), _HASHED_AT_ONCE):
@@ -51,10 +52,11 @@ def read_object(
             digest.update(piece.data)
             data[filled : filled + len(piece)] = piece
             filled += len(piece)
-            pace.rest()
+            work.rest()
         if filled >= size:
             return torch.from_numpy(data), digest.hexdigest()
-        chunk = get_range(store, key, start=filled, end=min(filled + part, size))
+        with work.waiting():
+            chunk = get_range(store, key, start=filled, end=min(filled + part, size))
 
 
 def tensors_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Protocol
 
 import torch
@@ -25,8 +25,8 @@ _PAGES_AT_A_TIME = 4  # who cancels a copy waits for at most so many
 
 @dataclass(eq=False)
 class PageCopy:
-    """Pages `sources` of `host` to device pages `targets`; `seconds` is what it took, once begun.
-    What is in the targets of one that `failed` is nobody's."""
+    """Pages `sources` of `host` to device pages `targets`; `seconds` is what that took, rests left
+    out. What is in the targets of one that `failed` is nobody's."""
 
     host: Tensor  # [host_pages, page_elements]
     sources: Sequence[int]
@@ -106,13 +106,11 @@ class ThreadPageCopier:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, copy: PageCopy, begun: torch.cuda.Event | None) -> None:
-        started = time.perf_counter()
         try:
             self._copy_all(copy, begun)
         except Exception:  # who waits for it must not wait for ever
             _log.exception("a copy of %d pages failed", len(copy.targets))
             copy.failed = True
-        copy.seconds = time.perf_counter() - started
         if copy.cancelled:
             return
         self._completed.append(copy)
@@ -128,7 +126,9 @@ class ThreadPageCopier:
             with copy.lock:
                 if copy.cancelled:
                     return
+                started = perf_counter()
                 self._copy(copy, slice(first, first + _PAGES_AT_A_TIME))
+                copy.seconds += perf_counter() - started
             if self._pace is not None:
                 self._pace.rest()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
 from tenora_engine.memory.allocator import PageAllocator
+from tenora_engine.memory.costs import CostModel
 from tenora_engine.memory.operations import MemoryOperations
 from tenora_engine.request import Tenant
 from tenora_engine.step import EndedCopy
@@ -22,7 +23,8 @@ MAX_ARRIVALS = 4
 """In flight at one time, each in a thread of its own, so that none waits for a larger one."""
 
 MAX_TENANT_ARRIVALS = 2
-"""Of them, for one tenant."""
+"""Of them, for one tenant; a second one only while half are free, so that a few tenants' large
+adapters do not keep the next tenant's waiting."""
 
 
 @dataclass(eq=False)
@@ -43,9 +45,11 @@ class AdapterArrivals:
         cache: AdapterCache,
         allocator: PageAllocator,
         operations: MemoryOperations,
+        costs: CostModel,
         at_once_bytes: float,
     ) -> None:
         self._operations = operations
+        self._costs = costs
         self._cache = cache
         self._allocator = allocator
         self._at_once_bytes = at_once_bytes
@@ -70,7 +74,8 @@ class AdapterArrivals:
 
     def is_full(self, tenant_key: str) -> bool:
         own = sum(arrival.tenant_key == tenant_key for arrival in self)
-        return own >= MAX_TENANT_ARRIVALS or len(self) >= MAX_ARRIVALS
+        most = MAX_ARRIVALS // 2 if own else MAX_ARRIVALS
+        return own >= MAX_TENANT_ARRIVALS or len(self) >= most
 
     def start(
         self, packed: PackedAdapter, tenant: Tenant, load_ms: float, now_s: float
@@ -95,6 +100,7 @@ class AdapterArrivals:
                 continue
             del self.in_flight[copy.copy]
             arrival.adapter.load_ms += copy.seconds * 1000
+            self._costs.observe_load(arrival.packed.pages.nbytes, copy.seconds, "host")
             self._cache.complete(arrival.adapter, arrival.packed)
         return ended
 

@@ -5,8 +5,10 @@ adapters a batch needs (`AdapterDemand`). Plain arithmetic; it owns no memory.""
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.events import Residency
 from tenora_engine.request import Tenant
 
 FADE_S = 60.0
@@ -36,7 +38,8 @@ def slo_weight(tenant: Tenant) -> float:
 
 
 class CostModel:
-    """Seconds to recompute a KV block, to fetch one from the host, and to load an adapter's pages.
+    """Seconds to recompute a KV block, to fetch one from the host, and to load an adapter's pages
+    from each tier.
 
     A block's recomputation grows with its depth: the matrix products cost the same for every
     token, attention costs as much again at `2 * hidden * layers` parameters' worth of context.
@@ -49,18 +52,21 @@ class CostModel:
         self._block_tokens = config.engine.block_tokens
         self._even_tokens = max(parameters / (2 * model.hidden * model.num_layers), 1.0)
         self._token_s = 1e-3
-        self._byte_s = 1e-9
         self._fetched_byte_s = 1e-10  # low: what is taken to be too slow is never tried
         self._fetches = 0
         self._step_s = 0.0
-        self._host_byte_s = 1e-10
-        self._has_host = config.engine.host_adapter_bytes > 0
-        self._host_loads = 0
+        self._byte_s: dict[Residency, float] = {"host": 1e-10, "store": 1e-9}
+        self._loads: Counter[Residency] = Counter()
 
     @property
     def token_s(self) -> float:
         """Seconds a prefilled token takes."""
         return self._token_s
+
+    @property
+    def even_tokens(self) -> float:
+        """Context at which attention costs a token as much as the matrix products."""
+        return self._even_tokens
 
     @property
     def step_s(self) -> float:
@@ -73,12 +79,12 @@ class CostModel:
         if num_tokens >= _PREFILL_TOKENS * num_sequences:
             self._token_s = _MEMORY * self._token_s + (1 - _MEMORY) * step_s / num_tokens
 
-    def observe_load(self, num_bytes: int, load_s: float, from_host: bool = False) -> None:
-        self._byte_s = _MEMORY * self._byte_s + (1 - _MEMORY) * load_s / num_bytes
-        if from_host:
-            self._host_loads += 1
-            new = max(1 - _MEMORY, 1 / self._host_loads)  # the first replaces the guess
-            self._host_byte_s += new * (load_s / num_bytes - self._host_byte_s)
+    def observe_load(self, num_bytes: int, load_s: float, tier: Residency = "store") -> None:
+        """An adapter has come from a tier into host memory, or from there to the device."""
+        self._loads[tier] += 1
+        new = max(1 - _MEMORY, 1 / self._loads[tier])  # the first replaces the guess
+        before = self._byte_s.get(tier, 0.0)
+        self._byte_s[tier] = before + new * (load_s / num_bytes - before)
 
     def observe_fetch(self, num_bytes: int, fetch_s: float) -> None:
         """KV pages have come from host memory."""
@@ -99,14 +105,16 @@ class CostModel:
         """KV pages from host memory."""
         return self._fetched_byte_s * num_bytes
 
-    def adapter_s(self, num_bytes: int) -> float:
-        """The load of an adapter, from whichever tier."""
-        return self._byte_s * num_bytes
+    def adapter_s(self, num_bytes: int, tier: Residency = "store") -> float:
+        """The load of an adapter from a tier; from Redis as from the store until one has been
+        seen."""
+        return self._byte_s.get(tier, self._byte_s["store"]) * num_bytes
 
-    def adapter_again_s(self, num_bytes: int) -> float:
-        """The load of an adapter that was on the device before: host memory has kept it, as a rule.
-        As any load where there is none."""
-        return (self._host_byte_s if self._has_host else self._byte_s) * num_bytes
+    def adapter_again_s(self, num_bytes: int, tier: Residency) -> float:
+        """To have an adapter on the device again that would be found in a tier: its load, and from
+        below the host the copy from there as well."""
+        load_s = self.adapter_s(num_bytes, tier)
+        return load_s if tier == "host" else load_s + self.adapter_s(num_bytes, "host")
 
 
 class AdapterDemand:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from tenora_engine.config import ResolvedConfig
+from tenora_engine.events import Residency
 from tenora_engine.memory.adapter_cache import Key, ResidentAdapter
 from tenora_engine.memory.costs import AdapterDemand, CostModel
 from tenora_engine.memory.host_kv import HostKV
@@ -46,6 +47,8 @@ class Evictor:
         self._clock = clock
         self._leaves: Counter[Key] = Counter()  # KV candidates by their adapter
         self._num_adapters = 0
+        self.tier_of: Callable[[str], Residency] | None = None  # of an adapter, below the device
+        self._usual_tier: Residency = "host" if config.engine.host_adapter_bytes else "store"
         self.demand = AdapterDemand()
         self.partitions: Partitions[Item] = Partitions(
             "strict" if strict else policy.partitioning,
@@ -83,6 +86,12 @@ class Evictor:
             self._count_idle(partition, -len(item.pages))
         elif item.root.digest != BASE:
             self._forget_leaf(item)
+
+    def adapters_moved(self, residents: Iterable[ResidentAdapter]) -> None:
+        """They would come from another tier now, if they had to come again."""
+        for resident in residents:
+            if resident.ticket:
+                self._enqueue(self.partitions.holding(resident), resident)
 
     def add_adapter(self, resident: ResidentAdapter) -> None:
         """It is on the device from now on."""
@@ -155,6 +164,7 @@ class Evictor:
         if isinstance(item, PrefixNode):
             return self._describe_kv(item, without)
         num_bytes = len(item.pages) * self._page_bytes
+        tier = self._usual_tier if self.tier_of is None else self.tier_of(item.digest)
         return Candidate(
             kind="adapter",
             namespace=item.namespace,
@@ -162,7 +172,7 @@ class Evictor:
             last_used_s=item.last_used_s,
             heat=item.heat,
             visits=item.visits,
-            fetch_s=self._costs.adapter_again_s(num_bytes),
+            fetch_s=self._costs.adapter_again_s(num_bytes, tier),
             weight=item.weight,
             bears_kv=(item.scope, item.digest) in self._leaves,
             wanted=item.wanted,

@@ -26,7 +26,7 @@ MAX_FETCHES = 8
 """In flight at one time."""
 
 MAX_TENANT_FETCHES = 4
-"""Of them, of one tenant."""
+"""Of them, of one tenant; more than its first only while half are free."""
 
 AHEAD_FRACTION = 4
 """Of the arena, one over this is what fetches ahead of their turn may hold together."""
@@ -185,7 +185,8 @@ class KVFetches:
 
     def _is_full(self, tenant_key: str) -> bool:
         own = sum(fetch.tenant_key == tenant_key for fetch in self.in_flight.values())
-        return own >= MAX_TENANT_FETCHES or len(self.in_flight) >= MAX_FETCHES
+        most = MAX_FETCHES // 2 if own else MAX_FETCHES
+        return own >= MAX_TENANT_FETCHES or len(self.in_flight) >= most
 
     def _pages_in_flight(self) -> int:
         return sum(len(fetch.pages) for fetch in self.in_flight.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Set
 
 from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import PoolStats
+from tenora_engine.events import PoolStats, Residency
 from tenora_engine.memory.adapter_arrivals import AT_ONCE_BYTES, AdapterArrivals
 from tenora_engine.memory.adapter_cache import AdapterCache, Key, ResidentAdapter
 from tenora_engine.memory.allocator import PageAllocator
@@ -80,11 +80,23 @@ class MemoryManager:
         )
         self.pinning = self.allocator.pinning
         self.arrivals = AdapterArrivals(
-            self.adapters, self.allocator, self.operations, at_once_bytes
+            self.adapters, self.allocator, self.operations, self.costs, at_once_bytes
         )
         self.fetches = KVFetches(
             config, self.allocator, self.tree, self.host, self.operations, self.costs, clock
         )
+
+    def reload_from(self, tier_of: Callable[[str], Residency]) -> None:
+        """`tier_of` says where an adapter would come from that is given up now, in O(1). In strict
+        mode that is not asked: what host memory has of one tenant's depends on the others."""
+        if not self._config.engine.strict_isolation:
+            self._evictor.tier_of = tier_of
+
+    def adapters_moved(self, digests: Collection[str]) -> None:
+        """They would come from another tier than before."""
+        if self._evictor.tier_of is not None:
+            residents = self.adapters.residents()
+            self._evictor.adapters_moved(item for item in residents if item.digest in digests)
 
     def register(self, tenant: Tenant) -> None:
         """See to the tenant's share of the memory. Raises InvalidRequestError when strict isolation

@@ -366,9 +366,9 @@ class Gate:
         return self.feasibility.ttft_s(before, load_s, sequence.service.work)
 
     def _load_s(self, adapter: AdapterRef | None, residency: Residency | None) -> float:
-        if adapter is None or residency in ("device", "host"):
+        if adapter is None or residency in (None, "device", "host"):
             return 0.0
-        return self._memory.costs.adapter_s(self._charges.adapter_bytes(adapter))
+        return self._memory.costs.adapter_s(self._charges.adapter_bytes(adapter), residency)
 
     def _room_ms(self, excess: int, waiting: int, own: int) -> int:
         """Until `excess` of a tenant's `own` sequences have left, if they leave evenly."""

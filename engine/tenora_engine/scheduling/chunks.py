@@ -1,15 +1,17 @@
-"""How many prefill tokens fit beside the decoding sequences of a step without making one of them
-late (`ChunkSizer`), who may prefill how many of them (`PrefillRoom`), and the prefills of a step
-while it is planned (`StepDraft`)."""
+"""How long the prefill of a step may take beside the decoding sequences without making one of them
+late (`ChunkSizer`), who may prefill how many tokens in that time (`PrefillRoom`), and the prefills
+of a step while it is planned (`StepDraft`)."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.forecast import StepForecast
 from tenora_engine.scheduling.plan import ScheduledSequence
 from tenora_engine.scheduling.queue import WaitingQueue
 from tenora_engine.sequence import Sequence, SequenceState
@@ -22,21 +24,29 @@ class Promises:
     """As of the requests of the last PROMISE_MEMORY_S. There are as many promises as plans."""
 
     def __init__(self) -> None:
-        self._asked_s: dict[float, float] = {}  # by seconds to the first token: when last promised
+        # By seconds to the first token, and between two: when last promised.
+        self._ttfts: dict[float, float] = {}
+        self._tpots: dict[float, float] = {}
         self._tenants: dict[str, float] = {}  # by key, who asked longest ago first
 
     def observe(self, tenant: Tenant, now_s: float) -> None:
         """A request of the tenant has come."""
         if tenant.ttft_ms is not None:
-            self._asked_s[tenant.ttft_ms / 1000] = now_s
+            self._ttfts[tenant.ttft_ms / 1000] = now_s
+        if tenant.tpot_ms is not None:
+            self._tpots[tenant.tpot_ms / 1000] = now_s
         self._tenants.pop(tenant.key, None)
         self._tenants[tenant.key] = now_s
 
     def least_s(self, now_s: float) -> float:
         """The shortest time to first token; infinite without any."""
-        old_s = now_s - PROMISE_MEMORY_S
-        self._asked_s = {ttft_s: at_s for ttft_s, at_s in self._asked_s.items() if at_s > old_s}
-        return min(self._asked_s, default=math.inf)
+        self._ttfts = _remembered(self._ttfts, now_s)
+        return min(self._ttfts, default=math.inf)
+
+    def least_tpot_s(self, now_s: float) -> float:
+        """The shortest time between two tokens; infinite without any."""
+        self._tpots = _remembered(self._tpots, now_s)
+        return min(self._tpots, default=math.inf)
 
     def num_tenants(self, now_s: float) -> int:
         """How many have asked for anything. O(those forgotten)."""
@@ -46,81 +56,128 @@ class Promises:
         return len(self._tenants)
 
 
+def _remembered(promises: dict[float, float], now_s: float) -> dict[float, float]:
+    old_s = now_s - PROMISE_MEMORY_S
+    return {seconds: at_s for seconds, at_s in promises.items() if at_s > old_s}
+
+
 MARGIN = 1.2
 """A step is expected to take this much longer than predicted (Niyama)."""
 
+KEPT_MARGIN = 1.1
+"""The same for rows that run already: less, so that none is stopped for what another's next token
+adds."""
+
 MIN_PREFILL_PART = 8
-"""Prefill always goes on by this part of what a step could hold: where the promises cannot be kept
-with any step, what waits must not be lost as well."""
+"""Prefill always goes on by this part of what a step could hold without any context: where the
+promises cannot be kept with any step, what waits must not be lost as well."""
 
 STEP_PART = 2
 """No step takes more than this part of a promised time to first token, whoever prefills in it."""
 
 ARRIVAL_PART = 8
-"""Nor more than this part for the sake of a tenant that asks for more than its share: who arrives
-waits for it."""
+"""Nor more than this part for the sake of a tenant that asks for more than its share, or of a long
+prompt: who arrives waits for it."""
 
 MIN_ARRIVAL_PART = 16
-"""As MIN_PREFILL_PART, for such a tenant."""
+"""As MIN_PREFILL_PART, for such a tenant or prompt."""
+
+LONG_PROMISES = 2
+"""A prompt is long that takes this many times the shortest time to first token lately promised."""
+
+LONG_S = 1.0
+"""The same, at most: where nothing is promised, or more than a person waits for."""
+
+BESIDE_S = 0.1
+"""A step with a long prompt's chunk takes no longer than this beside those who were not promised a
+time between two tokens."""
 
 SCORED_TOKENS_MAX = 256
 """Of prompts whose logprobs are wanted, in a step: each takes a row of the vocabulary."""
 
-_MEMORY = 0.9  # weight of the past in the moving averages
-_PREFILL_TOKENS = 8  # of a step that says what a prefilled token takes
+
+_ALL = None, None
+
+
+@dataclass(frozen=True)
+class PrefillTimes:
+    """Seconds of a step that prefills may take: all together, those of one tenant, and until when
+    who asks for more than its share, or a long prompt, may add something."""
+
+    step_s: float = math.inf
+    tenant_s: float = math.inf
+    arrival_s: float = math.inf
+    long_s: float = math.inf
 
 
 class ChunkSizer:
     """Slack-sized chunks (Niyama: "Breaking the silos of LLM inference serving", 2025, dynamic
-    chunking): the largest whose predicted time, with a margin, fits the least decode slack.
+    chunking): the largest whose predicted time, with a margin, fits the least decode slack. What is
+    predicted is a time, not a number of tokens: a token is the dearer the more context it attends
+    to (`StepForecast`).
 
-    A step is predicted to take what one that only decodes takes, and the time of a prefilled token
-    for each token of prefill. A sequence's n-th token is due at its first plus n times its TPOT
-    target: one that is ahead lends its time to prefills. One that is late is not made later, but
-    nobody else waits for it to catch up. Nor does a step take more than a part of the least time to
-    first token that was lately promised to anybody: what comes meanwhile has to wait for its end.
+    A sequence's n-th token is due at its first plus n times its TPOT target: one that is ahead
+    lends its time to prefills. One that is late is not made later, but nobody else waits for it to
+    catch up. Nor does a step take more than a part of the least time to first token that was lately
+    promised to anybody: what comes meanwhile has to wait for its end.
     """
 
-    def __init__(self, costs: CostModel) -> None:
+    def __init__(self, costs: CostModel, is_cuda: bool = False) -> None:
         self.promises = Promises()
-        self._costs = costs
-        self._decode_s = 0.0
-        self._token_s = 0.0
+        self.forecast = StepForecast(costs, is_cuda)
 
-    def observe_decode(self, step_s: float) -> None:
-        """A step in which every sequence decoded one token."""
-        if self._decode_s:
-            self._decode_s = _MEMORY * self._decode_s + (1 - _MEMORY) * step_s
-        else:
-            self._decode_s = step_s
-
-    def observe_prefill(self, num_tokens: int, step_s: float) -> None:
-        """A step with `num_tokens` more than its sequences. What it took is theirs as far as it is
-        beyond a step that decodes, which may be long ago, or its half."""
-        if num_tokens >= _PREFILL_TOKENS:
-            token_s = max(step_s - self._decode_s, step_s / 2) / num_tokens
-            past_s = self._token_s or token_s
-            self._token_s = _MEMORY * past_s + (1 - _MEMORY) * token_s
-
-    def prefill_tokens(self, decoding: Iterable[Sequence], now_s: float, most: int) -> int:
-        """For the next step; at most `most`, at least its MIN_PREFILL_PART."""
+    def step_s(
+        self, decoding: Iterable[Sequence], num_decoding: int, now_s: float, most: int
+    ) -> float:
+        """For the prefills of the next step; at least for a MIN_PREFILL_PART of `most` tokens."""
         most_s = self.promises.least_s(now_s) / STEP_PART
-        return self._tokens(_slack_s(decoding, now_s, most_s), most, MIN_PREFILL_PART)
+        slack_s = _slack_s(decoding, now_s, most_s)
+        return self._beside(num_decoding, slack_s, most, MIN_PREFILL_PART)
 
-    def slack_s(self, decoding: Iterable[Sequence], now_s: float) -> float:
-        """How much longer than it takes to decode the next step may be for nobody to be late."""
-        return max(_slack_s(decoding, now_s, math.inf) / MARGIN - self._decode_s, 0.0)
-
-    def arrival_tokens(self, now_s: float, most: int) -> int:
+    def arrival_s(self, num_decoding: int, now_s: float, most: int) -> float:
         """For the next step, where it is to keep nobody waiting who comes meanwhile."""
-        return self._tokens(self.promises.least_s(now_s) / ARRIVAL_PART, most, MIN_ARRIVAL_PART)
+        arrival_s = self.promises.least_s(now_s) / ARRIVAL_PART
+        return self._beside(num_decoding, arrival_s, most, MIN_ARRIVAL_PART)
 
-    def _tokens(self, slack_s: float, most: int, least_part: int) -> int:
-        if slack_s == math.inf:
-            return most
-        token_s = self._token_s or self._costs.token_s
-        tokens = int((slack_s / MARGIN - self._decode_s) / token_s)
-        return min(max(tokens, -(-most // least_part)), most)
+    def beside_s(self, num_decoding: int, most: int) -> float:
+        """For a long prompt's chunk in the next step, where others are at work."""
+        return self._beside(num_decoding, BESIDE_S, most, MIN_ARRIVAL_PART)
+
+    def most_rows(self, running_tpot_s: float, now_s: float) -> tuple[int | None, int | None]:
+        """How many rows may decode in a step, for new ones to start and for those that run to go
+        on, so that it keeps the shortest time between two tokens that is promised to one that runs,
+        or was lately to anybody. None where no promise is in the way, or none could be kept with a
+        single row, and for a tenant that is alone."""
+        tpot_s = min(running_tpot_s, self.promises.least_tpot_s(now_s))
+        if tpot_s == math.inf or self.promises.num_tenants(now_s) < 2:
+            return _ALL
+        admitted = self.forecast.rows_within(tpot_s / MARGIN)
+        return (admitted, self.forecast.rows_within(tpot_s / KEPT_MARGIN)) if admitted else _ALL
+
+    def tenant_s(self, max_chunk: int) -> float:
+        """For one tenant beside others: so many tokens without any context."""
+        return self.forecast.prefill_s(max_chunk)
+
+    def slack_s(self, decoding: Iterable[Sequence], num_decoding: int, now_s: float) -> float:
+        """How much longer than it takes to decode the next step may be for nobody to be late."""
+        slack_s = _slack_s(decoding, now_s, math.inf)
+        return max(slack_s / MARGIN - self.forecast.decode_s(num_decoding), 0.0)
+
+    def is_long(self, sequence: Sequence, now_s: float) -> bool:
+        """Whether the prompt takes so long that others are not to wait for it."""
+        long_s = min(LONG_PROMISES * self.promises.least_s(now_s), LONG_S)
+        return self.forecast.prompt_s(sequence) > long_s
+
+    def is_slow(self, num_decoding: int, now_s: float) -> bool:
+        """Whether a step that only decodes keeps who arrives waiting for too long."""
+        arrival_s = min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
+        return self.forecast.decode_s(num_decoding) > arrival_s
+
+    def _beside(self, num_decoding: int, seconds: float, most: int, least_part: int) -> float:
+        if seconds == math.inf:
+            return math.inf
+        least_s = self.forecast.prefill_s(-(-most // least_part))
+        return max(seconds / MARGIN - self.forecast.decode_s(num_decoding), least_s)
 
 
 def _slack_s(decoding: Iterable[Sequence], now_s: float, most_s: float) -> float:
@@ -133,47 +190,72 @@ def _slack_s(decoding: Iterable[Sequence], now_s: float, most_s: float) -> float
 
 
 class PrefillRoom:
-    """What is left of a step's tokens, and of one tenant's part of them.
+    """What is left of a step's tokens and time, and of one tenant's part of it.
 
     A tenant's prompts follow one another: the first takes all that the tenant may have, and the
     next gets what is left. The first answers come sooner, and the last no later, than if all were
-    computed at once. Who exceeds its share adds nothing beyond the step's first `arrival_tokens`.
+    computed at once. Who exceeds its share, and a long prompt, adds nothing beyond the step's first
+    `arrival_s` and `long_s`. Whatever is left of the time, the first chunk has a token.
     """
 
     def __init__(
         self,
         num_tokens: int,
-        tenant_tokens: int,
-        arrival_tokens: int,
+        times: PrefillTimes,
+        chunks: ChunkSizer,
         queue: WaitingQueue,
+        now_s: float,
     ) -> None:
         self._left = num_tokens
-        self._tenant_left: dict[str, int] = defaultdict(lambda: tenant_tokens)
-        self._arrival_left = arrival_tokens
+        self._times = times
+        self._chunks = chunks
+        self._taken_s = 0.0
+        self._tenant_s: dict[str, float] = defaultdict(float)  # taken
         self._scored_left = SCORED_TOKENS_MAX
         self._queue = queue
+        self._now_s = now_s
 
     def __bool__(self) -> bool:
-        return self._left > 0
+        left_s = self._times.step_s - self._taken_s
+        return self._left > 0 and (not self._taken_s or left_s >= self._chunks.forecast.token_s)
 
     def of(self, sequence: Sequence) -> int:
         """Tokens that the sequence may still prefill in this step."""
-        most = min(self._left, self._tenant_left[sequence.request.tenant.key])
+        most = self._left
         if sequence.num_unscored:
             most = min(most, self._scored_left)
-        if most > self._arrival_left and self._queue.exceeds_share(sequence):
-            return self._arrival_left
-        return most
+        seconds = self._seconds(sequence)
+        if most <= 0 or seconds == math.inf:
+            return most
+        service = sequence.service
+        forecast, start = self._chunks.forecast, sequence.num_computed
+        fit = forecast.tokens_within(seconds, start, service.token_cost)
+        return min(most, fit if self._taken_s else max(fit, 1))
 
     def take(self, sequence: Sequence) -> int:
         """As many as there is room for, at most what it has to compute."""
         num_tokens = min(sequence.num_uncomputed, self.of(sequence))
+        if num_tokens <= 0:
+            return 0
+        seconds = self._chunks.forecast.prefill_s(
+            num_tokens, sequence.num_computed, sequence.service.token_cost
+        )
         self._left -= num_tokens
-        self._tenant_left[sequence.request.tenant.key] -= num_tokens
-        self._arrival_left = max(self._arrival_left - num_tokens, 0)
+        self._taken_s += seconds
+        self._tenant_s[sequence.request.tenant.key] += seconds
         if sequence.num_unscored:
             self._scored_left -= num_tokens
         return num_tokens
+
+    def _seconds(self, sequence: Sequence) -> float:
+        times, taken_s = self._times, self._taken_s
+        tenant_left_s = times.tenant_s - self._tenant_s[sequence.request.tenant.key]
+        most_s = min(times.step_s - taken_s, tenant_left_s)
+        if most_s > times.arrival_s - taken_s and self._queue.exceeds_share(sequence):
+            most_s = times.arrival_s - taken_s
+        if most_s > times.long_s - taken_s and self._chunks.is_long(sequence, self._now_s):
+            most_s = times.long_s - taken_s
+        return most_s
 
 
 class StepDraft:

@@ -123,6 +123,11 @@ class TenantLine:
         return ahead[-1] if ahead else None
 
     @property
+    def first(self) -> Sequence:
+        """The first in order, wherever a walk is; there must be one."""
+        return self._order[0].sequence
+
+    @property
     def oldest_s(self) -> float:
         """When the first of those that wait came; there must be one. O(n)."""
         return min(waiting.entered_s for waiting in self._waiting.values())

@@ -1,12 +1,13 @@
 """ExpressLane: steps of nothing but the prefills of tenants that ask for no more than their shares,
-where others do. They come before a step of everybody's, or while one is preempted."""
+where others do, or make a step long. They come before a step of everybody's, or while one is
+preempted."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, StepDraft
+from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, PrefillTimes, StepDraft
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.places import Places
 from tenora_engine.scheduling.plan import ScheduledSequence, ScheduledStep
@@ -47,7 +48,7 @@ class ExpressLane:
         chunks: list[ScheduledSequence] = []
         if self._steps < MAX_STEPS and self._is_open(now_s):
             draft = StepDraft(self._room(now_s), self._queue)
-            for sequence in self._begun(preempted):
+            for sequence in self._begun(preempted, now_s):
                 draft.add(sequence)
             self._intake.admit_express(draft)
             chunks = draft.chunks
@@ -60,11 +61,11 @@ class ExpressLane:
 
     def may_pass(self, chunks: Collection[ScheduledSequence], now_s: float) -> bool:
         """Whether a step with these prefills may be preempted: not where they are of tenants that
-        would have come here."""
-        is_open = self._is_open(now_s) or self._places.are_crowded
-        return is_open and not any(self._is_express(c.sequence) for c in chunks)
+        would have come here. A long prompt's is, though nobody else has been there yet."""
+        is_open = self._is_open(now_s) or self._places.are_crowded or self._has_long(now_s)
+        return is_open and not any(self._is_express(c.sequence, now_s) for c in chunks)
 
-    def _begun(self, preempted: ScheduledStep | None) -> list[Sequence]:
+    def _begun(self, preempted: ScheduledStep | None, now_s: float) -> list[Sequence]:
         """In fair order, those whose prompts are computed in part. One that has had its first token
         may lack pages for the next ones."""
         at_work = () if preempted is None else {item.sequence for item in preempted}
@@ -73,23 +74,39 @@ class ExpressLane:
             for sequence in self._running.prefilling()
             if sequence.usage.first_token_s is None
             and sequence not in at_work
-            and self._is_express(sequence)
+            and self._is_express(sequence, now_s)
         ]
         return sorted(begun, key=self._queue.turn)
 
-    def _is_express(self, sequence: Sequence) -> bool:
-        if self._places.is_crowding(holder_of(sequence)):
+    def _is_express(self, sequence: Sequence, now_s: float) -> bool:
+        if self._places.is_crowding(holder_of(sequence)) or self._chunks.is_long(sequence, now_s):
             return False
         return self._queue.keeps_share(sequence.request.tenant, sequence.service.class_name)
 
     def _is_open(self, now_s: float) -> bool:
         """Whether some tenant asks for more than its share, or holds more places than it would if
-        others came, and it is not alone."""
+        others came, or makes steps long, and it is not alone."""
         num_tenants = self._chunks.promises.num_tenants(now_s)
         self._places.observe_tenants(num_tenants)
-        return num_tenants > 1 and (self._queue.has_excess or self._places.are_crowded)
+        if num_tenants < 2:
+            return False
+        is_unfair = self._queue.has_excess or self._places.are_crowded
+        return is_unfair or self._has_long(now_s)
+
+    def _has_long(self, now_s: float) -> bool:
+        """Whether steps of everybody's are long: by a prompt that is, however few its tenant has,
+        or by what decodes."""
+        if self._chunks.is_slow(self._running.num_decoding, now_s):
+            return True
+        return any(self._chunks.is_long(s, now_s) for s in self._running.prefilling())
 
     def _room(self, now_s: float) -> PrefillRoom:
-        most = self._max_step_tokens - self._running.num_decoding
-        tokens = self._chunks.prefill_tokens(self._running.most_urgent(now_s), now_s, most)
-        return PrefillRoom(tokens, self._max_chunk, 0, self._queue)
+        num_decoding = self._running.num_decoding
+        most = self._max_step_tokens - num_decoding
+        urgent = self._running.most_urgent(now_s)
+        times = PrefillTimes(
+            step_s=self._chunks.step_s(urgent, num_decoding, now_s, most),
+            tenant_s=self._chunks.tenant_s(self._max_chunk),
+            arrival_s=0.0,
+        )
+        return PrefillRoom(most, times, self._chunks, self._queue, now_s)

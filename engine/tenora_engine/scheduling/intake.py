@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tenora_engine.adapters.packed import PackedAdapter
@@ -83,12 +83,16 @@ class Prefetch:
 
 
 SCAN_LIMIT = 256
-"""Waiting sequences looked at in one step. Where there are more, the next step goes on with the
-lines of those that this one has not come to."""
+"""Waiting sequences looked at in one step. Where there are more, the next step leaves out the lines
+in which this one has found somebody blocked."""
 
 LINE_TRIES = 4
 """Sequences of one tenant in a class that find no pages in one step, after which no more of its
 line are looked at."""
+
+TAKERS_LIMIT = 16
+"""Tenants with less than their share of the places for whom in one step nobody is found to give up
+one."""
 
 PAGE_PATIENCE_STEPS = 64
 """Steps in which others may pass the first of those that compete for pages and find none."""
@@ -107,7 +111,6 @@ RESERVE_FRACTION = 16
 class _Start(enum.Enum):
     STARTED = "started"
     BLOCKED = "blocked"  # it alone cannot start
-    NO_PLACE = "no place"  # nor can others of its tenant in its class
     NO_PAGES = "no pages"  # smaller ones of its tenant may find some
     SHORT = "short"  # it found no pages for long: who competes with it waits behind
 
@@ -127,8 +130,6 @@ class _Step:
     """How many of a holder found no pages."""
     short: dict[str, Sequence] = field(default_factory=dict)
     """By tenant, who is not to be passed any more by those that compete with it for pages."""
-    passed: dict[str, Sequence] = field(default_factory=dict)
-    """By class, the first that found no place."""
 
 
 class Intake:
@@ -164,8 +165,10 @@ class Intake:
         self._slots = SlotTurns(queue, memory, running, waits)
         waits.on_load_ended = self._slots.wake
         memory.arrivals.on_cancelled = lambda digest: waits.load_changed(digest, is_coming=False)
-        self._left_out: dict[Holder, None] = {}  # lines that the last walks have come to
+        self._left_out: dict[Holder, None] = {}  # lines in which the last walks met who is blocked
         self._num_walks = 0
+        self.walks_cut = 0
+        """Steps in which not all were looked at that might have started in a free place."""
         self._backlog_s: float | None = None  # when the queue was last seen with something in it
         self._work = 0.0  # that has left the queue since then
 
@@ -200,7 +203,7 @@ class Intake:
                 if is_crowding or memory.competes_with_any(sequence, step.without_pages.values()):
                     self._queue.pass_by(sequence)
                     continue
-                if self._places.are_full and not self._places.can_lend(sequence):
+                if not (self._places.has_room(sequence) or self._places.can_lend(sequence)):
                     continue
                 if not draft.room.of(sequence):
                     continue
@@ -209,23 +212,61 @@ class Intake:
 
     def _walk(self, step: _Step, draft: StepDraft, now_s: float) -> None:
         self._num_walks += 1
+        goes_on = self._fill_places(step, draft)
+        if goes_on and draft.room and self._places.are_full:
+            self._exchange_places(step, draft)
+        if self._prefetch.is_due(now_s):
+            is_short = bool(step.short or step.without_pages)
+            with closing(self._queue.candidates()) as candidates:
+                self._prefetch.look_ahead(candidates, is_short, now_s)
+
+    def _fill_places(self, step: _Step, draft: StepDraft) -> bool:
+        """Start what waits in places that are free; returns whether anything else might start."""
+        goes_on = is_whole = True
         with closing(self._queue.candidates(self._left_out)) as candidates:
-            is_whole = True
-            while draft.room and self._places.are_open:
+            while goes_on and draft.room and not self._places.are_full:
                 is_whole = len(step.looked_at) < SCAN_LIMIT
                 sequence = next(candidates, None) if is_whole else None
                 if sequence is None:
                     break
                 step.looked_at.append(sequence)
                 draft.add_before(sequence)
-                if not self._look_at(sequence, step, draft):
+                goes_on = self._look_at(sequence, step, draft)
+        if is_whole:
+            self._left_out.clear()
+        else:
+            self.walks_cut += 1
+            self._left_out |= dict.fromkeys(
+                holder_of(sequence)
+                for sequence in step.looked_at
+                if sequence.state is SequenceState.WAITING and sequence not in self._queue.parked
+            )
+        return goes_on
+
+    def _exchange_places(self, step: _Step, draft: StepDraft) -> None:
+        """Start what waits of tenants that have less than their share of the places, in those of
+        tenants that have more. One that gets none is passed by those behind it no further than the
+        queue allows; so are the first of all, who may have their share."""
+        passed = {h.service.class_name: h for h in self._queue.heads() if not h.prefix.lacked}
+        planned = {chunk.sequence for chunk in step.planned}
+        num_refused = 0
+        with closing(self._queue.of(self._places.takers())) as candidates:
+            for sequence in candidates:
+                if not (draft.room and self._places.are_open) or num_refused == TAKERS_LIMIT:
                     break
-            if is_whole:
-                self._left_out.clear()
-            else:
-                self._left_out |= dict.fromkeys(map(holder_of, step.looked_at))
-            is_short = bool(step.short or step.without_pages)
-            self._prefetch.look_ahead(chain(step.looked_at, candidates), is_short, now_s)
+                draft.add_before(sequence)
+                has_room, giver = self._places.has_room(sequence), None
+                may_pass = (self._queue.may_pass(sequence, other) for other in passed.values())
+                if not has_room and all(may_pass):
+                    giver = self._places.giver(sequence, planned)
+                if not has_room and giver is None:
+                    num_refused += 1
+                    passed.setdefault(sequence.service.class_name, sequence)
+                    self._queue.pass_by(sequence)
+                elif not self._look_at(sequence, step, draft):
+                    break
+                elif giver is not None and sequence.state is SequenceState.RUNNING:
+                    self._requests.give_up_place(giver)
 
     def _look_at(self, sequence: Sequence, step: _Step, draft: StepDraft) -> bool:
         """Start a waiting sequence if it can be; returns whether anything behind it might."""
@@ -237,11 +278,9 @@ class Intake:
             self._waits.short_of_pages(sequence)
             self._queue.pass_by(sequence)
             return True
-        outcome, holder = self._try_place(sequence, step), holder_of(sequence)
+        outcome, holder = self._try_start(sequence, step), holder_of(sequence)
         if outcome is _Start.STARTED:
             draft.add(sequence)
-        elif outcome is _Start.NO_PLACE:
-            self._queue.pass_by(sequence)
         elif outcome is _Start.NO_PAGES:
             step.tries[holder] += 1
             if step.tries[holder] == LINE_TRIES:
@@ -253,22 +292,6 @@ class Intake:
                 self._waits.stopped_short()
                 return False
         return True
-
-    def _try_place(self, sequence: Sequence, step: _Step) -> _Start:
-        """Start the sequence, where the places are full in that of another. One that gets none is
-        passed by those behind it no further than the queue allows."""
-        if not self._places.are_full:
-            return self._try_start(sequence, step)
-        giver = None
-        if all(self._queue.may_pass(sequence, other) for other in step.passed.values()):
-            giver = self._places.giver(sequence, {chunk.sequence for chunk in step.planned})
-        if giver is None:
-            step.passed.setdefault(sequence.service.class_name, sequence)
-            return _Start.NO_PLACE
-        outcome = self._try_start(sequence, step)
-        if outcome is _Start.STARTED:
-            self._requests.give_up_place(giver)
-        return outcome
 
     def _try_start(self, sequence: Sequence, step: _Step) -> _Start:
         if self._still_lacks_pages(sequence):

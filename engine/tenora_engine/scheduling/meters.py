@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import FinishEvent, FinishReason, UsageRecord
+from tenora_engine.events import FinishEvent, FinishReason, Residency, UsageRecord
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
 from tenora_engine.sequence import Flight, Sequence
@@ -40,9 +40,10 @@ class Charges:
         """At most, before it has been seen: every module at full rank."""
         return adapter.rank * self._row_bytes
 
-    def load(self, num_bytes: int) -> float:
-        """What could have been prefilled while the bytes of an adapter came up."""
-        return self._costs.adapter_s(num_bytes) / self._costs.token_s
+    def load(self, num_bytes: int, tier: Residency) -> float:
+        """What could have been prefilled while the bytes of an adapter were read from a tier, which
+        is the same however long the load waited for others."""
+        return self._costs.adapter_s(num_bytes, tier) / self._costs.token_s
 
     def fetch(self, num_pages: int) -> float:
         """What could have been prefilled while so many pages of KV came from the host."""

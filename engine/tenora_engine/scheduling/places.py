@@ -25,6 +25,9 @@ from tenora_engine.sequence import Sequence
 EXPRESS_PLACES = 8
 """By so many sequences express steps may exceed the places until a step of everybody's begins."""
 
+MIN_PLACES_PART = 16
+"""Whatever was promised, there is this part of the places: what waits must not be lost as well."""
+
 GIVERS_LIMIT = 16
 """Of those beyond their shares, so many are looked at for one that wants a place."""
 
@@ -54,7 +57,8 @@ class Places:
     ) -> None:
         engine = config.engine
         # A step in which everybody decodes has a token left for who takes a place.
-        self.capacity = max(min(engine.max_running, engine.max_step_tokens - 1), 1)
+        self._most = max(min(engine.max_running, engine.max_step_tokens - 1), 1)
+        self.capacity = self._kept = self._most  # see `limit`
         self._queue = queue
         self._running = running
         self._standings = standings
@@ -67,12 +71,31 @@ class Places:
         self._weights: Float64s = np.zeros(0)
         self._shares: Float64s = np.zeros(0)
         self._contested = False
+        self._has_newcomers = False  # holders that wait and have no place
         self._beyond: list[tuple[float, int, Holder]] = []
         """Who is furthest beyond its share, by how much, and how many it holds."""
 
     @property
     def are_full(self) -> bool:
         return len(self._running) >= self.capacity
+
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether there is a free place for one that waits. Below what `limit` says there always
+        is one for who has none."""
+        if len(self._running) < self.capacity:
+            return True
+        return len(self._running) < self._most and not self._running.of(holder_of(sequence))
+
+    def limit(self, admitted: int | None, kept: int | None) -> None:
+        """Until it is said otherwise no more than `admitted` are to have a place and those beyond
+        `kept` give theirs up, for others' steps not to take too long; None: as many as there are.
+        Each holder keeps one."""
+        least = -(-self._most // MIN_PLACES_PART)
+        capacity = self._most if admitted is None else min(max(admitted, least), self._most)
+        self._kept = self._most if kept is None else min(max(kept, capacity), self._most)
+        if capacity != self.capacity:
+            self.capacity = capacity
+            self._seen = self._seen_entries = -1
 
     @property
     def are_open(self) -> bool:
@@ -82,7 +105,7 @@ class Places:
             return True
         if self._seen != self._standings.changes:
             self._refresh()
-        return self._contested
+        return self._contested or (self._has_newcomers and len(self._running) < self._most)
 
     def giver(self, sequence: Sequence, planned: Collection[Sequence]) -> Sequence | None:
         """Which running sequence gives up its place to one that waits: the cheapest of who is
@@ -100,19 +123,34 @@ class Places:
                 return min(free, key=self._loss)
         return None
 
+    def takers(self) -> list[Holder]:
+        """Who waits and might have a place though they are full: those that have none where there
+        is room for them, and those for whom a `giver` is worth looking for."""
+        self._refresh()
+        standings = self._standings
+        rows: set[int] = set()
+        if self._beyond:
+            rows.update(*self._could_take(standings.running - self._shares))
+        if self._has_newcomers:
+            newcomers = (standings.waiting > 0) & (standings.running == 0)
+            rows.update(np.flatnonzero(newcomers).tolist())
+        return [standings.holder(row) for row in sorted(rows)]
+
     def can_lend(self, sequence: Sequence) -> bool:
         """Whether a sequence that waits may start in an express step though the places are taken:
         another's is given up before the next step of everybody's."""
         self._refresh()
-        exceeds = len(self._running) >= self.capacity + EXPRESS_PLACES
+        exceeds = len(self._running) >= self._most + EXPRESS_PLACES
         return not exceeds and next(self._givers(holder_of(sequence)), None) is not None
 
     def take_back(self) -> Iterator[Sequence]:
         """Running sequences that are to give up their places, as many as exceed them. The caller
         stops each before it asks for the next."""
-        while len(self._running) > self.capacity:
+        holders = self._running.held
+        while len(self._running) > min(max(self._kept, len(holders)), self._most):
             self._refresh()
-            holder = max(self._running.held, key=self._excess)
+            several = [holder for holder in holders if len(self._running.of(holder)) > 1]
+            holder = max(several or holders, key=self._excess)
             held = self._running.of(holder)
             free = [s for s in held if _is_free(s, 0)]
             yield min(free or held, key=self._loss)
@@ -181,26 +219,32 @@ class Places:
             for row in furthest.tolist()
         ]
         self._contested = self._is_contested(excess)
+        newcomers = (standings.waiting > 0) & (standings.running == 0)
+        self._has_newcomers = self.capacity < self._most and bool(np.any(newcomers))
 
     def _is_contested(self, excess: Float64s) -> bool:
         if not self._beyond:
             return False
+        sure, rows = self._could_take(excess)
+        takers = map(self._standings.holder, rows)
+        return bool(sure) or any(next(self._givers(taker), None) for taker in takers)
+
+    def _could_take(self, excess: Float64s) -> tuple[list[int], list[int]]:
+        """Rows of those that wait for a place which another could give up, and of those that
+        perhaps do, so that few are looked at one by one (`_givers`)."""
         standings = self._standings
         most = max(held for _, held, _ in self._beyond)
         between = self._beyond[0][0] - excess
         waits = (standings.waiting > 0) & (excess < 0)
-        if np.any(waits & (between > 2)):
-            return True
-        # Who could possibly take one, so that few are looked at one by one (`_givers`).
+        sure = waits & (between > 2)
         has_none = standings.running == 0
         has_many = most > 2 * (standings.running + 1)
         is_due = has_none & (self._shares >= 1)
         lightest = min(CLASS_WEIGHTS[holder[0]] for _, _, holder in self._beyond)
         is_heavier = class_weights(standings.classes) > lightest
         could = (between > 1) & (is_due | has_many | is_heavier) | has_none & has_many
-        rows = np.flatnonzero(waits & could).tolist()
-        takers = map(standings.holder, rows)
-        return any(next(self._givers(taker), None) is not None for taker in takers)
+        perhaps = waits & could & ~sure
+        return np.flatnonzero(sure).tolist(), np.flatnonzero(perhaps).tolist()
 
 
 def _is_free(sequence: Sequence, least_output: int) -> bool:

@@ -1,15 +1,17 @@
 """What waits, and whose turn it is, behind one interface (`WaitingQueue`): classes and tenants by
-what they are owed (`FairQueue`), or first come, first served (`ArrivalQueue`). It knows neither
+what they are owed (`FairQueue`), or first come, first served (`arrival_queue`). It knows neither
 memory nor adapters, and costs only by number."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from tenora_engine.config import ResolvedConfig
 from tenora_engine.request import Tenant
+from tenora_engine.scheduling.arrival_queue import ArrivalQueue
 from tenora_engine.scheduling.class_queue import (
     AHEAD_ROUNDS,
     CLASS_WEIGHTS,
@@ -24,6 +26,9 @@ from tenora_engine.scheduling.parked import Parked
 from tenora_engine.scheduling.running import Holder, Standings, holder_of
 from tenora_engine.sequence import Sequence
 from tenora_engine.telemetry import QueueStats
+
+Turn = tuple[bool, float, int]
+"""Of a class and of a tenant in it; the least goes first."""
 
 
 class WaitingQueue(Protocol):
@@ -56,6 +61,8 @@ class WaitingQueue(Protocol):
     def exceeds_share(self, sequence: Sequence) -> bool: ...
     def may_pass(self, sequence: Sequence, other: Sequence) -> bool: ...
     def express(self) -> Generator[Sequence, None, None]: ...
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]: ...
+    def heads(self) -> Iterator[Sequence]: ...
     def keeps_share(self, tenant: Tenant, name: str) -> bool: ...
     def work(self) -> float: ...
     def work_before(self, sequence: Sequence) -> float: ...
@@ -66,142 +73,6 @@ class WaitingQueue(Protocol):
     def service_gaps(self) -> dict[str, float]: ...
     def service_bounds(self) -> dict[str, float]: ...
     def contested(self) -> dict[str, tuple[float, float]]: ...
-
-
-class ArrivalQueue:
-    """First come, first served, whoever asks: the order that others are measured against."""
-
-    lets_pass = False
-
-    def __init__(self) -> None:
-        # When each came to wait.
-        self._line: dict[Sequence, float] = {}
-        self._again: dict[Sequence, float] = {}  # goes before the line, the latest first
-        self.parked = Parked()
-        self._tenants: Counter[str] = Counter()
-        self._work = 0.0
-
-    def __len__(self) -> int:
-        return len(self._line) + len(self._again)
-
-    @property
-    def num_in_line(self) -> int:
-        return len(self) - len(self.parked)
-
-    @property
-    def num_backlogged(self) -> int:
-        return 0
-
-    @property
-    def has_excess(self) -> bool:
-        return False
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._line or sequence in self._again
-
-    def push(self, sequence: Sequence, now_s: float) -> None:
-        self._line[sequence] = now_s
-        self._entered(sequence)
-
-    def push_front(self, sequence: Sequence, now_s: float) -> None:
-        self._again[sequence] = now_s
-        self._entered(sequence)
-
-    def remove(self, sequence: Sequence) -> None:
-        self.parked.take(sequence)
-        del (self._line if sequence in self._line else self._again)[sequence]
-        self._work = self._work - sequence.service.work if len(self) else 0.0
-        key = sequence.request.tenant.key
-        self._tenants[key] -= 1
-        if not self._tenants[key]:
-            del self._tenants[key]
-
-    def start(self, sequence: Sequence, is_express: bool = False) -> None:
-        self.remove(sequence)
-
-    def charge(self, sequence: Sequence, cost: float) -> None:
-        """Nothing: what a tenant has had does not count."""
-
-    def counter(self, tenant_key: str, tier: str) -> float:
-        return 0.0
-
-    def candidates(self, left_out: Collection[Holder] = ()) -> Generator[Sequence, None, None]:
-        """See `FairQueue.candidates`. O(n) for the list."""
-        for sequence in [*reversed(self._again), *self._line]:
-            if sequence in self and sequence not in self.parked:
-                yield sequence
-
-    def pass_by(self, sequence: Sequence) -> None:
-        """Nothing: there are no lines of tenants."""
-
-    def park(self, sequence: Sequence, *, for_slot: bool = False) -> None:
-        """See `FairQueue.park`; it keeps its place in line."""
-        came_s = self._line.get(sequence, 0.0)
-        waiting = Waiting(came_s, sequence.number, came_s, sequence)
-        self.parked.add(waiting, for_slot=for_slot)
-
-    def wake(self, sequence: Sequence) -> None:
-        self.parked.take(sequence)
-
-    def turn(self, sequence: Sequence) -> Turn:
-        """The same for all: what runs came first."""
-        return (False, 0.0, 0)
-
-    def first_turn(self) -> Turn | None:
-        return (False, 0.0, 0) if len(self) else None
-
-    def exceeds_share(self, sequence: Sequence) -> bool:
-        """Nobody has one."""
-        return False
-
-    def may_pass(self, sequence: Sequence, other: Sequence) -> bool:
-        return False
-
-    def express(self) -> Generator[Sequence, None, None]:
-        """Nobody goes before those who came first."""
-        yield from ()
-
-    def keeps_share(self, tenant: Tenant, name: str) -> bool:
-        return False
-
-    def work(self) -> float:
-        return self._work
-
-    def work_before(self, sequence: Sequence) -> float:
-        return self._work
-
-    def sequences(self) -> Iterator[Sequence]:
-        yield from self._again
-        yield from self._line
-
-    def waiting_of(self, tenant_key: str) -> int:
-        return self._tenants[tenant_key]
-
-    def waiting_by_tenant(self) -> dict[str, int]:
-        return dict(sorted(self._tenants.items()))
-
-    def stats(self, now_s: float) -> Iterator[QueueStats]:
-        for sequence, came_s in (*self._again.items(), *self._line.items()):
-            key = sequence.request.tenant.key
-            yield QueueStats(sequence.service.class_name, key, 1, max(now_s - came_s, 0.0))
-
-    def service_gaps(self) -> dict[str, float]:
-        """None: nobody counts."""
-        return {}
-
-    def service_bounds(self) -> dict[str, float]:
-        return {}
-
-    def contested(self) -> dict[str, tuple[float, float]]:
-        return {}
-
-    def _entered(self, sequence: Sequence) -> None:
-        self._work += sequence.service.work
-        self._tenants[sequence.request.tenant.key] += 1
-
-
-Turn = tuple[bool, float, int]
-"""Of a class and of a tenant in it; the least goes first."""
 
 
 class FairQueue:
@@ -370,19 +241,46 @@ class FairQueue:
     def express(self) -> Generator[Sequence, None, None]:
         """As `candidates`, of the tenants that keep their shares only. O(tenants that wait)."""
         lines = [
-            (self._turn(name, line.round), line.turn, queue, line)
+            (name, line)
             for name, queue in self._classes.items()
             for key, line in queue.waiting.items()
             if queue.keeps_share(key)
         ]
-        for _, _, queue, line in sorted(lines, key=lambda each: each[:2]):
-            line.begin_walk()
-            try:
+        for name, line in self._sorted(lines):
+            queue = self._classes[name]
+            with self._walk(queue, line):
                 while line.ahead and line.next is not None and queue.keeps_share(line.key):
                     yield line.ahead.pop().sequence
-            finally:
-                line.end_walk()
-                queue.place(line)
+
+    def of(self, holders: Collection[Holder]) -> Generator[Sequence, None, None]:
+        """As `candidates`, of some tenants in their classes only. O(holders)."""
+        lines = [
+            (name, self._classes[name].waiting[key])
+            for name, key in holders
+            if key in self._classes[name].waiting
+        ]
+        for name, line in self._sorted(lines):
+            with self._walk(self._classes[name], line):
+                while line.ahead and line.next is not None:
+                    yield line.ahead.pop().sequence
+
+    def heads(self) -> Iterator[Sequence]:
+        """Of each class the first in line."""
+        for queue in self._classes.values():
+            if queue.first is not None:
+                yield queue.first.first
+
+    def _sorted(self, lines: list[tuple[str, TenantLine]]) -> list[tuple[str, TenantLine]]:
+        return sorted(lines, key=lambda each: (self._turn(each[0], each[1].round), each[1].turn))
+
+    @contextmanager
+    def _walk(self, queue: ClassQueue, line: TenantLine) -> Iterator[None]:
+        line.begin_walk()
+        try:
+            yield
+        finally:
+            line.end_walk()
+            queue.place(line)
 
     def keeps_share(self, tenant: Tenant, name: str) -> bool:
         """Whether the tenant asks for so little of a class that others may wait for it. From any

@@ -146,9 +146,6 @@ class Requests:
             self._loads.used(adapter.digest, key)
             if residency != "device":
                 self._loads.request(adapter, request.tenant.key)
-                if self._loads.is_coming(adapter.digest):
-                    for sequence in first:
-                        self._queue.park(sequence)
 
     def abort(
         self,
@@ -348,8 +345,9 @@ class Requests:
     def take_loads(self) -> None:
         """Take in finished loads; what failed ends the sequences that wait for it, only those."""
         for digest, error in self._loads.poll():
-            self._fail_waiting(digest, error)
-            self._pins.failed(digest, error)
+            if error is not None:
+                self._fail_waiting(digest, error)
+                self._pins.failed(digest, error)
 
     def take_copies(self, copies: Collection[EndedCopy]) -> None:
         """Take in what has come to the device; an adapter that could not ends the sequences that
@@ -393,7 +391,8 @@ class Requests:
         """The first to start on an adapter that has come pays for it."""
         resident = self._memory.resident(sequence.request)
         if resident is not None and resident.unpaid_bytes:
-            self.charge(sequence, self._charges.load(resident.unpaid_bytes))
+            tier = self._loads.cold_tier(resident.digest)
+            self.charge(sequence, self._charges.load(resident.unpaid_bytes, tier))
             resident.unpaid_bytes = 0
 
     def _begin_wait(self, sequence: Sequence, now_s: float, again: bool = False) -> None:

@@ -269,6 +269,11 @@ class Running(Collection[Sequence]):
                     break
             yield least
 
+    @property
+    def least_tpot_s(self) -> float:
+        """The shortest that was promised to any that decodes; infinite without any."""
+        return min(self._promised, default=math.inf)
+
     def rows(self, chunks: Iterable[ScheduledSequence]) -> list[ScheduledSequence]:
         """Of a step, by adapter slot: of all that decode, and `chunks` of prefill."""
         beside: dict[int, list[ScheduledSequence]] = defaultdict(list)

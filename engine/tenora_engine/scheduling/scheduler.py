@@ -16,10 +16,11 @@ from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import Gate
 from tenora_engine.scheduling.beams import Beams
-from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, StepDraft
+from tenora_engine.scheduling.chunks import ChunkSizer, PrefillRoom, PrefillTimes, StepDraft
 from tenora_engine.scheduling.class_queue import CLASS_WEIGHTS, service_class
 from tenora_engine.scheduling.drafts import Drafts
 from tenora_engine.scheduling.express import ExpressLane
+from tenora_engine.scheduling.forecast import load_of
 from tenora_engine.scheduling.intake import Intake
 from tenora_engine.scheduling.loads import AdapterLoads, Loader, Pins
 from tenora_engine.scheduling.meters import Charges, meter_first_token
@@ -95,7 +96,7 @@ class Scheduler:
         self._intake = Intake(
             self.requests, queue, running, places, loads, waits, memory, gate.feasibility
         )
-        self._chunks = ChunkSizer(costs)
+        self._chunks = ChunkSizer(costs, engine.device == "cuda")
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
             self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
@@ -127,6 +128,7 @@ class Scheduler:
         return {
             **vars(self.requests.counters),
             **self.drafts.counters(),
+            "walks_cut": self._intake.walks_cut,
             "express_steps": 0 if self._express is None else self._express.num_planned,
             **self.telemetry.totals(),
             **self.loads.counters(),
@@ -184,6 +186,7 @@ class Scheduler:
                 self._stalled = False
                 self.waits.plan_express(express or preempted or ())
                 return ScheduledStep(express), False
+        self._places.limit(*self._chunks.most_rows(self.running.least_tpot_s, now_s))
         for sequence in self._places.take_back():
             self.requests.give_up_place(sequence)
         self._grow()
@@ -195,7 +198,8 @@ class Scheduler:
         self.waits.gaps.look(self.queue, now_s)
         rows, proposals = self.running.rows(chunks), None
         if self.running.num_decoding:
-            slack_s = self._chunks.slack_s(self.running.most_urgent(now_s), now_s)
+            urgent = self.running.most_urgent(now_s)
+            slack_s = self._chunks.slack_s(urgent, self.running.num_decoding, now_s)
             rows = self.drafts.add(rows, slack_s, others_wait=bool(len(self.queue)))
             proposals = self.drafts.wanted(rows)
         self._stalled = not (rows or self.requests.events)
@@ -251,11 +255,9 @@ class Scheduler:
 
     def _observe(self, step: ScheduledStep, step_s: float, result: StepResult) -> None:
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
+        self._chunks.forecast.observe(load_of(step), step_s - result.proposing_s)
         if step.is_decode:
-            self._chunks.observe_decode(step_s)
             self.drafts.observe_step(step, step_s, result)
-        else:
-            self._chunks.observe_prefill(step.num_tokens - len(step), step_s)
 
     def fail(self, plan: StepPlan, error: Exception) -> list[Event]:
         """The step raised: its sequences end in "error"; what earlier steps computed stays."""
@@ -275,13 +277,11 @@ class Scheduler:
         """What prefills, in fair order, beside what decodes; those that stand behind some of what
         waits come later (`StepDraft.add_before`)."""
         prefills = self.running.prefilling()
-        most = tokens = arrival_tokens = self._max_step_tokens - self.running.num_decoding
+        times = PrefillTimes()
         if prefills or self._intake.is_open:
-            tokens = self._chunks.prefill_tokens(self.running.most_urgent(now_s), now_s, most)
-            if self._chunks.promises.num_tenants(now_s) > self.queue.num_backlogged:
-                arrival_tokens = self._chunks.arrival_tokens(now_s, most)
-        tenant_tokens = self._max_chunk if self.requests.has_several_tenants else tokens
-        room = PrefillRoom(tokens, tenant_tokens, arrival_tokens, self.queue)
+            times = self._prefill_times(now_s)
+        most = self._max_step_tokens - self.running.num_decoding
+        room = PrefillRoom(most, times, self._chunks, self.queue, now_s)
         prefills.sort(key=self.queue.turn)
         first = self.queue.first_turn() if self._intake.is_open else None
         now = 0
@@ -291,6 +291,22 @@ class Scheduler:
         for sequence in prefills[:now]:
             draft.add(sequence)
         return draft
+
+    def _prefill_times(self, now_s: float) -> PrefillTimes:
+        """Of the next step."""
+        chunks, num_decoding = self._chunks, self.running.num_decoding
+        most = self._max_step_tokens - num_decoding
+        step_s = chunks.step_s(self.running.most_urgent(now_s), num_decoding, now_s, most)
+        tenant_s = arrival_s = long_s = math.inf
+        num_tenants = chunks.promises.num_tenants(now_s)
+        if num_tenants > max(self.queue.num_backlogged, 1):
+            arrival_s = chunks.arrival_s(num_decoding, now_s, most)
+        if num_tenants > 1:
+            long_s = min(arrival_s, chunks.tenant_s(self._max_chunk))
+        if self._keeps_promises and self.requests.has_several_tenants:
+            tenant_s = chunks.tenant_s(self._max_chunk)
+            long_s = min(long_s, chunks.beside_s(num_decoding, most))
+        return PrefillTimes(step_s, tenant_s, arrival_s, long_s)
 
     def _grow(self) -> None:
         """A page for each sequence whose next token begins a block; preempt where none is left."""

@@ -71,7 +71,7 @@ class EngineCollector(Collector):
         yield from _engine(stats)
         yield from _served(stats.telemetry.meters)
         yield from _queues(stats.telemetry)
-        yield _loads(stats.telemetry.adapter_loads)
+        yield from _loads(stats.telemetry.adapter_loads, stats.telemetry.adapter_load_waits)
 
 
 def _engine(stats: EngineStats) -> Iterator[Metric]:
@@ -164,13 +164,15 @@ def _queues(telemetry: TelemetryStats) -> Iterator[Metric]:
     return iter((waiting, oldest, gaps))
 
 
-def _loads(loads: dict[str, Histogram]) -> Metric:
-    histogram = HistogramMetricFamily(
-        "tenora_adapter_load_seconds", "Adapters brought up, by where they lay", labels=["tier"]
-    )
-    for tier, times in loads.items():
-        _add(histogram, [tier], times)
-    return histogram
+def _loads(loads: dict[str, Histogram], waits: dict[str, Histogram]) -> Iterator[Metric]:
+    for name, what, by_tier in (
+        ("tenora_adapter_load_seconds", "Work of bringing adapters up, by where they lay", loads),
+        ("tenora_adapter_load_wait_seconds", "What these loads waited beside it", waits),
+    ):
+        histogram = HistogramMetricFamily(name, what, labels=["tier"])
+        for tier, times in by_tier.items():
+            _add(histogram, [tier], times)
+        yield histogram
 
 
 def _labels(meter: ServiceMeter) -> list[str]:

@@ -1,0 +1,192 @@
+"""Next to long prompts and to many rows that decode: what another tenant's short requests take, in
+virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from engine_fakes import make_config, make_request, make_tenant
+from tenora_engine.request import GenerationRequest, Tenant
+from tenora_engine.scheduling.chunks import BESIDE_S, MARGIN
+from virtual_time import LAYERS, VirtualTime
+
+CONFIG = make_config(
+    num_pages=1024,
+    block_tokens=16,
+    max_running=64,
+    max_step_tokens=128,
+    max_prefill_chunk=64,
+    max_waiting=256,
+    max_tenant_waiting=256,
+    context_tokens=1200,
+)
+START_S = 1000.0
+QUIET_PROMPT, QUIET_OUTPUT = 8, 4
+
+
+def long_prompts(count: int, tenant: Tenant) -> list[GenerationRequest]:
+    return [
+        make_request(
+            f"long{k}", [k + 1, 90 - k] * 500, tenant=tenant, max_tokens=4, ignore_eos=True,
+            arrival_s=START_S,
+        )
+        for k in range(count)
+    ]  # fmt: skip
+
+
+def short_requests(
+    tenant: Tenant, count: int = 40, every_s: float = 0.43, output: int = QUIET_OUTPUT
+) -> list[GenerationRequest]:
+    return [
+        make_request(
+            f"short{k}", [k + 1] * QUIET_PROMPT, tenant=tenant, max_tokens=output,
+            ignore_eos=True, arrival_s=START_S + 0.5 + k * every_s,
+        )
+        for k in range(count)
+    ]  # fmt: skip
+
+
+def played(requests: Sequence[GenerationRequest], seconds: float = 1e9) -> VirtualTime:
+    time = VirtualTime(CONFIG)
+    time.play(requests, START_S + seconds)
+    time.rig.engine.check_integrity()
+    return time
+
+
+def worst_ttft_s(time: VirtualTime) -> float:
+    return max(a.ttft_s for name, a in time.answers.items() if name.startswith("short"))
+
+
+def worst_answer_s(time: VirtualTime) -> float:
+    return max(
+        a.token_times_s[-1] - a.came_s
+        for name, a in time.answers.items()
+        if name.startswith("short")
+    )
+
+
+def known(tenant: Tenant) -> GenerationRequest:
+    """It has asked before the others come."""
+    return make_request("known", [95], tenant=tenant, max_tokens=1, arrival_s=START_S)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(("ttft_ms", "tpot_ms"), [(None, None), (400.0, None), (400.0, 80.0)])
+def test_long_prompts_however_few_keep_no_short_request_waiting(
+    count: int, ttft_ms: float | None, tpot_ms: float | None
+) -> None:
+    """Few requests are no backlog, and their chunks take the longer the further they are."""
+    quiet = make_tenant("quiet", ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+    alone = played([known(quiet), *short_requests(quiet)])
+    beside = played(
+        [known(quiet), *long_prompts(count, make_tenant("long")), *short_requests(quiet)]
+    )
+    assert worst_ttft_s(beside) <= 1.5 * worst_ttft_s(alone)
+    tpot_s = BESIDE_S if tpot_ms is None else tpot_ms / 1000
+    assert worst_answer_s(beside) <= 1.5 * worst_ttft_s(alone) + MARGIN * QUIET_OUTPUT * tpot_s
+
+
+def test_the_first_request_that_ever_comes_beside_a_long_prompt_interrupts_it() -> None:
+    """When the step was planned its tenant was alone."""
+    quiet = make_tenant("quiet")
+    alone = played(short_requests(quiet, 1))
+    beside = played([*long_prompts(1, make_tenant("long")), *short_requests(quiet, 1)])
+    longest_s = max(step_s for _, step_s in beside.steps)
+    assert worst_ttft_s(beside) <= worst_ttft_s(alone) + 1.1 * longest_s / LAYERS
+
+
+def test_a_long_prompts_chunks_become_smaller_as_its_context_grows_and_never_nothing() -> None:
+    """Beside a stream that was promised a TPOT each step stays within it. Without any context a
+    step would have room for all its tokens."""
+    tpot_s = 0.12
+    stream = make_request(
+        "stream", [5], tenant=make_tenant("quiet", tpot_ms=1000 * tpot_s), max_tokens=300,
+        ignore_eos=True, arrival_s=START_S,
+    )  # fmt: skip
+    time = played([stream, *long_prompts(1, make_tenant("long"))], seconds=30.0)
+    chunks = [
+        (item.num_tokens, step_s)
+        for executed, step_s in time.steps
+        for item in executed.scheduled
+        if item.sequence.request.request_id == "long0"
+    ]
+    sizes = [size for size, _ in chunks]
+    assert sum(sizes) >= 1000
+    learned = chunks[8:-8]
+    assert all(step_s <= tpot_s for _, step_s in learned)
+    assert max(sizes) >= 4 * learned[-1][0] > 0
+    assert all(after <= 1.25 * before + 1 for before, after in pairwise(sizes[8:-8]))
+
+
+def streams(tenant: Tenant, count: int = 64) -> list[GenerationRequest]:
+    return [
+        make_request(
+            f"stream{k}", [k + 1, 3] * 4, tenant=tenant, max_tokens=150, ignore_eos=True,
+            arrival_s=START_S + 0.1,
+        )
+        for k in range(count)
+    ]  # fmt: skip
+
+
+def rows_of(time: VirtualTime, prefix: str) -> list[int]:
+    """Of each step that decodes: how many rows of requests with such a name."""
+    return [
+        sum(item.sequence.request.request_id.startswith(prefix) for item in executed.scheduled)
+        for executed, _ in time.steps
+        if executed.step.is_decode
+    ]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_no_more_rows_decode_than_keep_a_promised_tpot(is_known: bool) -> None:
+    """Whether who was promised it was there before the flood or comes later. What a row takes is to
+    be learnt from the first answers."""
+    quiet, tpot_s = make_tenant("quiet", tpot_ms=30.0), 0.030
+    others = [*streams(make_tenant("flood")), *short_requests(quiet, output=12)]
+    time = played([known(quiet), *others] if is_known else others)
+    tpots = [
+        (answer.token_times_s[-1] - answer.token_times_s[0]) / (len(answer.token_times_s) - 1)
+        for name, answer in time.answers.items()
+        if name.startswith("short")
+    ]
+    assert max(tpots[4:]) <= MARGIN * tpot_s
+    assert median(tpots) <= tpot_s
+    assert all(answer.finished_s for answer in time.answers.values())
+    flood = rows_of(time, "stream")
+    assert 0.5 * tpot_s <= max(step_s for _, step_s in time.steps[-200:]), "it uses what there is"
+    assert time.rig.engine.stats().counters["places_given_up"] <= 64
+    assert max(flood) < 64
+
+
+def test_a_promise_that_no_step_could_keep_holds_nothing_up() -> None:
+    quiet = make_tenant("quiet", tpot_ms=5.0)
+    time = played([known(quiet), *streams(make_tenant("flood")), *short_requests(quiet, 4)])
+    assert max(rows_of(time, "stream")) >= 60
+    assert all(answer.finished_s for answer in time.answers.values())
+
+
+def test_who_is_alone_is_not_held_up_by_its_own_promise() -> None:
+    time = played(streams(make_tenant("flood", tpot_ms=30.0)))
+    assert max(rows_of(time, "stream")) >= 60
+
+
+@pytest.mark.parametrize("tier", ["default", "flex"])
+def test_who_has_no_row_gets_one_whatever_was_promised(tier: str) -> None:
+    """A promise with room for a few rows, and more tenants than those."""
+    quiet = make_tenant("quiet", tpot_ms=16.0)
+    many = [
+        make_request(
+            f"own{k}", [k + 1] * 4, tenant=make_tenant(f"t{k}", tier=tier), max_tokens=60,
+            ignore_eos=True, arrival_s=START_S + 1.0,
+        )
+        for k in range(20)
+    ]  # fmt: skip
+    time = played([known(quiet), *streams(make_tenant("flood")), *many])
+    waits = [answer.ttft_s for name, answer in time.answers.items() if name.startswith("own")]
+    longest_s = max(step_s for _, step_s in time.steps)
+    assert max(waits) <= 8 * longest_s
+    assert all(answer.finished_s for answer in time.answers.values())
