@@ -266,6 +266,9 @@ LONG_ARENA_BYTES = 800 * 1024**2
 LONG_PROMPTS, LONG_TOKENS = 4, 7600
 STREAMS, STREAMED_TOKENS = 64, 300
 TTFT_MS, TPOT_MS = 500.0, 50.0
+TOLD_S = 0.3
+"""When the streams come: after a first request of the tenant with the promise, so that it is known
+that there is one."""
 
 
 def work_cases() -> list[Case]:
@@ -276,17 +279,20 @@ def work_cases() -> list[Case]:
         crowd = [ask(busy, f"{seed}/{n}", LONG_TOKENS, 16) for n in range(LONG_PROMPTS)]
         return Run(asked(seed), crowd)
 
-    def beside_streams(seed: str, tenant: Tenant) -> Run:
-        crowd = [ask(busy, f"{seed}/{n}", 32, STREAMED_TOKENS) for n in range(STREAMS)]
-        return Run(asked(seed, tenant), crowd)
+    def streams(seed: str) -> list[LiveRequest]:
+        return [ask(busy, f"{seed}/{n}", 32, STREAMED_TOKENS, at_s=TOLD_S) for n in range(STREAMS)]
+
+    def beside_streams_promised(seed: str) -> Run:
+        first = ask(promised, f"{seed}/first", PROMPT_TOKENS, OUTPUT_TOKENS)
+        return Run(asked(seed, promised), [first, *streams(seed)])
 
     return [
         Case(ALONE, alone),
         Case("4 prompts of 7,600 tokens", beside_prompts, ALONE),
-        Case("64 streams", lambda s: beside_streams(s, QUIET), ALONE),
+        Case("64 streams", lambda seed: Run(asked(seed), streams(seed)), ALONE),
         Case(
             "64 streams, TPOT promised",
-            lambda seed: beside_streams(seed, promised),
+            beside_streams_promised,
             ALONE,
             tpot_ms=TPOT_MS,
         ),
