@@ -43,8 +43,7 @@ class Case:
 
     name: str
     make: Callable[[str], Run]
-    over: str | None = None
-    at_most: float = AT_MOST  # P99 of TTFT over that
+    over: str | None = None  # its P99 TTFT at most AT_MOST times that one's
     charges_at_most: float | None = None  # service and load time of a request over those
     tpot_ms: float | None = None  # what the tenant's plan promises
 
@@ -233,7 +232,7 @@ def _claims(case: Case, rounds: Sequence[Seen], over: Sequence[Seen] | None) -> 
     unknown = float("nan")
     if over is not None:
         ratio = unknown if failed else _p99(rounds) / _p99(over)
-        claims.append(Claim(f"P99 TTFT beside {case.name}", ratio, "at most", case.at_most))
+        claims.append(Claim(f"P99 TTFT beside {case.name}", ratio, "at most", AT_MOST))
     if over is not None and case.charges_at_most is not None:
         for what in ("service", "load_ms"):
             with_them, without = (median(getattr(s, what) for s in r) for r in (rounds, over))

@@ -215,9 +215,6 @@ COLD_AHEAD, COLD_AHEAD_S = 8, 0.05
 """Before each of its cold adapters so many of another tenant, which take most of the time until its
 next one."""
 
-COLD_AT_MOST = 2.0
-"""One load of another may have to end before its own begins."""
-
 CHARGED_TOKENS = 16  # of a prompt; with its answer, 24 tokens of service
 CHARGES_AT_MOST = 1.5
 ALONE_HOST, ALONE_COLD = "host hit: nobody", "cold: nobody"
@@ -247,7 +244,6 @@ def tier_cases(store: SlowStore) -> list[Case]:
             "cold: behind 8 of one tenant",
             lambda seed: cold(seed, COLD_AHEAD),
             ALONE_COLD,
-            COLD_AT_MOST,
             CHARGES_AT_MOST,
         ),
     ]
