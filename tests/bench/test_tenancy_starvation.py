@@ -79,6 +79,12 @@ def test_where_a_request_failed_nothing_is_claimed() -> None:
     assert all(math.isnan(claim.figure) for claim in claims)
 
 
+def test_where_the_tenant_was_given_up_beside_nobody_nothing_is_claimed() -> None:
+    found = {"nobody": [seen(record(None, GAVE_UP))], "crowd": [seen(record(None, GAVE_UP))]}
+    (claim,) = summarise([NOBODY, Case("crowd", NOBODY.make, "nobody")], found).claims
+    assert not claim.held
+
+
 def test_charges_and_promises_are_held_against_their_bounds() -> None:
     found = {
         "nobody": [seen(record(10), service=24.0, load_ms=10.0)],
@@ -194,23 +200,27 @@ def test_what_is_compared_is_asked_for_in_the_same_way(store: SlowStore) -> None
         }
 
 
+def pages_of(tokens: int) -> int:
+    return -(-tokens // BLOCK_TOKENS)
+
+
 def test_of_a_full_share_one_request_runs_and_the_others_wait() -> None:
     made = {case.name: case.make("s") for case in cases.page_cases()}
-    tenants = {}
-    for name in ("39 in a full share", "20 full shares"):
-        for request in made[name].crowd:
-            tenants[request.tenant.key] = request.tenant
-            if request.tenant.key == "quiet":
-                continue
-            pages = int(request.tenant.min_memory_share * cases.ARENA_PAGES)
-            prompt_pages = -(-len(request.prompt) // BLOCK_TOKENS)
-            assert 2 * prompt_pages > pages
+    lines: dict[str, list[LiveRequest]] = {}
+    for request in chain(made["39 in a full share"].crowd, made["20 full shares"].crowd):
+        lines.setdefault(request.tenant.key, []).append(request)
+    assert sum(line[0].tenant.min_memory_share for line in lines.values()) <= 1
+    own = lines.pop("quiet")
+    needed = sum(pages_of(len(r.prompt) + r.output_tokens) for r in own)
+    assert needed < cases.EMPTY_SHARE * cases.ARENA_PAGES / 2, "its share is empty"
+    assert len(lines) == 1 + cases.MANY
+    for first, *waiting in lines.values():
+        pages = int(first.tenant.min_memory_share * cases.ARENA_PAGES)
+        assert waiting
+        for request in waiting:
+            assert pages_of(len(first.prompt)) + pages_of(len(request.prompt)) > pages
+        for request in (first, *waiting):
             assert len(request.prompt) + request.output_tokens <= pages * BLOCK_TOKENS
-    assert len(tenants) == 1 + 1 + cases.MANY
-    assert sum(tenant.min_memory_share for tenant in tenants.values()) <= 1
-    own = [r for r in made["39 in a full share"].crowd if r.tenant.key == "quiet"]
-    needed = sum(len(r.prompt) + r.output_tokens for r in own)
-    assert needed < cases.EMPTY_SHARE * cases.ARENA_PAGES * BLOCK_TOKENS / 2, "its share is empty"
 
 
 def test_more_adapters_are_in_use_than_there_are_slots(store: SlowStore) -> None:

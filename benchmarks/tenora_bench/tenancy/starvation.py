@@ -226,24 +226,30 @@ def summarise(cases: Sequence[Case], found: Found) -> Outcome:
 
 
 def _claims(case: Case, rounds: Sequence[Seen], over: Sequence[Seen] | None) -> list[Claim]:
+    """NaN where a request failed, which has no time and must not look like a quick one; or was
+    given up beside nobody, so that this machine cannot say. What was given up is not charged, and
+    has waited for its first token as long as it is said to have, but for no other."""
     claims: list[Claim] = []
-    # A request that failed has no time: it must not look like a quick one.
-    failed = any(r.error not in (None, GAVE_UP) for seen in rounds for r in seen.records)
-    unknown = float("nan")
+    errors, errors_alone = _errors(rounds), _errors(over or ())
+
+    def claim(what: str, figure: float, at_most: float, *but: str) -> None:
+        figure = float("nan") if errors_alone or errors - {*but} else figure
+        claims.append(Claim(f"{what} beside {case.name}", figure, "at most", at_most))
+
     if over is not None:
-        ratio = unknown if failed else _p99(rounds) / _p99(over)
-        claims.append(Claim(f"P99 TTFT beside {case.name}", ratio, "at most", AT_MOST))
+        claim("P99 TTFT", _p99(rounds) / _p99(over), AT_MOST, GAVE_UP)
     if over is not None and case.charges_at_most is not None:
         for what in ("service", "load_ms"):
             with_them, without = (median(getattr(s, what) for s in r) for r in (rounds, over))
-            ratio = unknown if failed else with_them / without
-            what = f"{what} of a request beside {case.name}"
-            claims.append(Claim(what, ratio, "at most", case.charges_at_most))
+            claim(f"{what} of a request", with_them / without, case.charges_at_most)
     if case.tpot_ms is not None:
         p99 = median(quantile(_tpots_ms(seen.records), 0.99) for seen in rounds)
-        what = f"P99 TPOT in ms beside {case.name}"
-        claims.append(Claim(what, unknown if failed else p99, "at most", case.tpot_ms))
+        claim("P99 TPOT in ms", p99, case.tpot_ms)
     return claims
+
+
+def _errors(rounds: Sequence[Seen]) -> set[str]:
+    return {record.error for seen in rounds for record in seen.records if record.error is not None}
 
 
 def _p99(rounds: Sequence[Seen]) -> float:

@@ -18,6 +18,7 @@ HEAD_START_S = 1.0
 """The crowd's: all of it runs or waits when the first of the others comes."""
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 4
+CROWD_PROMPT, CROWD_OUTPUT = 16, 4
 QUIET = tenant_of("quiet")
 ALONE = "nobody"
 
@@ -62,18 +63,22 @@ def alone(seed: str) -> Run:
 
 # Pages. Under strict isolation a share is all that a tenant has, so a full one stays full.
 
-ARENA_PAGES = 700
-EMPTY_SHARE, OWN_STREAMS, OWN_TOKENS = 0.6, 8, 400
+ARENA_PAGES = 900
+EMPTY_SHARE, OWN_STREAMS, OWN_TOKENS = 0.35, 6, 400
 """With streams of its own the tenant gets more service than one that fills a small share can have:
 so the other's turn is before its own."""
 
-ONE_SHARE, ONE_PROMPT, ONE_OUTPUT, ONE_REQUESTS = 0.035, 200, 170, 40
-"""24 pages, of which each request takes more than half: one runs and 39 wait."""
+ONE_SHARE, ONE_PROMPT, ONE_OUTPUT, ONE_REQUESTS = 0.035, 250, 230, 40
+"""31 pages, of which each request takes more than half with its prompt: one runs and 39 wait."""
 
-MANY, MANY_SHARE, MANY_PROMPT, MANY_OUTPUT, MANY_REQUESTS = 20, 0.015, 82, 76, 5
-"""10 pages each: of each tenant's requests one runs, and one waits at least."""
+MANY, MANY_SHARE, MANY_STREAM_TOKENS = 20, 0.03, 400
+MANY_WAITING, MANY_PROMPT = 3, 410
+"""27 pages each, with a stream that takes a few of them first and all in the end, and prompts
+that take 26."""
 
-ALONE_BUSY = "8 streams of its own"
+MANY_WAITING_S = 0.2  # when those come
+
+ALONE_BUSY = "6 streams of its own"
 
 
 def page_cases() -> list[Case]:
@@ -82,17 +87,18 @@ def page_cases() -> list[Case]:
     many = [tenant_of(f"full-{n}", min_memory_share=MANY_SHARE) for n in range(MANY)]
 
     def beside_own(seed: str, others: int) -> Run:
-        own = [ask(quiet, f"{seed}/own/{n}", 16, OWN_TOKENS) for n in range(OWN_STREAMS)]
+        own = [ask(quiet, f"{seed}/own/{n}", CROWD_PROMPT, OWN_TOKENS) for n in range(OWN_STREAMS)]
         crowd = [ask(one, f"{seed}/{n}", ONE_PROMPT, ONE_OUTPUT) for n in range(others)]
         return Run(asked(seed, quiet), own + crowd)
 
     def beside_many(seed: str) -> Run:
-        crowd = [
-            ask(tenant, f"{seed}/{n}", MANY_PROMPT, MANY_OUTPUT)
-            for n in range(MANY_REQUESTS)
-            for tenant in many
+        streams = [ask(each, f"{seed}/stream", 17, MANY_STREAM_TOKENS) for each in many]
+        waiting = [
+            ask(each, f"{seed}/{n}", MANY_PROMPT, CROWD_OUTPUT, at_s=MANY_WAITING_S)
+            for n in range(MANY_WAITING)
+            for each in many
         ]
-        return Run(asked(seed, quiet), crowd)
+        return Run(asked(seed, quiet), streams + waiting)
 
     return [
         Case(ALONE, lambda seed: Run(asked(seed, quiet))),
@@ -111,8 +117,6 @@ def measure_pages(options: Options) -> Outcome:
 
 ANSWER_S = 0.1
 """Of the object store; a load takes two answers."""
-
-CROWD_PROMPT, CROWD_OUTPUT = 16, 4
 
 
 def crowd_of(
