@@ -25,6 +25,7 @@ from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams,
 from tenora_engine.transport.process import ProcessEngineClient
 
 STORE = "store"
+GAVE_UP = "given up"
 MEMORY_BYTES = 3 * 1024**3
 ARENA_BYTES = 512 * 1024**2
 """Small, so that its memory has soon been touched: what is written for the first time is slow."""
@@ -61,7 +62,7 @@ class LiveEngine:
 
         async def send(request: LiveRequest) -> RequestRecord:
             await asyncio.sleep(max(0.0, begin_s + request.at_s - loop.time()))
-            return await self._complete(request)
+            return await self.complete(request)
 
         others = [asyncio.create_task(send(request)) for request in background]
         try:
@@ -83,7 +84,8 @@ class LiveEngine:
     async def stats(self) -> EngineStats:
         return await self.client.stats()
 
-    async def _complete(self, wanted: LiveRequest) -> RequestRecord:
+    async def complete(self, wanted: LiveRequest, give_up_s: float | None = None) -> RequestRecord:
+        """Send it now. After `give_up_s` it is aborted, and recorded as GAVE_UP."""
         tenant, adapter = wanted.tenant, wanted.adapter
         record = RequestRecord(
             tenant.key,
@@ -101,22 +103,28 @@ class LiveEngine:
             adapter=adapter,
         )
         try:
-            async for event in self.client.submit(request):
-                now_s = time.monotonic()
-                if isinstance(event, TokenEvent):
-                    record.first_token_s = record.first_token_s or now_s
-                    record.chunk_times_s.append(now_s)
-                else:
-                    usage = event.usage
-                    record.finished_s = now_s
-                    record.error = event.error
-                    record.prompt_tokens = usage.prompt_tokens
-                    record.cached_tokens = usage.cached_tokens
-                    record.output_tokens = usage.output_tokens
-                    record.residency = usage.residency
+            async with asyncio.timeout(give_up_s):
+                await self._follow(request, record)
+        except TimeoutError:
+            record.error = GAVE_UP
         except EngineError as error:
             record.error = f"{type(error).__name__}: {error}"
         return record
+
+    async def _follow(self, request: GenerationRequest, record: RequestRecord) -> None:
+        async for event in self.client.submit(request):
+            now_s = time.monotonic()
+            if isinstance(event, TokenEvent):
+                record.first_token_s = record.first_token_s or now_s
+                record.chunk_times_s.append(now_s)
+            else:
+                usage = event.usage
+                record.finished_s = now_s
+                record.error = event.error
+                record.prompt_tokens = usage.prompt_tokens
+                record.cached_tokens = usage.cached_tokens
+                record.output_tokens = usage.output_tokens
+                record.residency = usage.residency
 
 
 def tenant_of(key: str, **promises: Any) -> Tenant:
@@ -141,8 +149,8 @@ async def live_engine(model: Path, scratch: Path, **settings: Any) -> AsyncItera
     config = EngineConfig(
         model=str(model),
         served_name=model.name,
-        object_store=str(scratch / STORE),
         **{
+            "object_store": str(scratch / STORE),
             "memory_bytes": MEMORY_BYTES,
             "arena_bytes": ARENA_BYTES,
             "max_context_tokens": 2048,

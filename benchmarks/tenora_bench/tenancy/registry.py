@@ -15,6 +15,7 @@ from tenora_bench.tenancy import (
     noisy,
     prefix_audit,
     ranks,
+    starvation_cases,
     throughput,
 )
 from tenora_bench.tenancy.experiment import Experiment
@@ -30,6 +31,7 @@ _ALL = (
     floods.EXPERIMENT,
     long_prompts.EXPERIMENT,
     long_prompts.WITH_PROMISES,
+    *starvation_cases.EXPERIMENTS,
     prefix_audit.EXPERIMENT,
     http_audit.EXPERIMENT,
     eviction_audit.EXPERIMENT,
