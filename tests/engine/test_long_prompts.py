@@ -3,15 +3,18 @@ virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
 from itertools import pairwise
 from statistics import median
 
 import pytest
 
-from engine_fakes import make_config, make_tenant
+from engine_fakes import make_config, make_request, make_tenant
+from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import Tenant
-from tenora_engine.scheduling.chunks import BESIDE_S, MARGIN
+from tenora_engine.scheduling.chunks import BESIDE_S, LONG_S, MARGIN, ChunkSizer
+from tenora_engine.scheduling.forecast import StepLoad
+from tenora_engine.sequence import Sequence
 from virtual_time import LAYERS, Arrival, VirtualTime, arriving
 
 CONFIG = make_config(
@@ -56,7 +59,7 @@ def short_requests(
     ]
 
 
-def played(requests: Sequence[Arrival], seconds: float = 1e9) -> VirtualTime:
+def played(requests: Items[Arrival], seconds: float = 1e9) -> VirtualTime:
     time = VirtualTime(CONFIG)
     time.play(requests, START_S + seconds)
     time.rig.engine.check_integrity()
@@ -129,6 +132,19 @@ def test_a_long_prompts_chunks_become_smaller_as_its_context_grows_and_never_not
     assert all(step_s <= tpot_s for _, step_s in learned)
     assert max(sizes) >= 4 * learned[-1][0] > 0
     assert all(after <= 1.25 * before + 1 for before, after in pairwise(sizes[8:-8]))
+
+
+def test_on_a_slow_machine_no_prompt_is_long_that_fits_a_step() -> None:
+    """Nor is a long one given less than half of the steps beside others."""
+    sizer = ChunkSizer(CostModel(CONFIG), max_step_tokens=128)
+    for tokens in (0, 8, 64, 128) * 50:
+        load = StepLoad(tokens=tokens, pairs=tokens * tokens / 2)
+        sizer.forecast.observe(load, 1.0 + 0.05 * tokens)
+    short, long = (Sequence(make_request("r", [1] * n), 0, [1] * n, n) for n in (100, 1000))
+    assert sizer.forecast.prompt_s(short) > LONG_S
+    assert not sizer.is_long(short, START_S)
+    assert sizer.is_long(long, START_S)
+    assert sizer.beside_s(1, 128) >= sizer.forecast.decode_s(1) * (1 - 1e-9)
 
 
 def streams(tenant: Tenant, count: int = 64) -> list[Arrival]:

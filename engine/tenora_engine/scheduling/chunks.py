@@ -86,11 +86,12 @@ LONG_PROMISES = 2
 """A prompt is long that takes this many times the shortest time to first token lately promised."""
 
 LONG_S = 1.0
-"""The same, at most: where nothing is promised, or more than a person waits for."""
+"""The same, at most: where nothing is promised, or more than a person waits for. In any case it is
+longer than a whole step without any context, so that not every prompt is on a slow machine."""
 
 BESIDE_S = 0.1
 """A step with a long prompt's chunk takes no longer than this beside those who were not promised a
-time between two tokens."""
+time between two tokens, or than twice what it takes them to decode."""
 
 SCORED_TOKENS_MAX = 256
 """Of prompts whose logprobs are wanted, in a step: each takes a row of the vocabulary."""
@@ -122,7 +123,10 @@ class ChunkSizer:
     promised to anybody: what comes meanwhile has to wait for its end.
     """
 
-    def __init__(self, costs: CostModel, is_cuda: bool = False) -> None:
+    def __init__(
+        self, costs: CostModel, *, max_step_tokens: int = 1, is_cuda: bool = False
+    ) -> None:
+        self._max_step_tokens = max_step_tokens
         self.promises = Promises()
         self.forecast = StepForecast(costs, is_cuda)
 
@@ -141,7 +145,8 @@ class ChunkSizer:
 
     def beside_s(self, num_decoding: int, most: int) -> float:
         """For a long prompt's chunk in the next step, where others are at work."""
-        return self._beside(num_decoding, BESIDE_S, most, MIN_ARRIVAL_PART)
+        beside_s = max(BESIDE_S, 2 * MARGIN * self.forecast.decode_s(num_decoding))
+        return self._beside(num_decoding, beside_s, most, MIN_ARRIVAL_PART)
 
     def most_rows(self, running_tpot_s: float, now_s: float) -> tuple[int | None, int | None]:
         """How many rows may decode in a step, for new ones to start and for those that run to go
@@ -166,12 +171,13 @@ class ChunkSizer:
     def is_long(self, sequence: Sequence, now_s: float) -> bool:
         """Whether the prompt takes so long that others are not to wait for it."""
         long_s = min(LONG_PROMISES * self.promises.least_s(now_s), LONG_S)
-        return self.forecast.prompt_s(sequence) > long_s
+        step_s = self.forecast.prefill_s(self._max_step_tokens)
+        return self.forecast.prompt_s(sequence) > max(long_s, step_s)
 
     def is_slow(self, num_decoding: int, now_s: float) -> bool:
-        """Whether a step that only decodes keeps who arrives waiting for too long."""
+        """Whether the rows of a step that only decodes keep who arrives waiting for too long."""
         arrival_s = min(self.promises.least_s(now_s), LONG_S) / ARRIVAL_PART
-        return self.forecast.decode_s(num_decoding) > arrival_s
+        return self.forecast.decode_s(num_decoding) - self.forecast.decode_s(1) > arrival_s
 
     def _beside(self, num_decoding: int, seconds: float, most: int, least_part: int) -> float:
         if seconds == math.inf:

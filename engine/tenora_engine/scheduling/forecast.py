@@ -10,14 +10,15 @@ from tenora_engine.memory.costs import CostModel
 from tenora_engine.scheduling.plan import ScheduledStep
 from tenora_engine.sequence import Sequence
 
-RATE = 0.1
-"""Of each step's error, so much is corrected."""
+RATE, RATE_DOWN = 0.1, 0.2
+"""Of each step's error, so much is corrected; more of one that took less time than predicted, which
+no pause of the machine explains."""
 
 FIRST_STEPS = 8
 """Until then an error is taken to be of the machine as a whole."""
 
-ERROR_MIN, ERROR_MAX = -0.5, 1.0
-"""A step that took far longer than predicted (a pause of the machine) counts as twice as long."""
+ERROR_MAX = 1.0
+"""A step that took far longer than predicted counts as twice as long."""
 
 TOKEN_S_MIN = 1e-9
 """No machine is as fast: what is less is an error of the clock."""
@@ -26,7 +27,7 @@ BOUND = 16.0
 """Each cost stays within this factor of what it should be beside a token's: what was not seen for
 long may not drift away."""
 
-_CPU_RATIOS = (8.0, 0.25)
+_CPU_RATIOS = (12.0, 0.25)
 _CUDA_RATIOS = (128.0, 0.0625)
 """What a step itself and a row that decodes cost, in prefilled tokens: until it has been seen."""
 
@@ -104,7 +105,8 @@ class StepForecast:
         if self._num_seen <= FIRST_STEPS:
             factors = [1 + error / self._num_seen] * len(parts)
         else:
-            error = RATE * min(max(error, ERROR_MIN), ERROR_MAX)
+            error *= RATE_DOWN if error < 0 else RATE
+            error = min(error, RATE * ERROR_MAX)
             squares = sum(part * part for part in parts)
             factors = [1 + error * part * predicted_s / squares for part in parts]
         scaled = [s * factor for s, factor in zip(self._seconds, factors, strict=True)]

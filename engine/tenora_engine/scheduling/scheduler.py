@@ -98,7 +98,9 @@ class Scheduler:
         self._intake = Intake(
             self.requests, queue, running, places, loads, waits, memory, gate.feasibility
         )
-        self._chunks = ChunkSizer(costs, engine.device == "cuda")
+        self._chunks = ChunkSizer(
+            costs, max_step_tokens=engine.max_step_tokens, is_cuda=engine.device == "cuda"
+        )
         self._express: ExpressLane | None = None
         if can_preempt and self._keeps_promises:
             self._express = ExpressLane(config, queue, running, self._intake, places, self._chunks)
