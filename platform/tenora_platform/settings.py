@@ -20,6 +20,7 @@ from tenora_engine.config import (
     SchedulingPolicy,
 )
 from tenora_engine.text.tool_formats import ToolFormatName
+from tenora_platform.gpu import choose_device
 from tenora_platform.installation import InstallationName
 from tenora_platform.resources import default_draft_layer, is_installed
 from tenora_platform.secret import ServerSecret, load_secret
@@ -304,13 +305,7 @@ class Settings(BaseSettings):
 
     def resolved_device(self) -> Literal["cpu", "cuda"]:
         """`cuda` when asked for, or when `auto` finds a GPU that this torch can use."""
-        if self.device != "auto":
-            return self.device
-        if not Path("/proc/driver/nvidia").exists():
-            return "cpu"  # spares the import of torch on most machines
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return choose_device(self.device).device
 
     def _host_adapter_bytes(self, device: Literal["cpu", "cuda"]) -> int:
         if self.host_adapter_memory is not None:
