@@ -85,7 +85,7 @@ def tune_here(report: Report, machine: Machine, target: Path | None) -> None:
         for file in {own, target or own}:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(found.to_json())
-        tuning._tuning.cache_clear()
+        tuning.tuning_for.cache_clear()
         print(found.to_json())
 
 

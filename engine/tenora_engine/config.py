@@ -37,6 +37,9 @@ STEP_LIMITS: dict[Device, StepLimits] = {
 """A GPU reads its weights for 256 rows in the time of one, and is full of work at some thousand
 tokens; a laptop's processor is at some hundred."""
 
+HOST_ADAPTER_BYTES: dict[Device, int] = {"cpu": 256 * 1024**2, "cuda": 8 * 1024**3}
+"""A rank-16 adapter of an 8B model takes 86 MiB, and a machine with a GPU has memory."""
+
 CPU_MEMORY_BYTES = 1024**3
 
 
@@ -74,7 +77,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_layer_optional: bool = False  # there is none where it cannot run, instead of an error
     adapter_draft_bytes: int = 0
     """Draft layers of adapters' own, kept in memory; 0 = none, as under strict isolation."""
-    host_adapter_bytes: int = 256 * 1024**2  # packed adapters kept in host memory
+    host_adapter_bytes: int = HOST_ADAPTER_BYTES["cpu"]  # packed adapters kept in host memory
     host_kv_bytes: int = 0  # copies of evicted KV in host memory; none under strict isolation
     shared_adapter_bytes: int = 64 * 1024**2  # the largest packed adapter put into Redis
     shared_adapter_ttl_s: int = 3600

@@ -4,6 +4,7 @@ configuration, not how anything runs."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,8 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tenora_engine.config import STEP_LIMITS, EngineConfig, PolicyName, SchedulingPolicy
+from tenora_engine.config import (
+    HOST_ADAPTER_BYTES,
+    STEP_LIMITS,
+    EngineConfig,
+    PolicyName,
+    SchedulingPolicy,
+)
 from tenora_engine.text.tool_formats import ToolFormatName
+from tenora_platform.gpu import choose_device
 from tenora_platform.installation import InstallationName
 from tenora_platform.resources import default_draft_layer, is_installed
 from tenora_platform.secret import ServerSecret, load_secret
@@ -216,8 +224,9 @@ class Settings(BaseSettings):
     isolation."""
     stream_chunk_tokens: int = Field(default=0, ge=0, le=256)
     """Of each chunk of a stream, so that its size says nothing of drafts; 0: as they come."""
-    host_adapter_memory: Size = 256 * 1024**2
-    """Packed adapters kept in host memory."""
+    host_adapter_memory: Size | None = None
+    """Packed adapters kept in host memory: 256 MiB, on a GPU 8 GiB or a quarter of the machine's
+    memory, whatever is less."""
     host_kv_memory: Size = 0
     """Copies of evicted KV kept in host memory; none under strict isolation."""
     prefix_caching: bool = True
@@ -296,13 +305,13 @@ class Settings(BaseSettings):
 
     def resolved_device(self) -> Literal["cpu", "cuda"]:
         """`cuda` when asked for, or when `auto` finds a GPU that this torch can use."""
-        if self.device != "auto":
-            return self.device
-        if not Path("/proc/driver/nvidia").exists():
-            return "cpu"  # spares the import of torch on most machines
-        import torch
+        return choose_device(self.device).device
 
-        return "cuda" if torch.cuda.is_available() else "cpu"
+    def _host_adapter_bytes(self, device: Literal["cpu", "cuda"]) -> int:
+        if self.host_adapter_memory is not None:
+            return self.host_adapter_memory
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(HOST_ADAPTER_BYTES[device], machine // 4)
 
     def to_engine_config(self) -> EngineConfig:
         """The engine's share. `model` must be known by now (the default model's folder, if none
@@ -341,7 +350,7 @@ class Settings(BaseSettings):
             draft_layer=None if layer is None else str(layer),
             draft_layer_optional=layer == default_draft_layer().resolve(),
             adapter_draft_bytes=self.adapter_draft_memory,
-            host_adapter_bytes=self.host_adapter_memory,
+            host_adapter_bytes=self._host_adapter_bytes(device),
             host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,
             object_store=self.object_store_url,

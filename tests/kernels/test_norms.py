@@ -23,6 +23,15 @@ def test_rms_norm(ops: Ops, rows: int, hidden: int) -> None:
         assert_near(result.cpu(), reference.rms_norm(x, weight, 1e-5), dtype)
 
 
+def test_rms_norm_of_heads_within_rows(ops: Ops) -> None:
+    for dtype in ops.dtypes:
+        heads = torch.randn(5, 9, 24).to(dtype)[:, 3:7]
+        weight = torch.randn(24).to(dtype)
+        result = ops.call("rms_norm", ops.place(heads), ops.place(weight), 1e-5)
+        assert result.shape == heads.shape
+        assert_near(result.cpu(), reference.rms_norm(heads, weight, 1e-5), dtype)
+
+
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 def test_rms_norm_with_residual(ops: Ops, rows: int, hidden: int) -> None:
     for dtype in ops.dtypes:

@@ -72,6 +72,14 @@ def test_head_shapes(ops: Ops, heads: int, kv_heads: int, head_dim: int, block_t
         check(ops, [1, 4, 1], [11, 9, 33], kv, heads, dtype)
 
 
+@pytest.mark.parametrize(("heads", "head_dim"), [(12, 128), (16, 256), (20, 64)])
+def test_prompts_of_many_heads_that_share_kv(ops: Ops, heads: int, head_dim: int) -> None:
+    """Whose tiles of queries are taken by several programs on a GPU."""
+    kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=head_dim)
+    for dtype in ops.dtypes:
+        check(ops, [19, 1, 33], [19, 20, 50], kv, heads, dtype)
+
+
 def test_long_contexts_are_split(ops: Ops) -> None:
     """More than one part per context, and parts that lie past a shorter sequence's end."""
     kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=16)

@@ -182,6 +182,27 @@ def test_another_adapters_overflow_does_not_reach_a_row(ops: Ops, num_rows: int)
     assert_near(got.cpu()[mine], expected[mine], torch.float32)
 
 
+def test_a_table_whose_slots_are_rows(ops: Ops) -> None:
+    """As it lies on a GPU, where one copy installs an adapter."""
+    if ops.tiles is None and ops.name != "gpu":
+        pytest.skip("on the CPU the tables are tensors of their own")
+    made = pack_adapters(mixed_ranks(5, 2, 3), [(40, 48)] * 3, torch.float32)
+    wide = {
+        name: torch.cat([value, torch.full_like(value[:, :1], 99)], dim=1)[:, :-1]
+        for name, value in vars(made.table).items()
+        if isinstance(value, torch.Tensor)
+    }
+    table = replace(made.table, **wide)
+    assert not table.rank.is_contiguous()
+    row_slot = mix_rows("distinct", 13, 5)
+    x, y = torch.randn(13, 40), torch.randn(13, 144)
+    expected = reference.sgmv(y, x, made.pool, made.table, row_slot, 1, (0, 1, 2), (48,) * 3)
+    segments = build_segments(row_slot, ops.place(table), tiles=ops.tiles)
+    got, pool = ops.place(y.clone()), ops.place(made.pool)
+    ops.call("sgmv", got, ops.place(x), pool, ops.place(table), segments, 1, (0, 1, 2), (48,) * 3)
+    assert_near(got.cpu(), expected, torch.float32)
+
+
 def test_same_result_every_time(ops: Ops) -> None:
     adapters = pack_adapters(mixed_ranks(5, 1, 3, (4, 8, 33)), SHAPES[:3], torch.float32)
     table, pool = ops.place(adapters.table), ops.place(adapters.pool)

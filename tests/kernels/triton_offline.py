@@ -1,16 +1,22 @@
 """Compiles the Triton kernels for an NVIDIA GPU on a machine that has none: a driver that only says
 which GPU is meant, and launches that stop after compiling.
 
-A program of its own, because it must own triton's process-wide driver: it prints, as JSON, what
-each launch of each op compiled to for Llama-3.1-8B's sizes in bfloat16."""
+A program of its own, because it must own triton's process-wide driver: `CAPABILITY [SHAPE...]`. It
+prints, as JSON, Triton's version and what each launch of each op compiled to in bfloat16, through
+the launchers and with the tuning that a device of that capability gets."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import triton
@@ -19,12 +25,32 @@ from triton.runtime.jit import JITFunction
 
 from tenora_kernels import KVLayout, build_attention_layout, build_segments
 from tenora_kernels.backend import triton_implementation
-from tenora_kernels.gpu import paged_attention, sgmv
-from tenora_kernels.gpu.tuning import Tuning
+from tenora_kernels.checks import KernelInputError
+from tenora_kernels.gpu import paged_attention, sgmv, tuning
+from tenora_kernels.gpu.tuning import AttentionTuning, SgmvTuning
+from tenora_kernels.segments import fixed_tile_queries
 from tenora_kernels.synthetic import mix_rows, random_adapters, random_pages
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 4096, 32, 8, 128
-CPU, DTYPE = torch.device("cpu"), torch.bfloat16
+CPU, DTYPE, FP8 = torch.device("cpu"), torch.bfloat16, torch.float8_e4m3fn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a model's layers."""
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 128
+
+
+SHAPES = {
+    "llama-3-8b": Shape(4096, 14336, 32, 8),
+    "llama-3-70b": Shape(8192, 28672, 64, 8),
+    "qwen2.5-7b": Shape(3584, 18944, 28, 4),
+    "head-dim-256": Shape(2048, 16384, 16, 1, 256),
+}
 
 
 class OfflineDriver:
@@ -62,72 +88,146 @@ def compile_only(capability: int = 90) -> list[Any]:
     return compiled
 
 
-def launch_sgmv(rows: int, dtype: torch.dtype = DTYPE, *, early: bool = False) -> None:
-    widths = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM)
-    made = random_adapters([16, 64], 2, [(HIDDEN, width) for width in widths], dtype, CPU)
+def launch_sgmv(shape: Shape, rows: int, tuned: SgmvTuning | None = None) -> None:
+    widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim)
+    made = random_adapters([16, 64], 2, [(shape.hidden, width) for width in widths], DTYPE, CPU)
     segments = build_segments(mix_rows("distinct", rows, 2), made.table, tiles=True)
-    x = torch.zeros(rows, HIDDEN, dtype=dtype)
-    y = torch.zeros(rows, sum(widths), dtype=dtype)
-    defaults = Tuning()
-    tuning = defaults.sgmv_decode if rows <= 256 else defaults.sgmv_prefill
-    tuning = replace(tuning, early_expand=early)
-    sgmv.sgmv(y, x, made.pool, made.table, segments, 1, (0, 1), widths, tuning)
+    x = torch.empty(rows, shape.hidden, dtype=DTYPE)
+    y = torch.empty(rows, sum(widths), dtype=DTYPE)
+    sgmv.sgmv(y, x, made.pool, made.table, segments, 1, (0, 1), widths, tuned)
 
 
-def launch_attention(query: int, kv_dtype: torch.dtype, dtype: torch.dtype = DTYPE) -> None:
-    kv = KVLayout(num_layers=2, block_tokens=16, kv_heads=KV_HEADS, head_dim=HEAD_DIM)
+def launch_attention(
+    shape: Shape,
+    query: int,
+    kv_dtype: torch.dtype = DTYPE,
+    dtype: torch.dtype = DTYPE,
+    tuned: AttentionTuning | None = None,
+    *,
+    fixed: bool = False,
+) -> None:
+    kv = kv_layout(shape)
     pages = random_pages([600, 600], kv, dtype, CPU)
-    layout = build_attention_layout([query] * 2, [600] * 2, pages.block_tables, CPU, tiles=True)
-    q = torch.zeros(2 * query, HEADS, HEAD_DIM, dtype=dtype)
-    pool = pages.pool.to(kv_dtype)
-    paged_attention.paged_attention(q, pool, kv, 1, layout, 0.1, torch.empty_like(q))
+    tile = fixed_tile_queries(shape.heads, shape.kv_heads) if fixed else None
+    layout = build_attention_layout(
+        [query] * 2, [600] * 2, pages.block_tables, CPU, tiles=True, fixed_tile=tile
+    )
+    q = torch.zeros(2 * query, shape.heads, shape.head_dim, dtype=dtype)
+    pool = pages.pool.to(kv_dtype if dtype == DTYPE else dtype)
+    paged_attention.paged_attention(q, pool, kv, 1, layout, 0.1, torch.empty_like(q), tuned)
 
 
-def launch_rest(kv_dtype: torch.dtype) -> None:
-    ops = triton_implementation()
-    kv = KVLayout(num_layers=2, block_tokens=16, kv_heads=KV_HEADS, head_dim=HEAD_DIM)
+def launch_kv_write(shape: Shape, kv_dtype: torch.dtype = DTYPE) -> None:
+    kv = kv_layout(shape)
     pool = torch.zeros(4, kv.page_elements, dtype=kv_dtype)
-    qkv = torch.zeros(4, HEADS + 2 * KV_HEADS, HEAD_DIM, dtype=DTYPE)
-    q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
-    table, rows = torch.zeros(64, HEAD_DIM // 2), torch.arange(4)
-    ops.kv_write(q, k, v, table, table, rows, pool, kv, 1, rows)
-    x = torch.zeros(4, HIDDEN, dtype=DTYPE)
-    ops.rms_norm(x, x[0], 1e-5)
-    ops.add_rms_norm(x, x[0], 1e-5, x)
-    ops.silu_mul(x)
+    qkv = torch.zeros(4, shape.heads + 2 * shape.kv_heads, shape.head_dim, dtype=DTYPE)
+    q, k, v = torch.split(qkv, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+    table, rows = torch.zeros(64, shape.head_dim // 2), torch.arange(4)
+    triton_implementation().kv_write(q, k, v, table, table, rows, pool, kv, 1, rows)
 
 
-def launch_fixed() -> None:
-    """In a fixed order: linears of few rows and of many, adapters, decode and prompts."""
-    ops = triton_implementation()
+def launch_norms(shape: Shape) -> None:
+    ops, weight = triton_implementation(), torch.zeros(shape.hidden, dtype=DTYPE)
+    x = torch.zeros(4, shape.hidden, dtype=DTYPE)
+    heads = torch.zeros(4, shape.heads + 2, shape.head_dim, dtype=DTYPE)[:, :-2]
+    ops.rms_norm(x, weight, 1e-5)
+    ops.rms_norm(heads, weight[: shape.head_dim], 1e-5)
+    ops.add_rms_norm(x, weight, 1e-5, x)
+    ops.silu_mul(torch.zeros(4, 2 * shape.intermediate, dtype=DTYPE))
+
+
+def launch_fixed_linear(shape: Shape) -> None:
+    """In a fixed order: linears of few rows and of many, of few outputs and of many."""
+    fixed_linear = triton_implementation().fixed_linear
+    for rows, outputs in ((64, 512), (64, 2 * shape.intermediate), (512, 512)):
+        weight = torch.empty(outputs, shape.hidden, dtype=DTYPE)
+        fixed_linear(torch.empty(rows, shape.hidden, dtype=DTYPE), weight, None)
+
+
+def kv_layout(shape: Shape) -> KVLayout:
+    return KVLayout(num_layers=2, block_tokens=16, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+
+
+def launch_all(shape: Shape, capability: int) -> None:
     for rows in (64, 512):
-        ops.fixed_linear(
-            torch.zeros(rows, HIDDEN, dtype=DTYPE), torch.zeros(512, HIDDEN, dtype=DTYPE), None
-        )
+        launch_sgmv(shape, rows)
+    for query in (1, 64):
+        launch_attention(shape, query)
+        launch_attention(shape, query, fixed=True)
+    launch_fixed_linear(shape)
+    launch_kv_write(shape)
+    launch_norms(shape)
+    if capability >= 89:
+        launch_attention(shape, 1, FP8)
+        launch_attention(shape, 64, FP8)
+        launch_kv_write(shape, FP8)
+    if capability >= 90:
+        launch_sgmv(shape, 64, SgmvTuning(early_expand=True))
 
 
-def describe(kernel: Any) -> dict[str, Any]:
+def launch_tuned(shape: Shape) -> None:
+    """What a table may ask of float32, whose blocks are a quarter as wide."""
+    for context in (32, 64, 128):
+        tuned = AttentionTuning(block_context=context)
+        launch_attention(shape, 1, dtype=torch.float32, tuned=tuned)
+
+
+def refusals(shape: Shape) -> list[str]:
+    """What launchers say to what this capability has not."""
+    asked: tuple[Callable[[], None], ...] = (
+        lambda: launch_attention(shape, 1, FP8),
+        lambda: launch_kv_write(shape, FP8),
+        lambda: launch_sgmv(shape, 64, SgmvTuning(early_expand=True)),
+    )
+    said: list[str] = []
+    for ask in asked:
+        try:
+            ask()
+        except KernelInputError as error:
+            said.append(str(error))
+    return said
+
+
+def describe(kernel: Any, shape: str) -> dict[str, Any]:
     ptx: str = kernel.asm["ptx"]
+    used = resources(kernel.asm["cubin"])
     return {
+        "shape": shape,
         "kernel": kernel.metadata.name,
         "shared_bytes": kernel.metadata.shared,
+        "registers": used["REG"],
+        "stack_bytes": used["STACK"],
         "narrow_loads": len(re.findall(r"ld\.global[\w.:]*\.[bu](8|16) ", ptx)),
         "waits_for_dependency": "griddepcontrol.wait" in ptx,
     }
 
 
-def main() -> None:
-    launched = compile_only()
-    for rows in (64, 512):
-        launch_sgmv(rows)
-    launch_sgmv(64, early=True)
-    launch_fixed()
-    for kv_dtype in (torch.bfloat16, torch.float8_e4m3fn):
-        launch_attention(1, kv_dtype)
-        launch_attention(64, kv_dtype)
-        launch_rest(kv_dtype)
-    json.dump([describe(kernel) for kernel in launched], sys.stdout)
+def resources(cubin: bytes) -> dict[str, int]:
+    """What a kernel takes of a multiprocessor; on its stack lie the registers that it spills."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", said)}
+
+
+def main(capability: int, names: list[str]) -> None:
+    compiled = compile_only(capability)
+    found: list[dict[str, Any]] = []
+    own = (capability // 10, capability % 10)
+    with mock.patch.object(tuning, "capability", return_value=own):
+        for name in names or SHAPES:
+            launch_all(SHAPES[name], capability)
+            found += [describe(kernel, name) for kernel in compiled]
+            compiled.clear()
+        shape = SHAPES[names[0] if names else "llama-3-8b"]
+        launch_tuned(shape)
+        refused = refusals(shape)
+    result = {"triton": triton.__version__, "kernels": found, "refused": refused}
+    json.dump(result, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -27,14 +27,15 @@ SGMV_OPTIONS: dict[str, tuple[Any, ...]] = {
     "block_columns": (128, 256, 512),
     "block_features": (64, 128, 256, 512),
     "shrink_stages": (2, 3, 4, 5),
-    "programs": (256, 512, 1024, 2048),
+    "programs": (132, 256, 512, 1024, 2048),
+    "expand_programs": (528, 792, 1056),
     "shrink_warps": (2, 4, 8),
     "expand_warps": (2, 4, 8),
     "block_rank": (16, 32, 64),
 }
 ATTENTION_OPTIONS: dict[str, tuple[Any, ...]] = {
     "block_context": (32, 64, 128),
-    "stages": (2, 3, 4),
+    "stages": (2, 3, 5, 7),  # 5 is the first with two buffers of K and V
     "warps": (2, 4, 8),
     "programs": (256, 512, 1024),
 }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tenora_engine.adapters.occupancy import Occupied
 from tenora_engine.adapters.pack import layout_key, pack_adapter
 from tenora_engine.adapters.packed import PackedAdapter
+from tenora_engine.adapters.slab import slab_for, take_room
 from tenora_engine.adapters.tiers import HostTier, SharedTier, StoreTier
 from tenora_engine.adapters.turns import Cores, FairThreads, Job, Room, SharedWork
 from tenora_engine.adapters.warming import Warming
@@ -117,6 +118,7 @@ class AdapterLoader:
         self.on_complete = on_complete  # called from a loader thread, or inside `start`: a wake-up
         self._resolved = resolved
         self._host = HostTier(config.host_adapter_bytes)
+        self._slab = slab_for(resolved)
         self._shared: SharedTier | None = None
         if config.redis_url is not None:
             self._shared = SharedTier(
@@ -356,10 +358,10 @@ class AdapterLoader:
         )
 
     def _in_host_memory(self, packed: PackedAdapter) -> PackedAdapter:
-        """Pinned when there is a device to copy to, so that the copy runs beside the steps."""
-        if self._resolved.engine.device != "cuda":
-            return packed
-        return dataclasses.replace(packed, pages=packed.pages.pin_memory())
+        """In the pinned slab when there is a device to copy to, so that the copy runs beside the
+        steps. As it is where others that are used hold all of it: the copy then waits."""
+        pages = None if self._slab is None else take_room(self._slab, packed.pages, self._host)
+        return packed if pages is None else dataclasses.replace(packed, pages=pages)
 
     def _finish(
         self,

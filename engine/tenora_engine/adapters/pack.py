@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
+from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import (
     AdapterFormatError,
     EffectiveLora,
@@ -146,8 +146,6 @@ def footprint(config: ResolvedConfig, ranks: Mapping[str, Sequence[int]]) -> Ada
     cells = 2 * max_rank + 4 * len(LORA_MODULES)  # of the tables beside the pages, in each layer
     table_bytes = 4 * model.num_layers * cells
     host_bytes = pages * config.page_bytes
-    if config.engine.device == "cuda":
-        host_bytes = pinned_bytes(host_bytes)
     return AdapterFootprint(pages, config.page_bytes, host_bytes + table_bytes)
 
 

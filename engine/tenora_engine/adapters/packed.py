@@ -38,9 +38,3 @@ class PackedAdapter:
     @property
     def max_rank(self) -> int:
         return self.granule_page.shape[1]
-
-
-def pinned_bytes(num_bytes: int) -> int:
-    """What torch's host allocator takes for `pin_memory()` of so many bytes: the next power of
-    two."""
-    return 1 << (num_bytes - 1).bit_length() if num_bytes else 0

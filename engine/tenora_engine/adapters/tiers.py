@@ -20,7 +20,7 @@ from tenora_engine.adapters.hotness import Hotness
 from tenora_engine.adapters.identity import adapter_digest, config_key, draft_key, weights_key
 from tenora_engine.adapters.occupancy import TierOccupancy
 from tenora_engine.adapters.pack import CorruptEntryError, deserialise, serialise
-from tenora_engine.adapters.packed import PackedAdapter, pinned_bytes
+from tenora_engine.adapters.packed import PackedAdapter
 from tenora_engine.adapters.peft_format import LoraConfig, parse_adapter_config
 from tenora_engine.adapters.weights_file import read_object, tensors_of
 from tenora_engine.clocks import steady, unix_offset
@@ -46,12 +46,6 @@ def packed_bytes(packed: PackedAdapter) -> int:
     """Memory a packed adapter takes, tables included."""
     values = (getattr(packed, field.name) for field in fields(packed))
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
-
-
-def host_bytes(packed: PackedAdapter) -> int:
-    """Host memory that a packed adapter takes, where its pages may be pinned."""
-    size, pages = packed_bytes(packed), packed.pages.nbytes
-    return size - pages + pinned_bytes(pages) if packed.pages.is_pinned() else size
 
 
 class HostTier:
@@ -92,7 +86,7 @@ class HostTier:
 
     def put(self, packed: PackedAdapter) -> bool:
         """Keep it, dropping others as needed. False when it alone is larger than the tier."""
-        size = host_bytes(packed)
+        size = packed_bytes(packed)
         with self._lock:
             self._remove(packed.digest)
             if size > self._capacity_bytes:
@@ -106,10 +100,19 @@ class HostTier:
             self.occupancy.hold(packed.digest, packed.digest, size)
             return True
 
+    def evict_oldest(self) -> bool:
+        """Drop what was used least recently; whether there was any."""
+        with self._lock:
+            if not self._entries:
+                return False
+            self._remove(next(iter(self._entries)))
+            self.evictions += 1
+            return True
+
     def put_below(self, packed: PackedAdapter, limit_bytes: int) -> bool:
         """Keep one that nobody has asked for, as the least recently used, if all is no more than
         `limit_bytes` then and it is not there. Whether it now is."""
-        size = host_bytes(packed)
+        size = packed_bytes(packed)
         with self._lock:
             if packed.digest in self._entries or self._used_bytes + size > limit_bytes:
                 return False

@@ -1,9 +1,7 @@
-"""The page arena: the one tensor in which all KV and all adapters lie; and page-locked memory of
-the host, for copies to it. It knows no owners."""
+"""The page arena: the one tensor in which all KV and all adapters lie. It knows no owners."""
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tenora_engine.config import DType, ResolvedConfig
-from tenora_engine.errors import MemoryBudgetError
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -51,22 +48,3 @@ def as_packed(
 ) -> Tensor:  # [num_pages, packed_page_elements]
     """The pages as adapters count their elements."""
     return pool.view(torch.int8) if config.packed_dtype == "int8" else pool
-
-
-def allocate_pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Host memory of exactly this size, page-locked until the tensor goes, for copies to and from a
-    CUDA device beside its steps: torch's own allocator
-    would round it up to a power of two, up to twice as much. Raises MemoryBudgetError when the
-    machine has not so much to lock."""
-    tensor = torch.empty(shape, dtype=dtype)
-    if not tensor.nbytes:
-        return tensor
-    driver, address = torch.cuda.cudart(), tensor.data_ptr()  # type: ignore[no-untyped-call]
-    status = int(driver.cudaHostRegister(address, tensor.nbytes, 0))
-    if status:
-        raise MemoryBudgetError(
-            f"{tensor.nbytes / 1024**2:.1f} MiB of host memory could not be page-locked (CUDA "
-            f"error {status}); give the host tier of KV less, or let the process lock more"
-        )
-    weakref.finalize(tensor, driver.cudaHostUnregister, address).atexit = False
-    return tensor

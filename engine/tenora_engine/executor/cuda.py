@@ -5,6 +5,7 @@ compiled at the start. Metadata goes over in one copy, and the host waits for no
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tenora_engine.executor.cuda_inputs import NOWHERE, CudaInputs, StepArrays
 from tenora_engine.executor.graphs import LARGEST_BUCKET, Capture, GraphRunner
 from tenora_engine.executor.sampling import Asked, Sampled, choose
 from tenora_engine.executor.staging import Staging
+from tenora_engine.executor.warmup import ask_everything
 from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_kernels.segments import BASE_SLOT
@@ -43,6 +45,7 @@ class CudaSteps:
     ) -> None:
         self._decoder = decoder
         self._arena = arena
+        self._max_seqs = max_seqs
         self._max_tokens = max_tokens
         self._max_context = max_context
         self._inputs = CudaInputs(arena.kv.block_tokens, arena.table, parts, fixed_tile)
@@ -64,6 +67,16 @@ class CudaSteps:
         for num_tokens in (3, *(1 << i for i in range(2, self._max_tokens.bit_length()))):
             for adapter in (BASE_SLOT, 0):
                 self._try(StepArrays.trial(num_tokens, self._max_context, adapter))
+        for num_samples in sorted({1, self._max_seqs}):
+            self._try_choices(num_samples)
+
+    def _try_choices(self, num_samples: int) -> None:
+        rows = torch.zeros(num_samples, dtype=torch.int64, device=self._arena.pool.device)
+        logits = self._decoder.logits(self._graphs.any_hidden, rows)
+        asked = ask_everything(num_samples, self._decoder.vocab, logits.device)
+        unlisted = replace(asked, changes=None)
+        for each in (None, asked, unlisted):
+            choose(torch.zeros_like(logits), each)
 
     def _try(self, arrays: StepArrays) -> None:
         inputs = self._inputs.build(arrays)

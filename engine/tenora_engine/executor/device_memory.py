@@ -3,18 +3,21 @@ KV on the host. It does what plans say of them, and knows no owners."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from tenora_engine.adapters.packed import PackedAdapter
-from tenora_engine.config import LORA_MODULES, ResolvedConfig
+from tenora_engine.config import ResolvedConfig
 from tenora_engine.errors import MemoryOperationError
-from tenora_engine.executor.arena import Arena, allocate_pinned
+from tenora_engine.executor.adapter_slots import AdapterSlots, granule_offsets
+from tenora_engine.executor.arena import Arena
 from tenora_engine.executor.page_copier import MakeCopier, PageCopier, PageCopy, ThreadPageCopier
 from tenora_engine.memory.adapter_arrivals import MAX_ARRIVALS
 from tenora_engine.pace import Pace
+from tenora_engine.pinned import allocate_pinned
 from tenora_engine.step import (
     CancelCopy,
     ClearSlot,
@@ -26,27 +29,12 @@ from tenora_engine.step import (
     MemoryOperation,
     StoreKV,
 )
-from tenora_kernels.segments import AdapterTable, common_alignment
+from tenora_kernels.segments import AdapterTable
 
 
 def allocate_table(config: ResolvedConfig) -> AdapterTable:
     """An AdapterTable of `max_adapters` empty slots on the configured device."""
-    slots, layers = config.engine.max_adapters, config.model.num_layers
-    device = config.engine.device
-
-    def zeros(last: int, dtype: torch.dtype) -> Tensor:  # [slots, layers, last]
-        return torch.zeros((slots, layers, last), dtype=dtype, device=device)
-
-    modules = len(LORA_MODULES)
-    sizes = [size for shape in config.model.modules.values() for size in shape]
-    return AdapterTable(
-        granule_offset=zeros(config.engine.max_rank, torch.int64),
-        rank=zeros(modules, torch.int32),
-        a_offset=zeros(modules, torch.int32),
-        b_offset=zeros(modules, torch.int32),
-        scale=zeros(modules, torch.float32),
-        alignment=common_alignment([config.packed_page_elements, *sizes]),
-    )
+    return AdapterSlots.allocate(config).table
 
 
 class DeviceMemory:
@@ -60,8 +48,9 @@ class DeviceMemory:
         pace: Pace | None = None,  # of the copies of adapters
     ) -> None:
         self.arena = Arena.allocate(config)
-        self.table = allocate_table(config)
+        self._slots = AdapterSlots.allocate(config)
         pool = self.arena.pool
+        self._under_way: deque[tuple[torch.cuda.Event, PackedAdapter]] = deque()
         self.host_pages = allocate_host(config.num_host_pages, pool)
         self.on_copy_ended: Callable[[], None] | None = None
         self._staged: dict[str, PackedAdapter] = {}
@@ -71,6 +60,11 @@ class DeviceMemory:
         self._copies: dict[int, tuple[PageCopier, PageCopy]] = {}
         for each in self._copiers:
             each.on_complete = self._copy_ended
+
+    @property
+    def table(self) -> AdapterTable:
+        """Where the adapters lie that slots hold."""
+        return self._slots.table
 
     @property
     def _copiers(self) -> tuple[PageCopier, PageCopier]:
@@ -115,14 +109,13 @@ class DeviceMemory:
             case CopyKV(page, target):
                 self.arena.pool[target].copy_(self.arena.pool[page], non_blocking=True)
             case InstallAdapter(digest, slot, pages, is_copied):
-                packed, numbers = self._staged[digest], torch.tensor(pages, dtype=torch.int64)
+                packed = self._staged[digest]
                 if not is_copied:
-                    device = self.arena.adapters.device
-                    there = packed.pages.to(device, non_blocking=True)
-                    self.arena.adapters[numbers.to(device)] = there
-                self._write_slot(slot, packed, numbers)
+                    self._copy_pages(packed, pages)
+                offsets = granule_offsets(packed, pages, self.arena.adapters.shape[1])
+                self._slots.write(slot, packed, offsets)
             case ClearSlot(slot):
-                self.table.rank[slot] = 0
+                self._slots.clear(slot)
             case FetchKV(number, host_pages, pages):
                 copy = PageCopy(self.host_pages, host_pages, pages)
                 self._start(self._kv_copier, number, copy)
@@ -148,25 +141,17 @@ class DeviceMemory:
         if self.on_copy_ended is not None:
             self.on_copy_ended()
 
-    def _write_slot(
-        self,
-        slot: int,
-        packed: PackedAdapter,
-        numbers: Tensor,  # [packed.num_pages] int64
-    ) -> None:
-        page_elements = self.arena.adapters.shape[1]
-        present = packed.granule_page >= 0
-        page = numbers[packed.granule_page.clamp(min=0).long()]  # [layers, rank]
-        offset = torch.where(present, page * page_elements + packed.granule_start, 0)
-        table = self.table
-        table.granule_offset[slot, :, : packed.max_rank] = offset.to(table.granule_offset.device)
-        for target, source in (
-            (table.a_offset, packed.a_offset),
-            (table.b_offset, packed.b_offset),
-            (table.scale, packed.scale),
-            (table.rank, packed.rank),
-        ):
-            target[slot] = source.to(target.device)
+    def _copy_pages(self, packed: PackedAdapter, pages: Sequence[int]) -> None:
+        """Page by page, without a copy of all of them on the device. The host's memory is kept
+        until that has been done: it is page-locked, and who takes it next waits for nobody."""
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        for source, target in zip(packed.pages, pages, strict=True):
+            self.arena.adapters[target].copy_(source, non_blocking=True)
+        if self.arena.adapters.is_cuda:
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch's own
+            copied.record()
+            self._under_way.append((copied, packed))
 
 
 def allocate_host(num_pages: int, pool: Tensor) -> Tensor:  # [num_pages, page_elements]

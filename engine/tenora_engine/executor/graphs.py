@@ -107,6 +107,11 @@ class GraphRunner:
             for adapted in (True, False):
                 self._replays[bucket, adapted] = self._record(bucket, adapted)
 
+    @property
+    def any_hidden(self) -> Tensor:  # [rows, hidden]
+        """Some graph's result, once all have been captured."""
+        return next(iter(self._replays.values())).hidden
+
     @torch.inference_mode()
     def put(self, step: StepArrays) -> Replay:
         """Put a step of decode of up to `max_rows` rows where its graph reads it, as the first
@@ -130,5 +135,6 @@ class GraphRunner:
         inputs = replace(inputs, segments=replace(inputs.segments, any_adapter=adapted))
         self._staging.send()
         run, hidden = self._capture(lambda: self._decoder.forward(inputs, self._arena))
+        run()  # the first launch of a graph uploads it
         first, last = inputs.token_ids.data_ptr(), inputs.attention.block_table.data_ptr()
         return Replay(run, hidden, last - first)

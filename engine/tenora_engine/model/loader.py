@@ -24,6 +24,7 @@ from tenora_engine.model.weights import RandomWeights, SafetensorsFolder, Weight
 from tenora_kernels.backend import why_not_compiled
 from tenora_kernels.compiled.draft_layer import DraftLayer
 from tenora_kernels.compiled.variants import UnknownKernelsError
+from tenora_kernels.gpu.tuning import capability, has_fp8
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +129,8 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         )
     if config.kv_dtype == "fp8" and config.device != "cuda":
         raise ModelLoadError("kv_dtype fp8 needs device cuda; set kv_dtype to auto on the CPU")
+    if config.kv_dtype == "fp8":
+        _check_fp8(torch.device(config.device))
     if config.adapter_dtype == "int8" and config.device != "cpu":
         raise ModelLoadError("adapter_dtype int8 needs device cpu; set adapter_dtype to auto")
     layer = spec.layer
@@ -147,6 +150,17 @@ def _info(config: EngineConfig, spec: DecoderSpec) -> ModelInfo:
         modules={name: linear.shape for name, linear in layer.linears.items()},
         eos_token_ids=spec.eos_token_ids,
         warnings=warnings,
+    )
+
+
+def _check_fp8(device: torch.device) -> None:
+    """Raises ModelLoadError where the GPU has no numbers of 8 bits."""
+    if has_fp8(device):
+        return
+    major, minor = capability(device)
+    raise ModelLoadError(
+        f"kv_dtype fp8 needs a GPU of compute capability 8.9 (Ada, Hopper) or later, "
+        f"{torch.cuda.get_device_name(device)} has {major}.{minor}; set kv_dtype to auto"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -160,6 +161,11 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+_DRAWN_MAX = (1 << 20) - 3
+"""Numbers of a tensor that are drawn; a larger one repeats them, so that no two rows are the same.
+All of an 8B model's take 45 s."""
+
+
 class RandomWeights:
     """Weights for measuring sizes that cannot be downloaded: normal with deviation 0.02, norms
     near one. A tensor depends on the seed and its name only."""
@@ -170,5 +176,7 @@ class RandomWeights:
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         digest = hashlib.sha256(f"{self._seed}:{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        values = torch.empty(shape, dtype=torch.float32).normal_(0.0, 0.02, generator=generator)
+        count = math.prod(shape)
+        values = torch.empty(min(count, _DRAWN_MAX)).normal_(0.0, 0.02, generator=generator)
+        values = values.repeat(-(-count // _DRAWN_MAX))[:count].view(shape)
         return values + 1.0 if name.endswith("norm.weight") else values

@@ -23,6 +23,9 @@ BLOCK_M = 64
 MANY_ROWS = 256
 """From here on arithmetic counts, and programs have more columns: sums stay what they are."""
 
+WIDE_PROGRAMS = 264
+"""Of few rows: with so many programs, two a multiprocessor of an H100, each takes 64 columns."""
+
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _fixed_linear(
@@ -54,6 +57,16 @@ def _fixed_linear(
     )
 
 
+def _columns(num_rows: int, out_features: int, exact: bool) -> int:
+    """Of a program. Narrow ones fill the device where there are few outputs, but read all of x for
+    every 32 columns: at 64 rows three times as much as wide ones."""
+    if exact:
+        return 32
+    if num_rows >= MANY_ROWS:
+        return 128
+    return 64 if out_features // 64 >= WIDE_PROGRAMS else 32
+
+
 def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """See tenora_kernels.fixed_linear."""
     num_rows, in_features = x.shape
@@ -62,7 +75,7 @@ def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not num_rows:
         return out
     exact = x.element_size() == 4  # products without tensor cores: small blocks
-    block_n = 128 if num_rows >= MANY_ROWS and not exact else 32
+    block_n = _columns(num_rows, out_features, exact)
     block_k = min(32 if exact else 128 if block_n == 32 else 64, power_of_two(in_features, 16))
     grid = (triton.cdiv(num_rows, BLOCK_M), triton.cdiv(out_features, block_n))
     _fixed_linear[grid](

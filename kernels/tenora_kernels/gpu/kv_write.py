@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tenora_kernels.gpu.launch import power_of_two
+from tenora_kernels.gpu.launch import check_fp8, power_of_two
 from tenora_kernels.segments import KVLayout
 
 
@@ -85,6 +85,7 @@ def kv_write(
     slots: Tensor,
 ) -> None:
     """See tenora_kernels.kv_write."""
+    check_fp8(pool)
     num_tokens, heads, head_dim = q.shape
     half = cos.shape[1]
     _rotate_and_store[(num_tokens, heads + kv.kv_heads)](

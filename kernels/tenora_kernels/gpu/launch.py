@@ -8,10 +8,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tenora_kernels.checks import KernelInputError
+from tenora_kernels.gpu import tuning
+
 
 def power_of_two(value: int, least: int) -> int:
     """The least power of two that is at least both."""
     return max(least, 1 << max(0, value - 1).bit_length())
+
+
+def check_fp8(pool: Tensor) -> None:
+    """Raises KernelInputError for pages of fp8 on a GPU that has none."""
+    if pool.dtype == torch.float8_e4m3fn and not tuning.has_fp8(pool.device):
+        major, minor = tuning.capability(pool.device)
+        raise KernelInputError(
+            f"fp8 KV needs compute capability 8.9 (Ada, Hopper) or later, this GPU has "
+            f"{major}.{minor}; set kv_dtype to auto"
+        )
 
 
 def column_blocks(

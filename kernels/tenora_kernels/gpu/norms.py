@@ -15,14 +15,16 @@ from tenora_kernels.gpu.launch import power_of_two
 
 @triton.jit
 def _rms_norm(
-    x, residual, weight, out, total_out, x_stride, residual_stride, eps,
-    HIDDEN: tl.constexpr, ROOM: tl.constexpr, ADD: tl.constexpr,
+    x, residual, weight, out, total_out, x_stride, group_stride, residual_stride, eps,
+    HIDDEN: tl.constexpr, ROOM: tl.constexpr, ADD: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
+    """GROUPS: parts of a row that are normed each by itself, wherever they lie in x."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, ROOM)
     real = columns < HIDDEN
     kind = x.dtype.element_ty
-    wide = tl.load(x + row * x_stride + columns, mask=real, other=0.0).to(tl.float32)
+    source = x + row // GROUPS * x_stride + row % GROUPS * group_stride
+    wide = tl.load(source + columns, mask=real, other=0.0).to(tl.float32)
     if ADD:
         wide += tl.load(residual + row * residual_stride + columns, mask=real, other=0.0).to(
             tl.float32
@@ -63,15 +65,19 @@ def _launch(
     x: Tensor, weight: Tensor, eps: float, residual: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     hidden = x.shape[-1]
-    rows = x.reshape(-1, hidden)
+    # Heads within the rows of a wider tensor are read where they lie.
+    groups = x.shape[1] if x.dim() == 3 and residual is None and x.stride(2) == 1 else 1
+    rows = x if groups > 1 else x.reshape(-1, hidden)
     added = rows if residual is None else residual.reshape(-1, hidden)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     total = out if residual is None else torch.empty_like(out)
-    if rows.shape[0]:
+    count = rows.shape[0] * groups
+    if count:
         room = power_of_two(hidden, 1)
-        _rms_norm[(rows.shape[0],)](
-            rows, added, weight, out, total, rows.stride(0), added.stride(0), eps,
-            HIDDEN=hidden, ROOM=room, ADD=residual is not None,
+        _rms_norm[(count,)](
+            rows, added, weight, out, total,
+            rows.stride(0), rows.stride(1) if groups > 1 else 0, added.stride(0), eps,
+            HIDDEN=hidden, ROOM=room, ADD=residual is not None, GROUPS=groups,
             num_warps=min(16, max(1, room // 512)),
         )  # fmt: skip
     return out, total

@@ -15,9 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 from tenora_kernels.checks import KernelInputError
-from tenora_kernels.gpu.launch import power_of_two
+from tenora_kernels.gpu.launch import check_fp8, power_of_two
 from tenora_kernels.gpu.tuning import AttentionTuning, tuning_for
 from tenora_kernels.segments import AttentionLayout, KVLayout
+
+BLOCK_ROWS = 128
+BLOCK_ELEMENTS = 128 * BLOCK_ROWS
+"""Of the sums of a prefill program: with 8 warps 64 registers a thread."""
 
 PARTS_AT_ONCE = 16  # that a program of the second kernel adds up in one go
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -34,17 +38,20 @@ def _attend(
     DECODE: tl.constexpr,
 ):  # fmt: skip
     """All query heads of one KV head: with DECODE of one query row over context tokens first to
-    second, else of `second` query rows from row `first` on over all of their context. Row m of the
-    block is query m // GROUP, head m % GROUP."""
+    second, else of `second` query rows from row `first` on over all of their context, as many a
+    program as its block has room for. Row m of the block is query m // GROUP, head m % GROUP."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     count = tl.load(tile_count)
+    if tile >= count:
+        return
+    if not DECODE:
+        tile = count - 1 - tile  # the last tiles of a prompt have the longest contexts: first
     sequence = tl.load(tile_sequence + tile)
     first = tl.load(tile_first + tile)
     second = tl.load(tile_second + tile)
-    if tile >= count:
-        return
-    GROUP: tl.constexpr = HEADS // KV_HEADS
     blocks = block_table + tl.load(block_start + sequence)
     if DECODE:
         first_row = tl.load(query_start + sequence)
@@ -53,8 +60,11 @@ def _attend(
         start = first
         stop = second
     else:
-        first_row = first
-        length = second
+        skipped = tl.program_id(2) * QUERIES
+        if skipped >= second:
+            return
+        first_row = first + skipped
+        length = tl.minimum(second - skipped, QUERIES)
         # The tile's first query stands this far into the sequence.
         rows_after = tl.load(query_start + sequence + 1) - first_row
         first_position = tl.load(context_len + sequence) - rows_after
@@ -184,6 +194,7 @@ def paged_attention(
     """See tenora_kernels.paged_attention."""
     if layout.decode is None or layout.prefill is None or layout.block_start is None:
         raise KernelInputError("the layout has no tiles: use build_attention_layout")
+    check_fp8(pool)
     tuned = tuning_for(q.device)
     shared = (layout.query_start, layout.context_len, layout.block_table, layout.block_start)
     parts, tiles = layout.decode, layout.prefill
@@ -193,8 +204,9 @@ def paged_attention(
         ends = torch.empty(2, parts.room, heads, device=q.device)
         work = (parts.sequence, parts.start, parts.stop, parts.siblings, parts.count)
         _launch(
-            q, pool, kv, layer, scale, (out, partial, ends[0], ends[1]), shared, work, parts.room,
-            power_of_two(group, 16), tuning or tuned.attention_decode, decode=True,
+            q, pool, kv, layer, scale, (out, partial, ends[0], ends[1]), shared, work,
+            (parts.room, kv.kv_heads), power_of_two(group, 16), tuning or tuned.attention_decode,
+            decode=True,
         )  # fmt: skip
         _combine[(parts.room, kv.kv_heads)](
             out, partial, ends[0], ends[1], layout.query_start,
@@ -205,10 +217,20 @@ def paged_attention(
     if tiles.room:
         work = (tiles.owner, tiles.start, tiles.length, tiles.length, tiles.count)
         own = tuned.attention_decode if layout.fixed_order else tuned.attention_prefill
+        block_m = _prefill_rows(tiles.rows_per_tile, group, power_of_two(kv.head_dim, 16))
+        grid = (tiles.room, kv.kv_heads, triton.cdiv(tiles.rows_per_tile, block_m // group))
         _launch(
-            q, pool, kv, layer, scale, (out, out, out, out), shared, work, tiles.room,
-            power_of_two(tiles.rows_per_tile * group, 16), tuning or own, decode=False,
+            q, pool, kv, layer, scale, (out, out, out, out), shared, work, grid,
+            block_m, tuning or own, decode=False,
         )  # fmt: skip
+
+
+def _prefill_rows(queries: int, group: int, head_room: int) -> int:
+    """Rows of a program: all heads of a tile's queries, or of as many as leave the sums in
+    registers; wider blocks spill from groups of 5 on, or ask for more shared memory than
+    there is."""
+    most = max(min(BLOCK_ROWS, BLOCK_ELEMENTS // head_room), power_of_two(group, 16))
+    return min(power_of_two(queries * group, 16), most)
 
 
 def _launch(
@@ -220,18 +242,20 @@ def _launch(
     results: tuple[Tensor, ...],
     shared: tuple[Tensor, ...],
     work: tuple[Tensor, ...],
-    programs: int,
+    grid: tuple[int, ...],
     block_m: int,
     tuning: AttentionTuning,
     *,
     decode: bool,
 ) -> None:
     exact = q.element_size() == 4  # products without tensor cores: small blocks, or no end to them
-    _attend[(programs, kv.kv_heads)](
+    head_room = power_of_two(kv.head_dim, 16)
+    wide = exact or block_m >= BLOCK_ROWS or block_m * head_room >= BLOCK_ELEMENTS
+    _attend[grid](
         q, pool, *results, *shared, *work,
         layer, q.stride(0), q.stride(1), pool.stride(0), scale,
         HEADS=q.shape[1], KV_HEADS=kv.kv_heads, HEAD_DIM=kv.head_dim,
-        HEAD_ROOM=power_of_two(kv.head_dim, 16), BLOCK_TOKENS=kv.block_tokens, BLOCK_M=block_m,
-        BLOCK_CTX=tuning.block_context // (4 if exact else 1), DECODE=decode,
-        num_warps=8 if exact else tuning.warps, num_stages=tuning.stages,
+        HEAD_ROOM=head_room, BLOCK_TOKENS=kv.block_tokens, BLOCK_M=block_m,
+        BLOCK_CTX=max(16, tuning.block_context // (4 if exact else 1)), DECODE=decode,
+        num_warps=max(8, tuning.warps) if wide else tuning.warps, num_stages=tuning.stages,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tenora_kernels.checks import KernelInputError
 from tenora_kernels.gpu.launch import column_blocks, module_table, power_of_two
-from tenora_kernels.gpu.tuning import SgmvTuning, tuning_for
+from tenora_kernels.gpu.tuning import SgmvTuning, has_early_launch, tuning_for
 from tenora_kernels.segments import AdapterSegments, AdapterTable
 
 SPLITS_MAX = 16
@@ -134,67 +134,68 @@ def _expand(
     SLICES: tl.constexpr, PROGRAMS: tl.constexpr, SPLITS: tl.constexpr,
     MAX_RANK: tl.constexpr, RANK_ROOM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    ALIGNMENT: tl.constexpr, EARLY: tl.constexpr,
+    ALIGNMENT: tl.constexpr, EARLY: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """y[row, slice columns] += (sum of partials)[row, slice, :rank] . B^T[:rank, columns]"""
-    tile = tl.program_id(0)
+    """y[row, slice columns] += (sum of partials)[row, slice, :rank] . B^T[:rank, columns]
+
+    A program takes one block of columns of one tile after another, so that a captured launch costs
+    what the tiles of the step cost, and not what the most tiles would."""
     count = tl.load(tile_count)
-    slot = tl.load(tile_slot + tile).to(tl.int64)
-    first_row = tl.load(tile_start + tile)
-    length = tl.load(tile_length + tile)
-    block = blocks + 5 * tl.program_id(1)
-    which = tl.load(block)
-    module = tl.load(block + 1)
-    # Blocks start at multiples of BLOCK_OUT within their slice.
-    columns = tl.multiple_of(tl.load(block + 2), BLOCK_OUT) + tl.arange(0, BLOCK_OUT)
-    slice_start = tl.multiple_of(tl.load(block + 3), ALIGNMENT)
-    column_real = columns < tl.multiple_of(tl.load(block + 4), ALIGNMENT)
-    if tile >= count:
-        return
-    entry = slot * module_slot_stride + layer * module_layer_stride + module
-    granule = granule_offset + slot * granule_slot_stride + layer * granule_layer_stride
-    ranks = tl.arange(0, BLOCK_RANK)
-    rank_here = tl.load(rank + entry)
-    b_base = tl.load(b_offset + entry)
-    b_start = tl.load(granule + ranks, mask=ranks < MAX_RANK, other=0) + b_base
-    if rank_here == 0:
-        return
-    rank_real = ranks < rank_here
-    b_start = tl.multiple_of(b_start, ALIGNMENT)
-    weight = tl.load(
-        pool + b_start[:, None] + columns[None, :],
-        mask=rank_real[:, None] & column_real[None, :], other=0.0,
-    )  # fmt: skip
-    within = tl.arange(0, BLOCK_M)
-    row_real = within < length
-    rows = (first_row + within).to(tl.int64)
-    target = y + rows[:, None] * y_stride + (slice_start + columns)[None, :]
-    target_real = row_real[:, None] & column_real[None, :]
-    before = tl.load(target, mask=target_real, other=0.0)
-    if EARLY:  # what the shrink wrote is there from here on; all above does not depend on it
-        tl.extra.cuda.gdc_wait()
-    splits = _parts_of(count, SLICES, PROGRAMS, SPLITS)
-    split_stride = SLICES * BLOCK_M * RANK_ROOM
-    unit = (tile * splits * SLICES + which).to(tl.int64)
-    place = (unit * BLOCK_M + within) * RANK_ROOM
-    real = row_real[:, None] & rank_real[None, :]
-    hidden = _hidden(partial, place, split_stride, splits, ranks, real)
-    total = tl.zeros((BLOCK_M, BLOCK_OUT), dtype=tl.float32)
-    total = _add_product(total, hidden, weight)
-    for first_rank in range(BLOCK_RANK, rank_here, BLOCK_RANK):
-        ranks = first_rank + tl.arange(0, BLOCK_RANK)
-        rank_real = ranks < rank_here
-        b_start = tl.load(granule + ranks, mask=rank_real, other=0) + b_base
-        b_start = tl.multiple_of(b_start, ALIGNMENT)
-        weight = tl.load(
-            pool + b_start[:, None] + columns[None, :],
-            mask=rank_real[:, None] & column_real[None, :], other=0.0,
-        )  # fmt: skip
-        real = row_real[:, None] & rank_real[None, :]
-        hidden = _hidden(partial, place, split_stride, splits, ranks, real)
-        total = _add_product(total, hidden, weight)
-    total += before.to(tl.float32)
-    tl.store(target, total.to(y.dtype.element_ty), mask=target_real)
+    for unit in range(tl.program_id(0), count * BLOCKS, tl.num_programs(0)):
+        tile = unit // BLOCKS
+        slot = tl.load(tile_slot + tile).to(tl.int64)
+        first_row = tl.load(tile_start + tile)
+        length = tl.load(tile_length + tile)
+        block = blocks + 5 * (unit % BLOCKS)
+        which = tl.load(block)
+        module = tl.load(block + 1)
+        # Blocks start at multiples of BLOCK_OUT within their slice.
+        columns = tl.multiple_of(tl.load(block + 2), BLOCK_OUT) + tl.arange(0, BLOCK_OUT)
+        slice_start = tl.multiple_of(tl.load(block + 3), ALIGNMENT)
+        column_real = columns < tl.multiple_of(tl.load(block + 4), ALIGNMENT)
+        entry = slot * module_slot_stride + layer * module_layer_stride + module
+        granule = granule_offset + slot * granule_slot_stride + layer * granule_layer_stride
+        ranks = tl.arange(0, BLOCK_RANK)
+        rank_here = tl.load(rank + entry)
+        b_base = tl.load(b_offset + entry)
+        b_start = tl.load(granule + ranks, mask=ranks < MAX_RANK, other=0) + b_base
+        if rank_here > 0:
+            rank_real = ranks < rank_here
+            b_start = tl.multiple_of(b_start, ALIGNMENT)
+            weight = tl.load(
+                pool + b_start[:, None] + columns[None, :],
+                mask=rank_real[:, None] & column_real[None, :], other=0.0,
+            )  # fmt: skip
+            within = tl.arange(0, BLOCK_M)
+            row_real = within < length
+            rows = (first_row + within).to(tl.int64)
+            target = y + rows[:, None] * y_stride + (slice_start + columns)[None, :]
+            target_real = row_real[:, None] & column_real[None, :]
+            before = tl.load(target, mask=target_real, other=0.0)
+            if EARLY:  # what the shrink wrote is there from here on; the above needs none of it
+                tl.extra.cuda.gdc_wait()
+            splits = _parts_of(count, SLICES, PROGRAMS, SPLITS)
+            split_stride = SLICES * BLOCK_M * RANK_ROOM
+            place = (tile * splits * SLICES + which).to(tl.int64)
+            place = (place * BLOCK_M + within) * RANK_ROOM
+            real = row_real[:, None] & rank_real[None, :]
+            hidden = _hidden(partial, place, split_stride, splits, ranks, real)
+            total = tl.zeros((BLOCK_M, BLOCK_OUT), dtype=tl.float32)
+            total = _add_product(total, hidden, weight)
+            for first_rank in range(BLOCK_RANK, rank_here, BLOCK_RANK):
+                more = first_rank + tl.arange(0, BLOCK_RANK)
+                more_real = more < rank_here
+                more_start = tl.load(granule + more, mask=more_real, other=0) + b_base
+                more_start = tl.multiple_of(more_start, ALIGNMENT)
+                weight = tl.load(
+                    pool + more_start[:, None] + columns[None, :],
+                    mask=more_real[:, None] & column_real[None, :], other=0.0,
+                )  # fmt: skip
+                real = row_real[:, None] & more_real[None, :]
+                hidden = _hidden(partial, place, split_stride, splits, more, real)
+                total = _add_product(total, hidden, weight)
+            total += before.to(tl.float32)
+            tl.store(target, total.to(y.dtype.element_ty), mask=target_real)
 
 
 def sgmv(
@@ -217,6 +218,8 @@ def sgmv(
     if tuning is None:
         tuned = tuning_for(x.device)
         tuning = tuned.sgmv_decode if tiles.rows_per_tile <= 16 else tuned.sgmv_prefill
+    if tuning.early_expand and not has_early_launch(x.device):
+        raise KernelInputError("early_expand needs compute capability 9.0 (Hopper) or later")
     in_features, slices = x.shape[1], len(modules)
     max_rank = table.granule_offset.shape[2]
     room = triton.cdiv(max_rank, tuning.block_rank) * tuning.block_rank
@@ -244,9 +247,10 @@ def sgmv(
     )  # fmt: skip
     block_out = min(tuning.block_columns, power_of_two(max(widths), 16))
     blocks = column_blocks(modules, widths, block_out, x.device)
-    _expand[(tiles.room, blocks.shape[0])](
+    grid = (min(tiles.room * blocks.shape[0], tuning.expand_programs),)
+    _expand[grid](
         y, pool, partial, table.granule_offset, table.rank, table.b_offset, blocks,
-        *shared, y.stride(0), *strides, BLOCK_OUT=block_out, **cut,
+        *shared, y.stride(0), *strides, BLOCK_OUT=block_out, BLOCKS=blocks.shape[0], **cut,
         num_warps=tuning.expand_warps, **_EARLY_LAUNCH if tuning.early_expand else {},
     )  # fmt: skip
 

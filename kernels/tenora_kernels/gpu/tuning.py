@@ -7,13 +7,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 FOLDER = Path(__file__).with_name("tuned")
+FP8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class SgmvTuning:
     block_columns: int = 256  # of y, in the expand
     shrink_warps: int = 4
     shrink_stages: int = 3
-    expand_warps: int = 4
+    expand_warps: int = 8  # 64 registers a thread at 8B shapes: twice the warps of 4
     programs: int = 512  # a launch is cut further until it has about four a multiprocessor
+    expand_programs: int = 792  # six a multiprocessor; each takes tile after tile
     early_expand: bool = False  # the expand starts beside the shrink and waits for it (PDL)
 
 
@@ -34,9 +36,9 @@ class SgmvTuning:
 class AttentionTuning:
     """Of decode (one query row a tile) or of prefill."""
 
-    block_context: int = 64  # tokens of context a turn, a quarter for float32
-    warps: int = 4
-    stages: int = 3
+    block_context: int = 64  # tokens of context a turn, a quarter for float32, at least 16
+    warps: int = 4  # for wide tiles of prefill at least 8
+    stages: int = 3  # the page table halves their depth: 5 is the first with two buffers of K and V
     programs: int = 512  # decode: the context is split until the launch has so many
 
 
@@ -45,8 +47,10 @@ class Tuning:
     """Everything tuned for one device."""
 
     sgmv_decode: SgmvTuning = SgmvTuning()
-    sgmv_prefill: SgmvTuning = SgmvTuning(block_features=64, block_rank=32, block_columns=128)
-    attention_decode: AttentionTuning = AttentionTuning()
+    sgmv_prefill: SgmvTuning = SgmvTuning(
+        block_features=64, block_rank=32, block_columns=128, expand_warps=4, programs=132
+    )
+    attention_decode: AttentionTuning = AttentionTuning(block_context=32, stages=5)
     attention_prefill: AttentionTuning = AttentionTuning()
 
     def to_json(self) -> str:
@@ -65,9 +69,14 @@ def tuned_file(device_name: str) -> Path:
     return FOLDER / f"{device_name.replace(' ', '_')}.json"
 
 
+@functools.cache
 def tuning_for(device: torch.device) -> Tuning:
-    """The table of a device, the defaults where there is none."""
-    return _tuning(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
+    """The table of a device, the defaults where there is none; kept, since every launch asks."""
+    found = Tuning()
+    if device.type == "cuda":
+        file = tuned_file(torch.cuda.get_device_name(device))
+        found = Tuning.from_json(file.read_text()) if file.is_file() else found
+    return found if has_early_launch(device) else _without_early_launch(found)
 
 
 def decode_parts(device: torch.device, kv_heads: int) -> int:
@@ -76,6 +85,24 @@ def decode_parts(device: torch.device, kv_heads: int) -> int:
 
 
 @functools.cache
-def _tuning(device_name: str) -> Tuning:
-    file = tuned_file(device_name)
-    return Tuning.from_json(file.read_text()) if device_name and file.is_file() else Tuning()
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU; where there is none (Triton's interpreter), Hopper's."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+
+
+def has_early_launch(device: torch.device) -> bool:
+    """Whether there is programmatic dependent launch: Hopper and later."""
+    return capability(device) >= (9, 0)
+
+
+def has_fp8(device: torch.device) -> bool:
+    """Whether there is e4m3: Ada and later."""
+    return capability(device) >= FP8_CAPABILITY
+
+
+def _without_early_launch(tuning: Tuning) -> Tuning:
+    return replace(
+        tuning,
+        sgmv_decode=replace(tuning.sgmv_decode, early_expand=False),
+        sgmv_prefill=replace(tuning.sgmv_prefill, early_expand=False),
+    )

@@ -98,7 +98,7 @@ class Canary:
 
     def _paths(self) -> list[Path]:
         """Without the host's memory, if it has none for adapters."""
-        on_host = self._state.settings.host_adapter_memory > 0
+        on_host = self._state.settings.host_adapter_memory != 0
         return [path for path in PATHS if path != "host" or on_host]
 
     async def _ready(self, http: httpx.AsyncClient) -> tuple[CanaryTenant, CanaryTenant]:

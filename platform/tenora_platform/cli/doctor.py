@@ -23,6 +23,7 @@ from tenora_platform.cli.errors import CliError
 from tenora_platform.embedded.postgres import find_binaries
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.valkey import find_binary
+from tenora_platform.gpu import choose_device, missing_for_triton
 from tenora_platform.installation import Installation
 from tenora_platform.portal import Portal
 from tenora_platform.resources import portal_folder
@@ -82,9 +83,11 @@ def check_device(settings: Settings) -> Finding:
         check_cuda(settings)
     except CliError as error:
         return Finding("device", "wrong", f"{error} {error.hint}")
-    device = settings.resolved_device()
-    name = torch.cuda.get_device_name() if device == "cuda" else "no GPU is used"
-    return Finding("device", "ok", f"{device} ({name}), {settings.dtype}")
+    chosen = choose_device(settings.device)
+    name = torch.cuda.get_device_name() if chosen.device == "cuda" else "no GPU is used"
+    text = f"{chosen.device} ({name}), {settings.dtype}; {chosen.why}"
+    lost = chosen.device == "cpu" and settings.device == "auto" and "is there" in chosen.why
+    return Finding("device", "note" if lost else "ok", text)
 
 
 def check_kernels(settings: Settings) -> Finding:
@@ -101,7 +104,10 @@ def check_kernels(settings: Settings) -> Finding:
     return Finding("kernels", "ok" if has_compiled_ops() else "note", text)
 
 
-def check_compiler(_: Settings) -> Finding:
+def check_compiler(settings: Settings) -> Finding:
+    missing = missing_for_triton() if settings.resolved_device() == "cuda" else None
+    if missing is not None:
+        return Finding("compiler", "wrong", f"Triton's kernels cannot be launched: {missing}")
     from tenora_kernels.compiled.build import COMPILERS
 
     found = next((path for name in COMPILERS if (path := shutil.which(name))), None)

@@ -27,6 +27,7 @@ from tenora_platform.cli.run import (
 from tenora_platform.db import DatabaseUrls
 from tenora_platform.embedded.process import EmbeddedServerError
 from tenora_platform.embedded.servers import found_servers, running_servers
+from tenora_platform.gpu import choose_device
 from tenora_platform.installation import Installation
 from tenora_platform.logs import configure_logging
 from tenora_platform.processes.engine_address import engine_address
@@ -50,6 +51,7 @@ def engine(settings: Settings) -> None:
     if settings.redis_url is not None:
         _say_present(settings.redis_url)
     _say(f"engine {config.served_name} ({config.device}, {config.dtype}) at {address.endpoint}")
+    _say(f"device {config.device}: {choose_device(settings.device).why}")
     logging.getLogger("tenora_engine").setLevel(logging.INFO)
     from tenora_engine.transport.server import serve_engine  # torch comes with it
 

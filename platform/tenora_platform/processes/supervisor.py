@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tenora_engine.transport.address import EngineAddress
 from tenora_engine.transport.engine_process import ChildEvent, Died, EngineProcess, Started
+from tenora_platform.gpu import choose_device
 from tenora_platform.processes.handover import Handover
 from tenora_platform.processes.held_process import HeldProcess
 from tenora_platform.processes.metrics_dir import fresh_metrics_dir
@@ -50,6 +51,8 @@ class Supervisor:
         self._engine: EngineProcess | None = None
         if own_engine:
             config = settings.to_engine_config()
+            chosen = choose_device(settings.device)
+            _log.info("device chosen", device=chosen.device, why=chosen.why)
             self._engine = EngineProcess(config, engine, on_event=self._note_engine)
         self._engine_restarts = 0
         self._process = this_process("supervisor")
