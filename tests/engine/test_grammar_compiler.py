@@ -4,6 +4,7 @@ to a request meanwhile."""
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from tenora_engine.grammar import checker as checker_module
 from tenora_engine.grammar import compiler as compiler_module
 from tenora_engine.grammar.checker import NICENESS, Checker
 from tenora_engine.grammar.compiler import COST_KEPT_S, TENANT_CACHED_MAX, GrammarCompiler
-from tenora_engine.grammar.guide import Guide, Vocabulary
+from tenora_engine.grammar.guide import TOO_SLOW, Guide, Vocabulary, next_masks
 from tenora_engine.loop import EngineLoop
 from tenora_engine.request import GenerationRequest, Grammar, SamplingParams, Tenant
 from tiny_folder import write_tiny_folder
@@ -366,3 +367,46 @@ def test_no_process_is_started_for_a_closed_checker() -> None:
     with pytest.raises(GrammarsUnavailableError):
         checker.check(regex(1), 1.0)
     assert checker._process is None
+
+
+@pytest.mark.parametrize(("mask_s", "is_refused"), [(0.010, True), (0.001, False)])
+def test_what_would_spend_its_allowance_at_once_is_refused_when_it_is_compiled(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, mask_s: float, is_refused: bool
+) -> None:
+    """By the processor's time of its own thread, whatever else the machine does."""
+    clock = itertools.count(0.0, mask_s)
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    future = compiler.guides(request("slow", Grammar("regex", "[a-z]{90}")))
+    if is_refused:
+        with pytest.raises(InvalidRequestError, match=TOO_SLOW):
+            future.result(PATIENCE_S)
+    else:
+        assert len(future.result(PATIENCE_S)) == 1
+
+
+def test_a_mask_that_cannot_be_made_is_its_own_guide_s_fault(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A panic of the library is no Exception."""
+
+    class Panic(BaseException):
+        pass
+
+    class Matcher:
+        def __getattr__(self, name: str) -> Any:
+            def panics(*_: object) -> None:
+                raise Panic
+
+            return (lambda: "") if name == "get_error" else panics
+
+    good, bad = compiler.guides(request("two", Grammar("regex", "ab"), n=2)).result(PATIENCE_S)
+    [a] = good.vocabulary.tokenizer.tokenize_str("a")
+    right = next_masks([good])[0]
+    bad.matcher = Matcher()
+    masks = next_masks([bad, good])
+    assert (masks[1] == right).all()
+    assert bad.error is not None
+    assert good.error is None
+    assert not bad.advance(a)
+    assert bad.forced_tokens() == []
+    assert bad.validate([a]) == 0
