@@ -172,6 +172,11 @@ class Engine:
         `device_only`, packed copies, as soon as the sequences which hold them have ended."""
         self._requests.forget_adapter(namespace, digest, device_only=device_only)
 
+    def forget_namespace(self, namespace: str) -> None:
+        """Give back all cached KV of a namespace, the base model's included, as soon as the
+        sequences which hold it have ended."""
+        self._requests.forget_namespace(namespace)
+
     def residency(self, ref: AdapterRef) -> Residency:
         """Where the adapter is now: "device", or the tier from which it would come."""
         return self._scheduler.loads.residency(ref)
