@@ -117,6 +117,7 @@ class Engine:
         )
         self._requests = self._scheduler.requests
         self._last_step_ms = 0.0
+        self.compute_threads = 1
         self._preempted: StepPlan | None = None
         self._planning_s = 0.0  # of that
         self._failed_steps = 0  # in a row
@@ -312,6 +313,7 @@ class Engine:
             last_step_ms=self._last_step_ms,
             resident_bytes=_resident_bytes(),
             telemetry=scheduler.telemetry_stats(),
+            compute_threads=self.compute_threads,
         )
 
     def pages(self, namespace: str) -> PagesSnapshot:
@@ -358,6 +360,8 @@ def build_engine(config: EngineConfig) -> Engine:
 
     Raises ModelLoadError, MemoryBudgetError or RecordingError.
     """
+    import torch
+
     from tenora_engine.adapters.loader import AdapterLoader
     from tenora_engine.executor.device_memory import DeviceMemory
     from tenora_engine.executor.executor import ModelExecutor
@@ -385,6 +389,8 @@ def build_engine(config: EngineConfig) -> Engine:
         executor = RecordingExecutor(executor, Path(config.record), resolved)
     loader, memory = AdapterLoader(resolved, pace=pace), MemoryManager(resolved)
     engine = Engine(resolved, executor, loader, memory, pace=pace, layers=layers)
+    if config.device == "cpu":
+        engine.compute_threads = torch.get_num_threads()
     engine.grammars.prepare()
     return engine
 

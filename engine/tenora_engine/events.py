@@ -192,3 +192,4 @@ class EngineStats(msgspec.Struct, frozen=True):
     last_step_ms: float
     resident_bytes: int  # of the engine process
     telemetry: TelemetryStats = TelemetryStats()  # by class and tenant
+    compute_threads: int = 1  # of the CPU that a step takes all the time that it runs

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ async def test_a_suspended_tenant_leaves_nothing_cached(make_api: MakeApi) -> No
         namespaces = [request.tenant.namespace for request in one.engine.requests[-2:]]
         await one.admin("PATCH", f"/admin/v1/tenants/{owner.id}", json={"status": "suspended"})
         for api in (one, two):
-            await until(lambda api=api: namespaces[0] in api.engine.forgotten_namespaces)
+            told_of = api.engine.forgotten_namespaces
+            await until(partial(told_of.__contains__, namespaces[0]))
             assert namespaces[1] not in api.engine.forgotten_namespaces
         late, told = Forgetter(one.state), []
         now = datetime.now(UTC)

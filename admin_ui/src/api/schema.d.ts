@@ -856,6 +856,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/probing": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Probing
+         * @description The probes of adapters' versions: how many wait, what they take of a core, when they will be
+         *     done.
+         */
+        get: operations["operations_probing"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/processes": {
         parameters: {
             query?: never;
@@ -8141,6 +8162,34 @@ export interface components {
             source: "built_in" | "tenant";
         };
         /**
+         * ProbingView
+         * @description How far the probes of adapters are, and what they take. `share` is of one core's time in the
+         *     last minutes; `most_share` its limit, null while nobody else is served. `done_in_s` is a guess
+         *     from the versions that were asked, null before the first. `summary` says it in a line.
+         */
+        ProbingView: {
+            /** Done In S */
+            done_in_s: number | null;
+            /** Enabled */
+            enabled: boolean;
+            /** Most Share */
+            most_share: number | null;
+            /**
+             * Object
+             * @default probing
+             * @constant
+             */
+            object: "probing";
+            /** Share */
+            share: number;
+            /** Summary */
+            summary: string;
+            /** Version Id */
+            version_id: string | null;
+            /** Waiting */
+            waiting: number;
+        };
+        /**
          * Problem
          * @description One reason for a rejection. `field` names the place: a config key, a tensor, the file.
          */
@@ -10194,7 +10243,8 @@ export interface components {
         };
         /**
          * Tokens
-         * @description `token_strs` only where `return_token_strs` asked for them.
+         * @description `token_strs` only where `return_token_strs` asked for them; a token that is part of a
+         *     character only is `bytes:\xe6\xb0`.
          */
         Tokens: {
             /** Count */
@@ -12346,6 +12396,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PricePreview"];
+                };
+            };
+        };
+    };
+    operations_probing: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was wrong */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProbingView"];
                 };
             };
         };

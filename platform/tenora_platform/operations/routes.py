@@ -22,7 +22,9 @@ from tenora_platform.operations.schemas import EngineView, Health, ProcessList, 
 from tenora_platform.operations.service import engine_view, process_view, warnings_of
 from tenora_platform.operators.roles import READERS, AdminContext
 from tenora_platform.outages import first_line
-from tenora_platform.state import AppState, ReadyEngine, State, not_ready_reason
+from tenora_platform.probing.progress import progress
+from tenora_platform.probing.schemas import ProbingView
+from tenora_platform.state import AdminSession, AppState, ReadyEngine, State, not_ready_reason
 
 router = APIRouter(tags=["operations"], route_class=EdgeRoute)
 MetricsReader = Annotated[
@@ -82,6 +84,13 @@ async def engine(state: State, engine: ReadyEngine) -> EngineView:
     stats = await engine.stats()
     async with state.db.admin_session() as session:
         return await engine_view(session, state, stats)
+
+
+@router.get("/admin/v1/probing", tags=["admin"], dependencies=[Depends(require_role(*READERS))])
+async def probing(state: State, session: AdminSession) -> ProbingView:
+    """The probes of adapters' versions: how many wait, what they take of a core, when they will be
+    done."""
+    return await progress(session, state)
 
 
 async def _stats(state: AppState) -> EngineStats | None:

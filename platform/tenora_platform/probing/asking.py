@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tenora_engine.client import EngineClient
@@ -13,6 +13,7 @@ from tenora_engine.events import FinishEvent, TokenLogprob, UsageRecord
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_platform.ids import new_id
 from tenora_platform.probing.divergence import Top, kl_at_least
+from tenora_platform.probing.pace import Pace
 from tenora_platform.probing.schemas import Sample
 
 ANSWER_TOKENS = 48
@@ -39,11 +40,14 @@ class Answer:
 
 @dataclass
 class Asker:
-    """`context` goes into each usage record. Keeps the usage of what it was answered."""
+    """`context` goes into each usage record. Keeps the usage of what it was answered. `waits` is
+    called while it rests, see `Pace.turn`."""
 
     engine: EngineClient
     tenant: Tenant
     context: Mapping[str, str]
+    pace: Pace
+    waits: Callable[[], Awaitable[object]] | None = None
     usage: list[UsageRecord] = field(default_factory=list)
 
     async def compare(self, prompt: str, token_ids: Sequence[int], version: AdapterRef) -> Sample:
@@ -103,8 +107,14 @@ class Asker:
             adapter=adapter,
             context={**self.context},
         )
-        answer = await self._collected(request)
-        self.usage.append(answer.usage)
+        await self.pace.turn(self.waits)
+        usage = None
+        try:
+            answer = await self._collected(request)
+            usage = answer.usage
+        finally:
+            await self.pace.spent(usage)
+        self.usage.append(usage)
         return answer
 
     async def _collected(self, request: GenerationRequest) -> Answer:

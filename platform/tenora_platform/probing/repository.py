@@ -40,6 +40,23 @@ async def next_due(session: AsyncSession, now: datetime) -> Due | None:
     return None if found is None else (found[0], found[1], found[2], found[3] or 0)
 
 
+async def count_waiting(session: AsyncSession, most: int) -> int:
+    """Active versions that are still to be asked, now or later; of more than `most` no more are
+    counted."""
+    probe = AdapterProbeRow
+    waiting = (
+        select(AdapterVersionRow.id)
+        .outerjoin(probe, probe.version_id == AdapterVersionRow.id)
+        .where(
+            AdapterVersionRow.state == "active",
+            or_(probe.version_id.is_(None), probe.state == "waiting"),
+        )
+        .limit(most)
+        .subquery()
+    )
+    return await session.scalar(select(func.count()).select_from(waiting)) or 0
+
+
 async def put_probe(session: AsyncSession, version: AdapterVersionRow, **values: Any) -> None:
     statement = insert(AdapterProbeRow).values(
         version_id=version.id, tenant_id=version.tenant_id, **values

@@ -113,3 +113,18 @@ class AdapterReport(BaseModel):
     picture: LayerPicture | None
     findings: Findings | None
     storage: StorageCost | None
+
+
+class ProbingView(BaseModel):
+    """How far the probes of adapters are, and what they take. `share` is of one core's time in the
+    last minutes; `most_share` its limit, null while nobody else is served. `done_in_s` is a guess
+    from the versions that were asked, null before the first. `summary` says it in a line."""
+
+    object: Literal["probing"] = "probing"
+    enabled: bool
+    waiting: int
+    version_id: str | None
+    share: float
+    most_share: float | None
+    done_in_s: float | None
+    summary: str

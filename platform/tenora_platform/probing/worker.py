@@ -4,10 +4,12 @@ found. All it needs to know is in the database: after a crash the version is ask
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
+from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,6 +17,7 @@ from tenora_engine.errors import EngineError
 from tenora_engine.events import EngineStats
 from tenora_engine.request import AdapterRef, Tenant
 from tenora_engine.text.chat_template import Renders
+from tenora_platform.canary.tables import CanaryRow
 from tenora_platform.events import repository as events
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import try_lock
@@ -22,6 +25,7 @@ from tenora_platform.outages import first_line
 from tenora_platform.probing import repository
 from tenora_platform.probing.asking import ANSWER_TOKENS, KL_NOISE, Asker, ProbeError
 from tenora_platform.probing.loads import loads_of
+from tenora_platform.probing.pace import Pace
 from tenora_platform.probing.prompts import BUILT_IN
 from tenora_platform.probing.repository import Due
 from tenora_platform.probing.schemas import Findings, Footprint, Sample
@@ -43,6 +47,8 @@ class Prober:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._tenant: Tenant | None = None
+        self._own: set[str] = set()  # tenants that ask for the platform: nobody who is served
+        self._pace: Pace | None = None
 
     async def run(self) -> None:
         """Works for ever; cancel it to stop."""
@@ -61,7 +67,7 @@ class Prober:
             if due is None:
                 return False
             try:
-                findings = await self._ask(due)
+                findings = await self._ask(due, partial(guard.execute, text("select 1")))
             except (EngineError, ProbeError) as error:
                 await self._failed(due, first_line(error))
             except SQLAlchemyError:
@@ -74,7 +80,8 @@ class Prober:
                 await self._keep(due, findings)
             return True
 
-    async def _ask(self, due: Due) -> Findings:
+    async def _ask(self, due: Due, keep: Callable[[], Awaitable[object]]) -> Findings:
+        """`keep`: the database's patience with the lock, while it rests."""
         version, _, own_prompts, _ = due
         assert version.digest is not None  # a constraint of the table: active is complete
         assert version.rank is not None
@@ -82,8 +89,12 @@ class Prober:
         await asyncio.to_thread(lambda: engine.text)  # a worker makes it on first use
         if self._tenant is None:
             self._tenant = await probing_tenant(self._state)
+        self._own |= {self._tenant.key, *await self._canaries()}
+        if self._pace is None:
+            self._pace = Pace(engine, self._state.redis, self._own)
         context = {"tenant_id": self._tenant.key, "model": engine.model.id}
-        asker = Asker(engine, self._tenant, context)
+        asker = Asker(engine, self._tenant, context, self._pace, keep)
+        await self._pace.begin(version.id)
         samples, footprint = [], None
         template = await self._state.templates.of_version(
             version.tenant_id, version.id, engine.text
@@ -95,6 +106,7 @@ class Prober:
             samples.append(await asker.compare(prompt, ids, ref))
             stats = await engine.stats()
             footprint = footprint or _footprint(stats, ref)
+        await self._pace.end(is_whole=True)
         return Findings(
             base_model=engine.model.id,
             source="tenant" if own_prompts else "built_in",
@@ -104,6 +116,10 @@ class Prober:
             footprint=footprint,
             loads=loads_of(asker.usage, stats),
         )
+
+    async def _canaries(self) -> Sequence[str]:
+        async with self._state.db.admin_session() as session:
+            return (await session.scalars(select(CanaryRow.tenant))).all()
 
     def _prompt_ids(self, prompt: str, template: Renders | None) -> list[int]:
         """As a user's message, through the version's own chat template if it has one; the end of
@@ -119,6 +135,8 @@ class Prober:
 
     async def _failed(self, due: Due, error: str) -> None:
         version, name, _, attempts = due
+        if self._pace is not None:
+            await self._pace.end(is_whole=False)
         is_last = attempts + 1 >= ATTEMPTS_MAX
         _log.warning("version not probed", adapter=name, version=version.id, reason=error)
         async with self._state.db.admin_session() as session:

@@ -16,6 +16,7 @@ import {
   incidents,
   loads,
   memory,
+  probing,
   queue,
   readEngine,
   readProcesses,
@@ -24,11 +25,12 @@ import {
   throughput,
 } from "./model";
 import { Processes } from "./Processes";
-import { useLastHour } from "./queries";
+import { useLastHour, useProbing } from "./queries";
 import { Tile } from "./Tile";
 
 export default function Page() {
   const hour = useLastHour();
+  const probes = useProbing();
   const engine = useLiveSource("engine", readEngine);
   const serving = useLiveSource("engine", readServing);
   const processes = useLiveSource("processes", readProcesses);
@@ -71,6 +73,11 @@ export default function Page() {
             <Tile figure={loads(data, serving)} />
             <Tile figure={memory(data, serving)} />
           </SimpleGrid>
+          {probes.data?.enabled && (
+            <SimpleGrid cols={1} mt="sm">
+              <Tile figure={probing(probes.data)} />
+            </SimpleGrid>
+          )}
           <SimpleGrid cols={{ base: 1, xs: 2 }} spacing="sm" mt="sm">
             {attainment(data).map((figure) => (
               <Tile key={figure.key} figure={figure} />

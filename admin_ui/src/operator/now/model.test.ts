@@ -6,6 +6,7 @@ import {
   errors,
   incidents,
   type Line,
+  probing,
   queue,
   readEngine,
   readProcesses,
@@ -118,4 +119,19 @@ test("what is broken comes before what wants looking at", () => {
     ["fair", "One price is missing."],
   ]);
   expect(incidents(answer(), null, null)).toEqual([]);
+});
+
+test("probes are told in the server's words", () => {
+  const summary = "3 versions wait to be probed; 5% of a core used.";
+  const view = {
+    object: "probing" as const,
+    enabled: true,
+    waiting: 3,
+    version_id: null,
+    share: 0.05,
+    most_share: 0.05,
+    done_in_s: null,
+    summary,
+  };
+  expect(probing(view)).toMatchObject({ value: "3", hint: summary });
 });

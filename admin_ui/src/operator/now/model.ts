@@ -5,6 +5,7 @@ import { formatCompact, formatCount, formatMs, formatPart } from "../../componen
 
 export type Answer = Schemas["TimeSeriesAnswer"];
 export type Line = Schemas["TimeSeries"];
+export type Probing = Schemas["ProbingView"];
 export type Process = Schemas["ProcessView"];
 
 /** The live event `engine`. */
@@ -190,6 +191,17 @@ export function memory(answer: Answer | undefined, engine: EngineNow | null): Fi
         ? "unknown"
         : `${formatCount(engine.pages.free ?? 0)} of ${formatCount(engine.pages.total ?? 0)}`,
     values: line?.values ?? [],
+  };
+}
+
+/** Work of the platform's own beside requests: asking new adapters for their reports. */
+export function probing(view: Probing): Figure {
+  return {
+    key: "probing",
+    label: "Adapters to probe",
+    value: formatCount(view.waiting),
+    hint: view.summary,
+    values: [],
   };
 }
 

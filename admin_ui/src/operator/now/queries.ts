@@ -32,3 +32,9 @@ export function useLastHour() {
     ),
   );
 }
+
+/** How far the probes of adapters are; the worker says it after each request of theirs. */
+export function useProbing() {
+  const { hooks } = useApi();
+  return withErrors(hooks.useQuery("get", "/admin/v1/probing", {}, { refetchInterval: EVERY_MS }));
+}

@@ -1,0 +1,269 @@
+"""Probes next to others: a twentieth of a core's time, by a clock that the tests turn; the pace
+holds for all workers and through restarts, and the operator sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from adapter_files import adapter_form
+from api_harness import Api
+from fake_engine import FakeEngine
+from tenora_engine.events import EngineStats, UsageRecord
+from tenora_engine.telemetry import ServiceMeter, TelemetryStats, WaitPart
+from tenora_platform.probing.pace import QUIET_S, SHARE, Pace, Told, computed_s, told
+from tenora_platform.probing.progress import progress, summary
+from tenora_platform.probing.worker import Prober
+from tenora_platform.registry.worker import IntakeWorker
+
+OWN = "probes"
+
+
+def usage(run_s: float, *, first_s: float = 0.0, waits_s: float = 0.0) -> UsageRecord:
+    """Of a request that waited, took `first_s` to its first token and ran for `run_s` in all."""
+    return UsageRecord(
+        event_id="r:0", request_id="r", index=0, tenant=OWN, adapter_digest=None, context={},
+        prompt_tokens=1, cached_tokens=0, output_tokens=1, arrival_s=0.0,
+        first_token_s=waits_s + first_s, finished_s=waits_s + run_s, queue_ms=waits_s * 1000,
+        adapter_load_ms=0.0, residency=None, tier="flex", finish_reason="stop",
+        waits=[WaitPart("queue", "", waits_s * 1000)] if waits_s else [],
+    )  # fmt: skip
+
+
+class Stats(FakeEngine):
+    """An engine of which a test says what it serves, and with how many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.threads, self.running, self.served = 1, 0, 0
+
+    async def stats(self) -> EngineStats:
+        meters = [
+            ServiceMeter("standard", "acme", finished={"stop": self.served}),
+            ServiceMeter("flex", OWN, finished={"stop": 1000 + self.served}),
+        ]
+        return replace(
+            await super().stats(),
+            running=self.running,
+            compute_threads=self.threads,
+            telemetry=TelemetryStats(meters=meters),
+        )
+
+
+@dataclass
+class World:
+    """A clock that goes on while somebody sleeps, and Redis' own rest with it."""
+
+    redis: Redis
+    engine: Stats
+    now_s: float = 1000.0
+    slept: list[float] = field(default_factory=list)
+    is_busy: bool = True
+
+    def __post_init__(self) -> None:
+        self.engine.served = int(self.is_busy)
+
+    def be_quiet(self) -> None:
+        self.is_busy, self.engine.served = False, 0
+
+    def pace(self) -> Pace:
+        return Pace(self.engine, self.redis, {OWN}, lambda: self.now_s, self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+        self.engine.served += self.is_busy
+        left_ms = await self.redis.pttl("tenora:probing:rest")
+        if left_ms > seconds * 1000:
+            await self.redis.pexpire("tenora:probing:rest", int(left_ms - seconds * 1000))
+        elif left_ms > 0:
+            await self.redis.delete("tenora:probing:rest")
+
+    async def ask(self, pace: Pace, work: UsageRecord) -> float:
+        """When it was sent."""
+        await pace.turn()
+        sent_s = self.now_s
+        self.now_s += work.finished_s - work.arrival_s
+        await pace.spent(work)
+        return sent_s
+
+
+@pytest.fixture
+async def world(api: Api, tmp_path: Path) -> AsyncIterator[World]:
+    keys = ("tenora:probing:rest", "tenora:probing")
+    await api.state.redis.delete(*keys)
+    yield World(api.state.redis, Stats(tmp_path))
+    await api.state.redis.delete(*keys)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+async def test_beside_others_it_takes_a_twentieth_of_a_core(world: World, threads: int) -> None:
+    world.engine.threads, pace = threads, world.pace()
+    begun_s = await world.ask(pace, usage(0.3))
+    work = [0.1, 2.0, 0.05, 0.7, 1.1]
+    for run_s in work:
+        last_s = await world.ask(pace, usage(run_s))
+    core_s = threads * (0.3 + sum(work[:-1]))
+    assert core_s / (last_s - begun_s) == pytest.approx(SHARE, rel=0.01)
+
+
+async def test_alone_it_goes_on_at_once_and_rests_when_others_come(world: World) -> None:
+    world.be_quiet()
+    pace = world.pace()
+    for _ in range(10):
+        await world.ask(pace, usage(1.0))
+    assert world.slept == []
+    world.engine.served += 1
+    sent_s = world.now_s
+    assert await world.ask(pace, usage(1.0)) == pytest.approx(sent_s + 19.0)
+
+
+async def test_a_minute_after_the_last_request_it_goes_on(world: World) -> None:
+    world.be_quiet()
+    pace = world.pace()
+    world.engine.threads = 16  # long rests
+    await world.ask(pace, usage(1.0))
+    world.engine.served += 1
+    begun_s = world.now_s
+    after_s = await world.ask(pace, usage(1.0)) - begun_s
+    assert QUIET_S <= after_s < QUIET_S + 3
+
+
+async def test_a_request_that_runs_counts_before_it_is_served(world: World) -> None:
+    world.be_quiet()
+    pace = world.pace()
+    await world.ask(pace, usage(1.0))
+    world.engine.running = 1
+    begun_s = world.now_s
+    assert await world.ask(pace, usage(1.0)) - begun_s >= 19.0 - 0.01
+
+
+async def test_another_worker_and_one_that_starts_anew_keep_the_rest(world: World) -> None:
+    one, other = world.pace(), world.pace()
+    await world.ask(one, usage(5.0))
+    ended_s = world.now_s
+    assert await world.ask(other, usage(1.0)) >= ended_s + 95.0 - 0.01
+    ended_s = world.now_s
+    assert await world.ask(world.pace(), usage(1.0)) - ended_s >= QUIET_S - 0.01, (
+        "whatever Redis lost"
+    )
+
+
+async def test_without_redis_it_keeps_its_own_rest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = world.pace()
+    await world.ask(pace, usage(1.0))
+
+    async def away(*_: object, **__: object) -> None:
+        raise RedisError("away")
+
+    ended_s = world.now_s
+    lost = world.redis
+    world.redis = Redis()  # of which the sleeper of this test asks nothing
+    for name in ("set", "pttl"):
+        monkeypatch.setattr(lost, name, away)
+
+    async def sleep(seconds: float) -> None:
+        world.now_s += seconds
+        world.engine.served += 1
+
+    pace._sleep = sleep
+    await pace.turn()
+    assert world.now_s - ended_s >= 19.0 - 0.01
+
+
+def test_what_it_waited_is_no_work_and_others_share_the_decoding() -> None:
+    assert computed_s(usage(3.0, first_s=1.0, waits_s=40.0), 0) == pytest.approx((3.0, 3.0))
+    assert computed_s(usage(3.0, first_s=1.0, waits_s=40.0), 3) == pytest.approx((3.0, 1.5))
+    assert computed_s(usage(3.0, first_s=3.0), 3) == pytest.approx((3.0, 3.0))
+    odd = replace(usage(1.0), first_token_s=None, queue_ms=1e9)
+    assert computed_s(odd, 2) == (0.0, 0.0)
+
+
+async def test_what_it_tells(world: World) -> None:
+    pace = world.pace()
+    world.engine.threads = 2
+    await pace.begin("version")
+    for _ in range(3):
+        await world.ask(pace, usage(1.0))
+    said = await told(world.redis)
+    assert said is not None
+    assert (said.is_paced, said.version) == (True, "version")
+    assert said.core_s == pytest.approx(6.0)
+    assert said.share <= SHARE * 1.7, "the rest of the last is still to come"
+    assert said.done_in_s(3) is None
+    await pace.end(is_whole=True)
+    said = await told(world.redis)
+    assert said is not None
+    assert said.done_in_s(3) == pytest.approx(3 * 6.0 / SHARE)
+    assert said.done_in_s(0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said", "text"),
+    [
+        (0, None, "No adapter waits to be probed."),
+        (2, None, "2 versions wait to be probed; no worker probes yet."),
+        (1, (False, None), "One version waits to be probed; 10% of a core used."),
+        (
+            3,
+            (True, 6.0),
+            "3 versions wait to be probed; 10% of a core used, 5% at most while requests are "
+            "served; done in about 6 minutes.",
+        ),
+        (99, (True, 60.0), "done in about 33 hours."),
+    ],
+)
+def test_the_line_for_the_operator(
+    waiting: int, said: tuple[bool, float | None] | None, text: str
+) -> None:
+    found = None
+    if said is not None:
+        found = Told(
+            is_paced=said[0],
+            version=None,
+            core_s=6.0,
+            window_s=60.0,
+            version_core_s=said[1],
+            version_s=said[1],
+        )
+    done_in_s = found.done_in_s(waiting) if found else None
+    line = summary(True, waiting, found, done_in_s)
+    assert line.endswith(text)
+    assert "turned off" in summary(False, waiting, found, None)
+
+
+async def test_the_operator_sees_it(api: Api) -> None:
+    await api.state.redis.delete("tenora:probing:rest", "tenora:probing")
+    while await Prober(api.state).run_once():
+        pass
+    tenant = await api.new_tenant("probing seen", plan="premium")
+    for number in range(2):
+        files = adapter_form(api.engine.model, f"seen-{number}", seed=300 + number)
+        await api.call(tenant.key, "POST", "/v1/adapters", files=files)
+    worker = IntakeWorker(api.state)
+    path = "/admin/v1/probing"
+    while (await api.admin("GET", path)).json()["waiting"] < 2:
+        await worker.run_once()
+    await api.state.redis.delete("tenora:probing")
+    before = (await api.admin("GET", path)).json()
+    assert (before["share"], before["most_share"], before["done_in_s"]) == (0.0, None, None)
+    prober = Prober(api.state)
+    assert await prober.run_once()
+    seen = (await api.admin("GET", path)).json()
+    assert (seen["waiting"], seen["enabled"]) == (1, False)
+    assert "turned off" in seen["summary"]
+    on = api.state.settings.model_copy(update={"probe_adapters": True})
+    async with api.state.db.admin_session() as session:
+        view = await progress(session, dataclasses.replace(api.state, settings=on))
+    assert view.done_in_s is not None
+    assert view.summary.startswith("One version waits to be probed; ")
+    assert (await api.call(tenant.key, "GET", path)).status_code in (401, 403)
