@@ -127,6 +127,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     page_bytes: int
     num_pages: int
     workspace_bytes: int
+    workspace_parts: dict[str, int] = {}  # of it, by what it is for
     memory_bytes: int = 0  # the budget
     cuda_bytes: int = 0  # CUDA: libraries, captured graphs, rotary and staging tables
     table_bytes: int = 0  # AdapterTable

@@ -32,6 +32,7 @@ TABLE = {
     "post /admin/v1/adapters/{version_id}/pin": "owner operator",
     "delete /admin/v1/adapters/{version_id}/pin": "owner operator",
     "post /admin/v1/adapters/{version_id}/evict": "owner operator",
+    "get /admin/v1/probing": READ,
     "get /admin/v1/processes": READ,
     "get /admin/v1/waits": READ,
     "get /admin/v1/fairness": READ,

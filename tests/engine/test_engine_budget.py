@@ -5,13 +5,25 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
+from msgspec import structs
 
 from engine_fakes import make_config
 from tenora_engine.config import LORA_MODULES, STEP_LIMITS, EngineConfig, ModelInfo
 from tenora_engine.errors import MemoryBudgetError
+from tenora_engine.executor import sampling
 from tenora_engine.executor.arena import Arena
 from tenora_engine.executor.device_memory import allocate_table
-from tenora_engine.memory.budget import describe, plan_memory, table_bytes
+from tenora_engine.memory.budget import (
+    SAMPLED_AT_ONCE,
+    SCORED_TOKENS_MAX,
+    describe,
+    plan_memory,
+    table_bytes,
+    workspace_parts,
+)
+from tenora_engine.scheduling import chunks
+from tenora_kernels import backend
+from tenora_kernels.compiled.paged_attention import attention_bytes
 
 MODEL = ModelInfo(
     id="smol",
@@ -197,3 +209,65 @@ def test_a_processor_is_given_a_gibibyte() -> None:
     config = msgspec.structs.replace(CONFIG, memory_bytes=None)
     given = msgspec.structs.replace(CONFIG, memory_bytes=1024**3)
     assert plan_memory(config, MODEL).num_pages == plan_memory(given, MODEL).num_pages
+
+
+LLAMA_8B = ModelInfo(
+    id="llama",
+    architecture="LlamaForCausalLM",
+    num_layers=32,
+    hidden=4096,
+    intermediate=14336,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    vocab=128256,
+    context_tokens=131_072,
+    dtype="bfloat16",
+    weight_bytes=16_060_522_496,
+    modules={"q_proj": (4096, 4096)},
+    eos_token_ids=(2,),
+)
+
+
+def test_the_gather_of_plain_torch_is_budgeted_only_where_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Llama-3.1-8B in 17 GiB had 1.25 GiB for nothing, and a context of 1,104 tokens."""
+    config = EngineConfig(model="m", served_name="m", memory_bytes=17 * 1024**3, threads=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "has_compiled_ops", lambda: False)
+        gather = workspace_parts(config, LLAMA_8B)["attention"]
+    assert gather == 2 * 131_072 * 8 * 128 * 4 + 512 * 131_072 * 4
+    if not backend.has_compiled_ops():
+        pytest.skip("the compiled library is not there")
+    in_place = workspace_parts(config, LLAMA_8B)["attention"]
+    assert in_place == attention_bytes(32, 8, 128, threads=2, rows=512, context=131_072)
+    assert in_place < gather / 8
+    assert workspace_parts(structs.replace(config, threads=1), LLAMA_8B)["attention"] < in_place
+
+
+def test_logits_of_all_that_a_step_samples_are_budgeted() -> None:
+    """64 sequences whose drafts are verified, or 256 tokens of a scored prompt beside them."""
+    parts = workspace_parts(CONFIG, MODEL)
+    assert parts["sampling"] >= 512 * 49152 * (2 + 4)
+    plain = structs.replace(CONFIG, max_draft_tokens=0)
+    assert workspace_parts(plain, MODEL)["sampling"] >= (64 + 256) * 49152 * (2 + 4)
+    assert workspace_parts(plain, MODEL)["sampling"] < parts["sampling"]
+    assert SCORED_TOKENS_MAX == chunks.SCORED_TOKENS_MAX
+    assert SAMPLED_AT_ONCE == sampling.PART_ROWS
+
+
+def test_a_draft_layers_buffers_are_budgeted_where_there_is_one() -> None:
+    assert workspace_parts(CONFIG, MODEL)["drafts"] == 0
+    drafting = structs.replace(CONFIG, draft_layer="file")
+    assert workspace_parts(drafting, MODEL)["drafts"] > 64 * 49152 * 2
+    on_gpu = structs.replace(drafting, device="cuda", memory_bytes=10**10)
+    assert workspace_parts(on_gpu, MODEL)["drafts"] == 0
+
+
+def test_the_description_names_the_parts_of_the_workspace() -> None:
+    resolved = plan_memory(CONFIG, MODEL)
+    assert resolved.workspace_bytes == sum(resolved.workspace_parts.values())
+    [line] = [each for each in describe(resolved).splitlines() if each.startswith("workspace")]
+    for word in ("activations", "LoRA", "attention", "sampling"):
+        assert word in line

@@ -3,17 +3,21 @@ same bits for any number of threads and in any batch, their exponentials, and wh
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, settings
 from tests.kernels.cases import fill_pages
 from torch import Tensor
 
 from tenora_kernels import KVLayout, build_attention_layout
 from tenora_kernels.backend import compiled_implementation
 from tenora_kernels.checks import KernelInputError
+from tenora_kernels.compiled.paged_attention import attention_bytes
 
 pytestmark = pytest.mark.usefixtures("compiled_library")
 
@@ -37,11 +41,11 @@ def attention(
     return out
 
 
-def with_threads(run: Callable[[], Tensor]) -> list[Tensor]:
+def with_threads(run: Callable[[], Tensor], counts: tuple[int, ...] = THREADS) -> list[Tensor]:
     before = torch.get_num_threads()
     try:
         results: list[Tensor] = []
-        for count in THREADS:
+        for count in counts:
             torch.set_num_threads(count)
             results.append(run())
     finally:
@@ -225,3 +229,48 @@ def test_heads_of_no_width_are_refused() -> None:
         compiled_implementation().kv_write(
             nothing, nothing, nothing, table, table, at, pool, kv, 0, at
         )
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_the_plan_of_a_step_takes_no_more_than_is_budgeted(data: st.DataObject) -> None:
+    heads, kv_heads, head_dim = data.draw(
+        st.sampled_from(
+            [(9, 3, 64), (32, 8, 128), (8, 8, 96), (28, 4, 128), (64, 8, 128), (4, 1, 256)]
+        )
+    )
+    threads = data.draw(st.sampled_from([1, 2, 3, 8, 64]))
+    most = data.draw(st.sampled_from([100, 600, 5000, 40_000, 131_072]))
+    contexts = data.draw(st.lists(st.integers(1, most), min_size=1, max_size=12))
+    queries = [data.draw(st.one_of(st.just(1), st.integers(1, min(c, 512)))) for c in contexts]
+    starts = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
+    taken = torch.ops.tenora.attention_plan_bytes(
+        starts, torch.tensor(contexts, dtype=torch.int32), heads, kv_heads, head_dim, 16, threads
+    )
+    budgeted = attention_bytes(
+        heads, kv_heads, head_dim, threads=threads, rows=sum(queries), context=max(contexts)
+    )
+    assert taken <= budgeted
+
+
+def test_shared_parts_of_long_contexts_are_bounded() -> None:
+    """64 threads, two chunks of a prompt of 16,000 tokens: 294 MiB before there was a bound."""
+    budgeted = attention_bytes(32, 8, 128, threads=64, rows=512, context=16384)
+    assert budgeted < 160 * 2**20
+    assert attention_bytes(32, 8, 128, threads=64, rows=512, context=10**6) == budgeted
+    assert attention_bytes(32, 8, 128, threads=1, rows=512, context=16384) < 2**20
+
+
+def test_a_context_beyond_the_bound_has_the_same_bits() -> None:
+    """24 pieces of a chunk over 16,000 tokens, of which only the first are cut by parts."""
+    kv = KVLayout(num_layers=1, block_tokens=16, kv_heads=1, head_dim=256)
+    pages = fill_pages([16_000], kv, torch.float32)
+    q = torch.randn(72, 64, 256, generator=torch.Generator().manual_seed(3))
+    starts, context = torch.tensor([0, 72]).int(), torch.tensor([16_000]).int()
+    taken = torch.ops.tenora.attention_plan_bytes(starts, context, 64, 1, 256, 16, 8)
+    assert 100 * 2**20 < taken < 136 * 2**20, "some are, and all would take 145 MiB"
+    first, *others = with_threads(
+        lambda: attention(q, pages.pool, [72], [16_000], pages.block_tables, kv), (1, 8)
+    )
+    assert first.isfinite().all()
+    assert all(torch.equal(first, other) for other in others)

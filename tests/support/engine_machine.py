@@ -110,7 +110,7 @@ class EngineMachine(RuleBasedStateMachine):
     ) -> None:
         self.step_s = step_s
         strict = sharing == "strict" and policy != "static-lru"
-        # All tenants' shares fit the arena; in strict mode three do, and the others are refused.
+        # All tenants' shares fit the arena; in strict mode three do, and the others wait.
         self.share = {"none": 0.0, "shares": 0.15, "strict": 0.3}[sharing]
         config = make_config(
             num_pages=num_pages,
@@ -183,6 +183,16 @@ class EngineMachine(RuleBasedStateMachine):
                 request = msgspec.structs.replace(request, prediction_token_ids=guess)
             self._submit(request)
 
+    def _holders(self) -> set[str]:
+        """Namespaces of which something is in flight, pinned or on its way."""
+        flights = self.rig.engine._requests.flights.values()
+        arrivals = self.rig.memory.arrivals
+        held = {flight.request.tenant.namespace for flight in flights}
+        held |= {
+            each.namespace for each in self.rig.memory.adapters.residents() if not each.is_idle
+        }
+        return held | {arrival.adapter.namespace for arrival in arrivals}
+
     def _submit(self, request: GenerationRequest) -> None:
         engine, config = self.rig.engine, self.rig.config
         context = min(self._least_pages() * config.engine.block_tokens, 40)
@@ -196,7 +206,10 @@ class EngineMachine(RuleBasedStateMachine):
             assert request.tenant.late == "refuse"
             engine.check_integrity()
             return
-        except QueueFullError:
+        except QueueFullError as error:
+            if "strict isolation" in str(error):
+                assert len(self._holders() - {request.tenant.namespace}) >= 3, "who has a share"
+                return
             assert engine.stats().waiting + request.sampling.n > config.engine.max_waiting
             return
         except InvalidRequestError:

@@ -23,6 +23,12 @@ that no GPU has confirmed."""
 GRAPH_BYTES = 4 * 1024**2  # of one captured graph's launches; likewise
 GRID_PROGRAMS = 512  # that partial sums of a launch are kept for (`tenora_kernels.gpu.tuning`)
 
+SCORED_TOKENS_MAX = 256
+"""As `scheduling.chunks` has it: tokens of prompts whose logprobs are told in one step."""
+
+SAMPLED_AT_ONCE = 16  # rows, as `executor.sampling` has it
+KEPT_LOGITS_BYTES = 32 * 1024**2  # as the compiled decoder has it (decoder.cpp)
+
 _SAMPLING_BYTES = 24  # a logit: float32, its copy, probabilities, sorted values and int64 indices
 
 
@@ -40,7 +46,8 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
     page_bytes = page_elements * item
     _check_page(config, model, page_elements)
     memory = available_bytes(config) if config.memory_bytes is None else config.memory_bytes
-    workspace = workspace_bytes(config, model)
+    parts = workspace_parts(config, model)
+    workspace = sum(parts.values())
     tables = table_bytes(config, model)
     cuda = cuda_bytes(config, model)
     headroom = max(HEADROOM_BYTES_MIN, int(memory * HEADROOM_FRACTION))
@@ -54,6 +61,7 @@ def plan_memory(config: EngineConfig, model: ModelInfo) -> ResolvedConfig:
         page_bytes=page_bytes,
         num_pages=max(arena // page_bytes, 0),
         workspace_bytes=workspace,
+        workspace_parts=parts,
         memory_bytes=memory,
         cuda_bytes=cuda,
         table_bytes=tables,
@@ -132,21 +140,68 @@ def _partial_bytes(config: EngineConfig, model: ModelInfo, rows: int) -> int:
     return 4 * (parts * model.heads * (model.head_dim + 2) + GRID_PROGRAMS * 64 * config.max_rank)
 
 
-def workspace_bytes(config: EngineConfig, model: ModelInfo) -> int:
-    """Upper estimate of what one step needs beside weights and arena: the activations of
-    `max_step_tokens` rows through one layer, the rank-sized middle of LoRA, the gathered KV of the
-    longest context (on CUDA partial results instead) and the logits of `max_running` rows while
-    they are sampled."""
-    item = 2 if config.dtype == "bfloat16" else 4
-    kv = model.kv_heads * model.head_dim
-    activations = config.max_step_tokens * _row_elements(model) * item
-    lora = config.max_step_tokens * len(LORA_MODULES) * config.max_rank * 4
+def workspace_parts(config: EngineConfig, model: ModelInfo) -> dict[str, int]:
+    """Upper estimates of what one step needs beside weights and arena, in bytes: the activations of
+    `max_step_tokens` rows through one layer, the rank-sized middle of LoRA, attention, the logits
+    of all that is sampled, scored or verified, and what the draft layer proposes with."""
+    return {
+        "activations": config.max_step_tokens * _row_elements(model) * _item_bytes(config),
+        "LoRA": config.max_step_tokens * len(LORA_MODULES) * config.max_rank * 4,
+        "attention": _attention_bytes(config, model, config.max_step_tokens),
+        "sampling": _sampling_bytes(config, model),
+        "drafts": _draft_step_bytes(config, model),
+    }
+
+
+def _attention_bytes(config: EngineConfig, model: ModelInfo, rows: int) -> int:
+    """The compiled library and CUDA read pages where they lie and keep partial results; plain torch
+    gathers the KV of the longest context."""
+    if config.device == "cuda":
+        return _partial_bytes(config, model, config.max_running)
+    from tenora_kernels import backend  # imports torch
+
     context = _context(config, model)
-    attention = 2 * context * kv * 4 + config.max_step_tokens * context * 4
-    if config.device == "cuda":  # reads pages where they lie
-        attention = _partial_bytes(config, model, config.max_running)
-    sampling = config.max_running * model.vocab * _SAMPLING_BYTES
-    return activations + lora + attention + sampling
+    if not backend.has_compiled_ops():
+        return 2 * context * model.kv_heads * model.head_dim * 4 + rows * context * 4
+    import torch
+
+    from tenora_kernels.compiled.paged_attention import attention_bytes
+
+    return attention_bytes(
+        model.heads,
+        model.kv_heads,
+        model.head_dim,
+        threads=config.threads or torch.get_num_threads(),
+        rows=rows,
+        context=context,
+    )
+
+
+def _sampling_bytes(config: EngineConfig, model: ModelInfo) -> int:
+    """CPU: the logits in the model's dtype and, where a request changes them, in float32; the
+    decoder's own, that it keeps; and some rows at a time while they are sampled."""
+    if config.device == "cuda":
+        return config.max_running * model.vocab * _SAMPLING_BYTES
+    rows = config.max_running * (1 + config.max_draft_tokens) + SCORED_TOKENS_MAX
+    logits = min(rows, max(config.max_step_tokens, config.max_running)) * model.vocab
+    kept = min(logits * _item_bytes(config), KEPT_LOGITS_BYTES)
+    at_once = min(rows, SAMPLED_AT_ONCE) * model.vocab * _SAMPLING_BYTES
+    return logits * (_item_bytes(config) + 4) + kept + at_once
+
+
+def _draft_step_bytes(config: EngineConfig, model: ModelInfo) -> int:
+    """CPU: buffers of a draft layer, whose rows are the sequences."""
+    if config.device == "cuda" or (config.draft_layer is None and not adapter_draft_bytes(config)):
+        return 0
+    rows, hidden, inner = config.max_running, model.hidden, model.intermediate
+    elements = 6 * hidden + 2 * model.heads * model.head_dim + 3 * inner + model.vocab
+    quantised = max(2 * hidden, inner, model.heads * model.head_dim) * 2
+    attention = _attention_bytes(config, model, rows)
+    return rows * (elements * _item_bytes(config) + quantised) + attention
+
+
+def _item_bytes(config: EngineConfig) -> int:
+    return 2 if config.dtype == "bfloat16" else 4
 
 
 def table_bytes(config: EngineConfig, model: ModelInfo) -> int:
@@ -169,7 +224,7 @@ def describe(resolved: ResolvedConfig) -> str:
     is_cuda = config.device == "cuda"
     parts = [
         ("weights", model.weight_bytes, f"{model.id}, {config.dtype}"),
-        ("workspace", resolved.workspace_bytes, f"{config.max_step_tokens} tokens a step"),
+        ("workspace", resolved.workspace_bytes, _workspace_note(resolved)),
         ("slot tables", resolved.table_bytes, f"{config.max_adapters} adapters"),
         *([("draft layers", resolved.draft_bytes, "of adapters")] if resolved.draft_bytes else []),
         *([("CUDA", resolved.cuda_bytes, "libraries, graphs, tables")] if is_cuda else []),
@@ -190,6 +245,11 @@ def describe(resolved: ResolvedConfig) -> str:
     if host_kv:
         parts.append(("host KV", host_kv * resolved.page_bytes, f"{host_kv} pages; {note}"))
     return "\n".join(f"{name:<12} {_mib(size):>12}  {note}".rstrip() for name, size, note in parts)
+
+
+def _workspace_note(resolved: ResolvedConfig) -> str:
+    parts = [f"{name} {_mib(size)}" for name, size in resolved.workspace_parts.items() if size]
+    return f"{resolved.engine.max_step_tokens} tokens a step: {', '.join(parts)}"
 
 
 def _check_page(config: EngineConfig, model: ModelInfo, page_elements: int) -> None:

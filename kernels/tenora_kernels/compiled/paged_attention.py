@@ -36,3 +36,14 @@ def paged_attention(
             scale,
             out,
         )
+
+
+def attention_bytes(
+    heads: int, kv_heads: int, head_dim: int, *, threads: int, rows: int, context: int
+) -> int:
+    """What the library keeps at most for the attention of steps of so many rows, none of which has
+    a longer context: each thread's scratch, and results of contexts that several threads share."""
+    found: int = ops.tenora.attention_most_bytes.default(
+        heads, kv_heads, head_dim, threads, rows, context
+    )
+    return found

@@ -52,6 +52,12 @@ class AttentionPlan {
   // Throws std::invalid_argument when the batch does not fit together or into the arena.
   void make(const AttentionBatch& batch, const AttentionShape& shape, int threads);
 
+  // Bytes that a plan takes at most for steps of so many rows, none with a longer context; what
+  // `make` allocates is never more, and is kept.
+  static int64_t most_bytes(const AttentionShape& shape, int threads, int64_t rows,
+                            int64_t context);
+  int64_t bytes() const { return memory_.capacity() * sizeof(float); }
+
   // Whether `combine` has anything to do after `attend` and a barrier.
   bool is_split() const { return !combines_.empty(); }
   // Members beyond these find no task.
@@ -77,6 +83,7 @@ class AttentionPlan {
   float* scratch_ = nullptr;
   float* partial_ = nullptr;
   int64_t scratch_floats_ = 0;
+  int64_t partial_left_ = 0;  // floats for states that may still be shared, while it is made
 
   void add_items(const AttentionBatch& batch);
   void cut(int32_t item, float target);

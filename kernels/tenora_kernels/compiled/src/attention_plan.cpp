@@ -28,6 +28,21 @@ int64_t prefill_scratch(const AttentionShape& shape, int64_t pitch) {
          2 * State::floats(rows, pitch);
 }
 
+int64_t pitch_of(const AttentionShape& shape) { return round_up(shape.head_dim, 2 * LANES); }
+
+// A member's, each piece beginning a cache line.
+int64_t scratch_of(const AttentionShape& shape, bool is_decode) {
+  const int64_t pitch = pitch_of(shape);
+  const int64_t floats = is_decode ? decode_scratch(shape, pitch) : prefill_scratch(shape, pitch);
+  return round_up(floats + 256, LANES);
+}
+
+int64_t most_queries(const AttentionShape& shape) {  // of an item
+  return std::max<int64_t>(1, TILE_ROWS / (shape.heads / shape.kv_heads));
+}
+
+int64_t parts_of(int64_t keys) { return (keys + PART - 1) / PART; }
+
 void require(bool holds, const char* message) {
   if (!holds) throw std::invalid_argument(message);
 }
@@ -40,7 +55,8 @@ void AttentionPlan::make(const AttentionBatch& batch, const AttentionShape& shap
           "heads, head_dim or block_tokens");
   shape_ = shape;
   threads_ = std::max(threads, 1);
-  pitch_ = round_up(shape.head_dim, 2 * LANES);
+  pitch_ = pitch_of(shape);
+  partial_left_ = PARTIAL_FLOATS_MAX;
   items_.clear();
   tasks_.clear();
   combines_.clear();
@@ -68,7 +84,7 @@ int AttentionPlan::useful_threads() const {
 }
 
 void AttentionPlan::add_items(const AttentionBatch& batch) {
-  const int64_t most = std::max<int64_t>(1, TILE_ROWS / group());
+  const int64_t most = most_queries(shape_);
   for (int64_t i = 0; i < batch.num_seqs; ++i) {
     const int64_t first = batch.query_start[i];
     const int64_t queries = batch.query_start[i + 1] - first;
@@ -84,7 +100,7 @@ void AttentionPlan::add_items(const AttentionBatch& batch) {
       const int64_t left = queries - q;
       count = std::min(most, left);
       AttentionItem item{table, first + q, count, context - queries + q + count, 0, -1};
-      item.parts = (item.keys + PART - 1) / PART;
+      item.parts = parts_of(item.keys);
       items_.push_back(item);
     }
   }
@@ -100,7 +116,9 @@ void AttentionPlan::cut(int32_t index, float target) {
   const int64_t pieces = static_cast<int64_t>(std::ceil(cost / target));
   int64_t part_step = item.parts;
   int64_t heads = std::max<int64_t>(1, kv_heads / std::max<int64_t>(pieces, 1));
-  if (pieces > kv_heads && item.parts > 1) {
+  const int64_t floats = item.parts * State::floats(shape_.heads * item.queries, pitch_);
+  if (pieces > kv_heads && item.parts > 1 && floats <= partial_left_) {
+    partial_left_ -= floats;
     part_step = 1;
     heads = std::max<int64_t>(1, kv_heads * item.parts / pieces);
     for (int32_t h = 0; h < kv_heads; ++h)
@@ -119,18 +137,34 @@ void AttentionPlan::cut(int32_t index, float target) {
 }
 
 void AttentionPlan::reserve(int64_t partial_floats) {
-  scratch_floats_ = 0;
-  for (const AttentionItem& item : items_) {
-    const int64_t needed = item.queries == 1 ? decode_scratch(shape_, pitch_)
-                                             : prefill_scratch(shape_, pitch_);
-    scratch_floats_ = std::max(scratch_floats_, needed);
-  }
-  scratch_floats_ = round_up(scratch_floats_ + 256, LANES);  // each piece starts a cache line
+  scratch_floats_ = LANES;
+  for (const AttentionItem& item : items_)
+    scratch_floats_ = std::max(scratch_floats_, scratch_of(shape_, item.queries == 1));
   const size_t needed = threads_ * scratch_floats_ + partial_floats + LANES;
-  if (memory_.size() < needed) memory_.resize(needed);
+  if (memory_.size() < needed) {
+    memory_ = {};  // what is in it is of the last step; never both at once, nor more than needed
+    memory_ = std::vector<float>(needed);
+  }
   const uintptr_t start = reinterpret_cast<uintptr_t>(memory_.data());
   scratch_ = memory_.data() + (round_up(start, 64) - start) / sizeof(float);
   partial_ = scratch_ + threads_ * scratch_floats_;
+}
+
+int64_t AttentionPlan::most_bytes(const AttentionShape& shape, int threads, int64_t rows,
+                                  int64_t context) {
+  const int64_t pitch = pitch_of(shape), members = std::max(threads, 1);
+  const int64_t scratch = std::max(scratch_of(shape, true), scratch_of(shape, false));
+  // An item that is cut by parts costs more than kv_heads of TASKS_PER_THREAD * threads pieces of
+  // all there is, so there are only so many of them.
+  const int64_t items = threads <= 1 ? 0 : static_cast<int64_t>(TASKS_PER_THREAD) * threads /
+                                               shape.kv_heads;
+  const int64_t queries = std::min(most_queries(shape), rows);
+  const int64_t by_items = items * State::floats(shape.heads * queries, pitch);
+  const int64_t by_rows = std::min(items, rows) * 2 * LANES + rows * shape.heads * (pitch + 2);
+  const int64_t partial = std::min(by_items, by_rows) * parts_of(context);
+  const int64_t floats =
+      members * scratch + std::min(partial, PARTIAL_FLOATS_MAX) + LANES;
+  return floats * sizeof(float);
 }
 
 }  // namespace tenora

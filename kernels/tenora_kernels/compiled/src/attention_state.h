@@ -15,6 +15,9 @@ constexpr int64_t MOST_AHEAD = 128;     // lines
 constexpr int64_t DECODE_LINES = 2 * KEY_TILE + MOST_AHEAD;
 constexpr int64_t TILE_ROWS = 192;  // query rows times heads that share packed keys
 constexpr int64_t BLOCK_ROWS = 12;  // of a tile, softened while they are in the first cache
+// Floats of shared parts' states in a step, 128 MiB: 64 threads and a prompt of 16,000 tokens would
+// take 294. A context beyond that is cut by KV heads only.
+constexpr int64_t PARTIAL_FLOATS_MAX = 32 << 20;
 constexpr float LOG2_E = 0x1.715476p+0f;
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }

@@ -284,12 +284,20 @@ typename Decoder<T>::Buffers Decoder<T>::buffers(int64_t rows) {
           reinterpret_cast<int32_t*>(take())};
 }
 
+// What a step of many drafts takes beyond this is given back after it.
+constexpr size_t KEPT_LOGITS_BYTES = 32 << 20;
+
 template <typename T>
 bool Decoder<T>::next_tokens(const StepInputs<T>& inputs, int64_t* tokens, int threads,
                              Progress<T>* progress) {
   const size_t needed = inputs.num_wanted * shape_.vocab;
-  if (logits_.size() < needed) logits_.resize(needed);
-  return step(inputs, logits_.data(), tokens, threads, progress);
+  if (logits_.size() < needed) {
+    logits_ = {};  // never both at once, nor more than needed
+    logits_ = std::vector<T>(needed);
+  }
+  const bool ended = step(inputs, logits_.data(), tokens, threads, progress);
+  if (needed * sizeof(T) > KEPT_LOGITS_BYTES) logits_ = {};
+  return ended;
 }
 
 template <typename T>

@@ -201,6 +201,29 @@ void paged_attention(const Tensor& q, const Tensor& pool, int64_t num_layers, in
   });
 }
 
+int64_t attention_most_bytes(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t threads,
+                             int64_t rows, int64_t context) {
+  return tenora::AttentionPlan::most_bytes({heads, kv_heads, head_dim, 1}, threads, rows, context);
+}
+
+// Of a plan for these sequences, whose blocks are all the same page.
+int64_t attention_plan_bytes(const Tensor& query_start, const Tensor& context_len, int64_t heads,
+                             int64_t kv_heads, int64_t head_dim, int64_t block_tokens,
+                             int64_t threads) {
+  check_index(query_start, at::kInt, 1);
+  check_index(context_len, at::kInt, 1);
+  const int32_t* contexts = context_len.const_data_ptr<int32_t>();
+  const int64_t num_seqs = context_len.size(0);
+  int64_t blocks = 1;
+  for (int64_t i = 0; i < num_seqs; ++i)
+    blocks = std::max(blocks, (contexts[i] + block_tokens - 1) / block_tokens);
+  const std::vector<int32_t> table(num_seqs * blocks, 0);
+  tenora::AttentionPlan plan;
+  plan.make({query_start.const_data_ptr<int32_t>(), contexts, table.data(), num_seqs, blocks, 1},
+            {heads, kv_heads, head_dim, block_tokens}, threads);
+  return plan.bytes();
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(tenora, library) {
@@ -216,6 +239,14 @@ TORCH_LIBRARY_FRAGMENT(tenora, library) {
       "paged_attention(Tensor q, Tensor pool, int num_layers, int block_tokens, int kv_heads, "
       "int layer, Tensor query_start, Tensor context_len, Tensor block_table, float scale, "
       "Tensor(a!) out) -> ()");
+  library.def(
+      "attention_most_bytes(int heads, int kv_heads, int head_dim, int threads, int rows, "
+      "int context) -> int",
+      &attention_most_bytes);
+  library.def(
+      "attention_plan_bytes(Tensor query_start, Tensor context_len, int heads, int kv_heads, "
+      "int head_dim, int block_tokens, int threads) -> int",
+      &attention_plan_bytes);
 }
 
 TORCH_LIBRARY_IMPL(tenora, CPU, library) {
