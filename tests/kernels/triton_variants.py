@@ -17,8 +17,8 @@ from unittest import mock
 import numpy as np
 import torch
 import triton
-from tests.kernels.triton_offline import compile_only
 
+from tenora_bench.gpu.offline import compile_only
 from tenora_engine.executor.cuda import CudaSteps
 from tenora_engine.executor.cuda_inputs import StepArrays
 from tenora_engine.executor.graphs import again
