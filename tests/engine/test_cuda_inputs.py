@@ -121,13 +121,13 @@ def test_any_step_fills_a_bucket_of_one_form(planned: Rows, tokens: int, seqs: i
         assert mine[:count] == theirs
     assert set(inputs.slots[count:].tolist()) <= {NOWHERE}
     assert set(inputs.segments.row_slot[count:].tolist()) <= {-1}
-    mine, theirs = inputs.attention, plain.attention
-    assert mine.num_rows == bucket.tokens
+    filled, whole = inputs.attention, plain.attention
+    assert filled.num_rows == bucket.tokens
     for name in ("query_start", "context_len", "block_start", "block_table"):
-        expected = getattr(theirs, name).tolist()
-        assert getattr(mine, name).tolist()[: len(expected)] == expected
-    assert used(mine.decode) == used(theirs.decode)
-    assert used(mine.prefill) == used(theirs.prefill)
+        expected = getattr(whole, name).tolist()
+        assert getattr(filled, name).tolist()[: len(expected)] == expected
+    assert used(filled.decode) == used(whole.decode)
+    assert used(filled.prefill) == used(whole.prefill)
     assert used(inputs.segments.tiles) == used(plain.segments.tiles)
 
 

@@ -162,8 +162,16 @@ def test_says_that_there_is_no_gpu() -> None:
 
 def test_needs_nothing_of_the_platform() -> None:
     """What the GPU's machine lacks is hidden from the imports, the engine section's among them."""
-    missing = ("zmq", "obstore", "redis", "fastapi", "sqlalchemy", "pydantic", "structlog")
-    missing += ("tenora_platform",)
+    missing = (
+        "zmq",
+        "obstore",
+        "redis",
+        "fastapi",
+        "sqlalchemy",
+        "pydantic",
+        "structlog",
+        "tenora_platform",
+    )
     hide = f"import sys; sys.modules.update(dict.fromkeys({missing!r}))"
     script = f"{hide}; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import gpu; "
     script += "import tenora_bench.gpu.engine, tenora_bench.gpu.tune, tenora_bench.gpu.offline"
