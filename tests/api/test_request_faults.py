@@ -164,7 +164,7 @@ async def test_a_padding_row_of_the_logits_is_a_token_without_text(api: Api) -> 
     known = api.engine.text.vocab_size
     api.engine.model = replace(api.engine.model, vocab=known + 64)
     for token, status in ((known, 200), (known + 63, 200), (known + 64, 400)):
-        asked = {
+        asked: dict[str, dict[str, Any]] = {
             "/v1/completions": {"prompt": [5, token], "echo": True, "logprobs": 1, "max_tokens": 1},
             "/v1/embeddings": {"input": [5, token]},
             "/v1/detokenize": {"tokens": [5, token]},
@@ -172,7 +172,7 @@ async def test_a_padding_row_of_the_logits_is_a_token_without_text(api: Api) -> 
         for path, body in asked.items():
             answer = await api.call(key, "POST", path, json={"model": "fake-base", **body})
             assert answer.status_code == status, (path, answer.text)
-    body = {"model": "fake-base", "prompt": "a", "max_tokens": 2}
+    body: dict[str, Any] = {"model": "fake-base", "prompt": "a", "max_tokens": 2}
     for name in ("stop_token_ids", "allowed_token_ids"):
         content = {**body, name: [known], "logprobs": 1}
         answer = await api.call(key, "POST", "/v1/completions", json=content)
