@@ -333,11 +333,12 @@ def step_command(
     """The raw engine, without HTTP: where a decode step's time goes, or what adapters add to it."""
     from tenora_bench.lora_tax import measure_taxes
     from tenora_bench.step import Workload, measure_steps
+    from tenora_engine.machine import usable_cpus
 
     load = Workload(
         model=default_model(model),
         dtype=dtype,
-        threads=threads or os.cpu_count() or 1,
+        threads=threads or usable_cpus(),
         prompt_tokens=prompt_tokens,
         rounds=rounds,
         steps=steps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any
 
 import torch
 
+from tenora_engine.machine import usable_cpus
 from tenora_kernels.backend import has_compiled_ops
 
 
 def threads() -> int:
     """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return usable_cpus()
 
 
 def machine() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "torch": torch.__version__,
-        "threads": threads(),
+        "threads": usable_cpus(),
         "kernels": "compiled" if has_compiled_ops() else "torch",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

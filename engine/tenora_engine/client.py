@@ -87,6 +87,11 @@ class EngineClient(Protocol):
         `device_only`."""
         ...
 
+    async def forget_namespace(self, namespace: str) -> None:
+        """Give back all that is cached of a namespace, the base model's KV included: nobody asks
+        for it any more."""
+        ...
+
     async def residency(self, adapter: AdapterRef) -> Residency: ...
 
     async def residencies(self, digests: Sequence[str]) -> Mapping[str, Residency]:

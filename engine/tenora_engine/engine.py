@@ -172,6 +172,11 @@ class Engine:
         `device_only`, packed copies, as soon as the sequences which hold them have ended."""
         self._requests.forget_adapter(namespace, digest, device_only=device_only)
 
+    def forget_namespace(self, namespace: str) -> None:
+        """Give back all cached KV of a namespace, the base model's included, as soon as the
+        sequences which hold it have ended."""
+        self._requests.forget_namespace(namespace)
+
     def residency(self, ref: AdapterRef) -> Residency:
         """Where the adapter is now: "device", or the tier from which it would come."""
         return self._scheduler.loads.residency(ref)
@@ -357,7 +362,8 @@ def build_engine(config: EngineConfig) -> Engine:
     from tenora_engine.executor.device_memory import DeviceMemory
     from tenora_engine.executor.executor import ModelExecutor
     from tenora_engine.executor.recording import RecordingExecutor
-    from tenora_engine.memory.budget import describe, plan_memory
+    from tenora_engine.machine import this_machine
+    from tenora_engine.memory.budget import beyond_machine, describe, plan_memory
     from tenora_engine.model.loader import load_model, read_model_info
 
     info = read_model_info(config)
@@ -369,6 +375,9 @@ def build_engine(config: EngineConfig) -> Engine:
         config = msgspec.structs.replace(config, draft_layer=None)
     resolved = plan_memory(config, model.info)
     _log.info("memory budget of the engine:\n%s", describe(resolved))
+    problem = beyond_machine(resolved, this_machine())
+    if problem is not None:
+        _log.warning(problem)
     pace = Pace()
     layers = _adapter_layers(resolved, model, pace)
     executor: Executor = ModelExecutor(resolved, model, DeviceMemory(resolved, pace=pace), layers)

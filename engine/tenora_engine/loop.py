@@ -184,6 +184,9 @@ class EngineLoop:
             lambda engine: engine.forget_adapter(namespace, digest, device_only=device_only)
         )
 
+    def forget_namespace(self, namespace: str) -> Future[None]:
+        return self.call(lambda engine: engine.forget_namespace(namespace))
+
     def residency(self, ref: AdapterRef) -> Future[Residency]:
         return self.call(lambda engine: engine.residency(ref))
 

@@ -4,7 +4,6 @@ configuration, not how anything runs."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ from tenora_engine.config import (
     PolicyName,
     SchedulingPolicy,
 )
+from tenora_engine.machine import this_machine
 from tenora_engine.text.tool_formats import ToolFormatName
 from tenora_platform.gpu import choose_device
 from tenora_platform.installation import InstallationName
@@ -184,9 +184,10 @@ class Settings(BaseSettings):
     adapter_dtype: Literal["auto", "int8"] = "auto"
     """Of the adapters alone: as dtype, or int8, which takes half the memory; CPU only."""
     threads: int | None = Field(default=None, ge=1)
-    """Compute threads of the engine; all cores when absent."""
+    """Compute threads of the engine; when absent as many as it may use of the processors."""
     memory: Size | None = None
-    """Weights, workspace and arena together; when absent 1 GiB, on a GPU what is free there."""
+    """Weights, workspace and arena together; when absent 1 GiB, in a smaller container three
+    quarters of its memory, on a GPU what is free there."""
     arena: Size | None = None
     """The page arena alone; what the budget leaves when absent."""
     block_tokens: int = Field(default=16, ge=1)
@@ -307,11 +308,11 @@ class Settings(BaseSettings):
         """`cuda` when asked for, or when `auto` finds a GPU that this torch can use."""
         return choose_device(self.device).device
 
-    def _host_adapter_bytes(self, device: Literal["cpu", "cuda"]) -> int:
+    def host_adapter_bytes(self, device: Literal["cpu", "cuda"]) -> int:
+        """Packed adapters kept in host memory; at most a quarter of it unless said otherwise."""
         if self.host_adapter_memory is not None:
             return self.host_adapter_memory
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return min(HOST_ADAPTER_BYTES[device], machine // 4)
+        return min(HOST_ADAPTER_BYTES[device], this_machine().memory_bytes // 4)
 
     def to_engine_config(self) -> EngineConfig:
         """The engine's share. `model` must be known by now (the default model's folder, if none
@@ -350,7 +351,7 @@ class Settings(BaseSettings):
             draft_layer=None if layer is None else str(layer),
             draft_layer_optional=layer == default_draft_layer().resolve(),
             adapter_draft_bytes=self.adapter_draft_memory,
-            host_adapter_bytes=self._host_adapter_bytes(device),
+            host_adapter_bytes=self.host_adapter_bytes(device),
             host_kv_bytes=self.host_kv_memory,
             redis_url=self.redis_url,
             object_store=self.object_store_url,

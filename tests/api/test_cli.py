@@ -17,11 +17,12 @@ from pydantic import ValidationError
 from api_harness import ADMIN_KEY
 from platform_fixtures import plain_url
 from shell import Listening, run
+from tenora_engine.machine import Machine
 from tenora_kernels import backend
 from tenora_platform.app import openapi_document
 from tenora_platform.cli import run as run_module
 from tenora_platform.cli.adapters import parse_target, reasons
-from tenora_platform.cli.doctor import check_compiler, check_kernels
+from tenora_platform.cli.doctor import check_compiler, check_cpus, check_kernels, check_memory
 from tenora_platform.cli.errors import CliError
 from tenora_platform.cli.run import base_url, with_model
 from tenora_platform.demo import prepare_demo, read_manifest
@@ -176,6 +177,31 @@ def test_doctor(tmp_path: Path, database_url: str, redis_url: str, settings: Set
     code, text = run("doctor", **environment, TENORA_MODEL=str(tmp_path / "none"))
     assert code == 1
     assert "wrong model" in text
+
+
+def test_doctor_says_what_the_machine_lets_the_process_use(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    gib = 1024**3
+    machine = Machine(64, 16, 2.5, 32 * gib, 2 * gib)
+    monkeypatch.setattr("tenora_platform.cli.doctor.this_machine", lambda: machine)
+    asked = settings.model_copy(update={"device": "cpu", "threads": 3, "memory": gib})
+    cpus = check_cpus(asked)
+    assert cpus.verdict == "ok"
+    for word in ("3 to be used", "64 installed", "affinity to 16", "a quota of 2.5", "3 compute"):
+        assert word in cpus.text, word
+    cpus = check_cpus(asked.model_copy(update={"threads": 4}))
+    assert cpus.verdict == "note"
+    assert "4 compute threads (TENORA_THREADS) share 3 CPUs" in cpus.text
+    memory = check_memory(asked)
+    assert memory.verdict == "ok"
+    assert memory.text.startswith("budget 1.00 GiB and ")
+    assert memory.text.endswith("32.0 GiB installed, limited to 2.00 GiB")
+    verdicts = [
+        check_memory(asked.model_copy(update=update)).verdict
+        for update in ({"memory": 2 * gib}, {"memory": 3 * gib}, {"host_kv_memory": gib})
+    ]
+    assert verdicts == ["note", "wrong", "note"], "tiers on the host come on top"
 
 
 def test_doctor_says_when_plain_torch_serves(

@@ -113,3 +113,40 @@ async def test_content_that_is_served_again_is_kept(api: Api) -> None:
     await Forgetter(api.state).run_once(datetime.now(UTC) + timedelta(hours=1))
     assert forgotten(api).count(digest) == told
     assert await asked(api, owner.key, "again") == 200
+
+
+async def test_a_suspended_tenant_leaves_nothing_cached(make_api: MakeApi) -> None:
+    """Its base model's KV goes as well, in every process's engine, and once more for a request that
+    was let in before."""
+    async with make_api() as one, make_api() as two:
+        await until(lambda: one.engine.ready and two.engine.ready)
+        owner = await one.new_tenant("suspended", plan="premium")
+        other = await one.new_tenant("stays", plan="premium")
+        for key in (owner.key, other.key):
+            assert await asked(one, key, one.engine.model.id) == 200
+        namespaces = [request.tenant.namespace for request in one.engine.requests[-2:]]
+        await one.admin("PATCH", f"/admin/v1/tenants/{owner.id}", json={"status": "suspended"})
+        for api in (one, two):
+            await until(lambda api=api: namespaces[0] in api.engine.forgotten_namespaces)
+            assert namespaces[1] not in api.engine.forgotten_namespaces
+        late, told = Forgetter(one.state), []
+        now = datetime.now(UTC)
+        one.engine.forgotten_namespaces.clear()
+        for after_s in (0, 2, 90, 123, 125, 500):
+            await late.run_once(now + timedelta(seconds=after_s))
+            told.append(one.engine.forgotten_namespaces.count(namespaces[0]))
+        assert told == [1, 1, 1, 2, 2, 2]
+
+
+async def test_what_a_trust_group_shares_is_kept_for_the_others(api: Api) -> None:
+    await until(lambda: api.engine.ready)
+    pair = [await api.new_tenant(name, plan="premium") for name in "xy"]
+    for tenant in pair:
+        change = {"trust_group": "pair"}
+        await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json=change)
+    assert await asked(api, pair[0].key, api.engine.model.id) == 200
+    namespace = api.engine.requests[-1].tenant.namespace
+    for count, tenant in enumerate(pair):
+        await api.admin("PATCH", f"/admin/v1/tenants/{tenant.id}", json={"status": "suspended"})
+        await Forgetter(api.state).run_once()
+        assert (namespace in api.engine.forgotten_namespaces) == (count == 1)

@@ -124,6 +124,9 @@ def test_answers_draft_their_own_tenant_alone(world: World) -> None:
     engine.forget_adapter("a", world.refs[0].digest)
     assert accepted(engine, request("forgotten", keeps, world.refs[0])) < 5
     assert accepted(engine, request("base", keeps)) > 20
+    engine.forget_namespace("a")
+    assert accepted(engine, request("namespace forgotten", keeps)) < 5
+    assert accepted(engine, request("base again", keeps)) > 20
     not_now = msgspec.structs.replace(keeps, keeps_answers=False)
     assert accepted(engine, request("not now", not_now)) < 5
     assert accepted(engine, request("forgotten too", keeps)) < 5

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from engine_fakes import Rig, make_config, make_ref, make_request
-from tenora_engine.errors import ContextLengthError, InvalidRequestError
+from tenora_engine.errors import ContextLengthError, InvalidRequestError, QueueFullError
 from tenora_engine.events import FinishEvent
 from tenora_engine.memory.evictor import Item
 from tenora_engine.memory.manager import MemoryManager
@@ -221,9 +221,9 @@ def test_an_adapter_that_another_tenant_uses_in_my_share_cuts_nobody_short() -> 
 def test_strict_isolation_needs_a_share() -> None:
     rig = build(strict=True)
     rig.engine.submit(make_request("a", [1], tenant=tenant("a", 0.7)))
-    with pytest.raises(InvalidRequestError, match=r"strict isolation: .* 6 pages that are left"):
+    with pytest.raises(QueueFullError, match=r"strict isolation: .* in flight leave 6 pages"):
         rig.engine.submit(make_request("b", [1], tenant=tenant("b", 0.5)))
-    with pytest.raises(InvalidRequestError, match="give it a minimum share"):
+    with pytest.raises(InvalidRequestError, match="no memory share"):
         rig.engine.submit(make_request("c", [1], tenant=tenant("c")))
     small = tenant("d", 0.1)
     with pytest.raises(InvalidRequestError, match="no adapter slot"):
@@ -231,6 +231,114 @@ def test_strict_isolation_needs_a_share() -> None:
     with pytest.raises(ContextLengthError, match="maximum context length is 56 tokens"):
         rig.engine.submit(make_request("e", [1] * 57, tenant=tenant("a", 0.7)))
     run(rig)
+
+
+def test_a_strict_newcomer_gets_the_share_of_who_has_been_idle_longest() -> None:
+    rig = build(num_pages=100, strict=True)
+    first = [tenant(name, 0.25) for name in "abcd"]
+    for who in first:
+        serve(rig, who, who.key, [1] * 8, "p")
+    serve(rig, first[0], "a again", [1] * 8, "p")
+    before = [residency(rig.memory, who) for who in first]
+    serve(rig, tenant("e", 0.25), "e", [2] * 8)
+    after = [residency(rig.memory, who) for who in first]
+    assert after[1] == []
+    assert [after[0], *after[2:]] == [before[0], *before[2:]], "the others keep all they had"
+    serve(rig, tenant("f", 0.3), "f", [2] * 8)
+    assert [bool(residency(rig.memory, who)) for who in first] == [True, False, False, False]
+
+
+def test_a_strict_newcomer_takes_from_nobody_whose_requests_are_in_flight() -> None:
+    rig = build(num_pages=20, strict=True)
+    running, waiting, new = tenant("r", 0.5), tenant("w", 0.5), tenant("n", 0.5)
+    for who in (running, waiting):
+        serve(rig, who, f"cached-{who.key}", [3] * 12)
+    rig.engine.submit(make_request("r", [4] * 4, tenant=running, ignore_eos=True))
+    rig.engine.step()
+    rig.engine.submit(make_request("w", [4] * 4, tenant=waiting, ignore_eos=True))
+    kept = [residency(rig.memory, who) for who in (running, waiting)]
+    with pytest.raises(QueueFullError, match="in flight leave 0 pages") as refusal:
+        rig.engine.submit(make_request("n", [1], tenant=new))
+    assert refusal.value.retry_after_ms > 0
+    assert [residency(rig.memory, who) for who in (running, waiting)] == kept
+    run(rig)
+    serve(rig, new, "later", [1] * 8)
+
+
+def test_a_strict_share_follows_the_plan_while_nothing_is_in_flight() -> None:
+    rig = build(num_pages=20, strict=True)
+    partitions = rig.memory._evictor.partitions
+
+    def pages(name: str) -> int:
+        return partitions.of(f"ns-{name}", "kv").max_pages
+
+    serve(rig, tenant("a", 0.2), "one", [1] * 8)
+    rig.engine.submit(make_request("two", [1] * 8, tenant=tenant("a", 0.2), ignore_eos=True))
+    rig.engine.submit(make_request("three", [1], tenant=tenant("a", 0.7), ignore_eos=True))
+    assert pages("a") == 4, "fixed while it is in use"
+    run(rig)
+    kept = residency(rig.memory, tenant("a"))
+    serve(rig, tenant("a", 0.7), "grown", [1] * 8)
+    assert pages("a") == 14
+    assert kept[0][1] <= residency(rig.memory, tenant("a"))[0][1]
+    serve(rig, tenant("a", 0.1), "shrunk", [1] * 5)
+    assert pages("a") == 2
+    serve(rig, tenant("b", 0.9), "b", [1])
+    assert pages("b") == 18
+    rig.engine.submit(make_request("b on", [1], tenant=tenant("b", 0.9), ignore_eos=True))
+    serve(rig, tenant("a", 0.3), "no room to grow", [1] * 5)
+    assert pages("a") == 2
+    with pytest.raises(InvalidRequestError, match="no memory share"):
+        rig.engine.submit(make_request("none", [1], tenant=tenant("a", 0.0)))
+
+
+@settings(max_examples=60)
+@given(
+    policy=st.sampled_from(ISOLATING),
+    visits=st.lists(st.tuples(st.integers(0, 4), PROMPTS), max_size=8),
+)
+def test_a_strict_tenant_loses_all_it_has_cached_or_nothing(
+    policy: str, visits: list[tuple[int, list[tuple[int, int, str | None]]]]
+) -> None:
+    """What is left of the promise where shares are promised to more tenants than fit: who has
+    nothing in flight may lose its whole share to a newcomer, and never a part of it; and whoever
+    fits its share is served."""
+    rig = build(policy, 24, strict=True)
+    tenants = [tenant(name, 0.4) for name in "abcde"]  # nine pages; two have room
+    number = 0
+    for who, prompts in visits:
+        for token, length, adapter in prompts:
+            before = {t.key: residency(rig.memory, t) for t in tenants}
+            number += 1
+            serve(rig, tenants[who], f"r{number}", [token] * length, adapter)
+            for other in tenants:
+                if other is not tenants[who]:
+                    assert residency(rig.memory, other) in (before[other.key], [])
+            held = [t for t in tenants if residency(rig.memory, t)]
+            assert len(held) <= 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_namespace_that_is_forgotten_leaves_nothing(strict: bool) -> None:
+    rig = build(num_pages=24, strict=strict)
+    gone, stays = tenant("gone", 0.4), tenant("stays", 0.4)
+    for who in (gone, stays):
+        serve(rig, who, f"base-{who.key}", [1] * 9)
+        serve(rig, who, f"adapter-{who.key}", [1] * 9, "p" if who is gone else "q")
+    kept = residency(rig.memory, stays)
+    request = make_request("runs", [5] * 5, tenant=gone, max_tokens=4, ignore_eos=True)
+    rig.engine.submit(request)
+    rig.engine.step()
+    rig.engine.forget_namespace(gone.namespace)
+    rig.engine.check_integrity()
+    (end,) = run(rig)
+    assert end.reason == "length", "what runs is not disturbed"
+    assert not [r for r in rig.memory.tree.roots() if r.namespace == gone.namespace]
+    assert residency(rig.memory, stays) == kept
+    if strict:
+        assert residency(rig.memory, gone) == []
+        assert rig.memory._evictor.partitions.of(gone.namespace, "kv").used == 0
+    rig.engine.forget_namespace("nobody's")
 
 
 def test_a_static_split_cannot_isolate() -> None:

@@ -196,6 +196,8 @@ async def test_questions(client: EngineClient) -> None:
     assert stats.counters["forgotten"] == before + 1
     await client.forget_adapter("ns", digest, device_only=True)
     assert (await client.stats()).counters["forgotten"] == before + 102
+    await client.forget_namespace("ns")
+    assert (await client.stats()).counters["forgotten"] == before + 10_102
     assert stats.pool.page_map == "...."
 
 

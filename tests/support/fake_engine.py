@@ -96,6 +96,7 @@ class FakeEngine:
         self.requests: list[GenerationRequest] = []
         self.aborted: list[tuple[str, int | None, AbortReason]] = []
         self.forgotten: list[tuple[str, str]] = []
+        self.forgotten_namespaces: list[str] = []
         self.where: dict[str, Residency] = {}  # digest -> residency; else "store"
         self.telemetry = TelemetryStats()
         self.arena: ArenaPages | None = None
@@ -232,6 +233,9 @@ class FakeEngine:
         self, namespace: str, digest: str, *, device_only: bool = False
     ) -> None:
         self.forgotten.append((namespace, digest))
+
+    async def forget_namespace(self, namespace: str) -> None:
+        self.forgotten_namespaces.append(namespace)
 
     async def residency(self, adapter: AdapterRef) -> Residency:
         return self.where.get(adapter.digest, "store")

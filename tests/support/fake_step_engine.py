@@ -151,6 +151,9 @@ class FakeStepEngine:
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         self._forgotten += 1 + 100 * device_only
 
+    def forget_namespace(self, namespace: str) -> None:
+        self._forgotten += 10_000
+
     def residency(self, ref: AdapterRef) -> Residency:
         return "host" if ref.rank == 1 else "store"
 

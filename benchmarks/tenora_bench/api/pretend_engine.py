@@ -94,6 +94,9 @@ class PretendEngine:
     def forget_adapter(self, namespace: str, digest: str, *, device_only: bool = False) -> None:
         """It holds none."""
 
+    def forget_namespace(self, namespace: str) -> None:
+        """It holds none."""
+
     def residency(self, ref: AdapterRef) -> Residency:
         return "device"
 

@@ -3,7 +3,6 @@ from outside and fits the model's coefficients to them."""
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ from tenora_bench.cache.timing import (
 from tenora_bench.machine import machine
 from tenora_bench.step import Workload, build, requests
 from tenora_engine.engine import Engine
+from tenora_engine.machine import usable_cpus
 from tenora_engine.request import AdapterRef
 from tenora_engine.scheduling.loads import Loader
 
@@ -48,7 +48,7 @@ def calibrate_engine(model: Path, threads: int | None = None) -> TimingModel:
     load = Workload(
         model=model,
         dtype="bfloat16",
-        threads=threads or os.cpu_count() or 1,
+        threads=threads or usable_cpus(),
         prompt_tokens=0,
         rounds=1,
         steps=DECODE_STEPS,

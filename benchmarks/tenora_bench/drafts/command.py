@@ -40,6 +40,7 @@ def drafts_command(
     """Tokens a second with drafts over those without; exit status 1 where an answer differs. With
     --compare over HTTP beside vLLM's drafts."""
     from tenora_bench.drafts.measure import measure
+    from tenora_engine.machine import usable_cpus
     from tenora_engine.model.default_model import ensure_default_model
 
     folder = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
@@ -52,7 +53,7 @@ def drafts_command(
             return
         if adapter is not None and not chats:
             raise BenchError("--adapter wants --chats for it to answer")
-        result = measure(folder, rounds, os.cpu_count() or 1, layer, chats or [], adapter)
+        result = measure(folder, rounds, usable_cpus(), layer, chats or [], adapter)
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

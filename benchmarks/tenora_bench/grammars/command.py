@@ -25,11 +25,12 @@ def grammars_command(
     """How many JSON schemas compile, how fast, and what a guided step takes; exit status 1 where an
     answer that ended by stop does not fit its schema."""
     from tenora_bench.grammars.measure import measure
+    from tenora_engine.machine import usable_cpus
     from tenora_engine.model.default_model import ensure_default_model
 
     path = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
     try:
-        result = measure(path, folder, count, most, rounds, os.cpu_count() or 1)
+        result = measure(path, folder, count, most, rounds, usable_cpus())
     except BenchError as error:
         Console(stderr=True).print(f"[red]bench:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

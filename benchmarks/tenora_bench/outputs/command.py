@@ -29,13 +29,14 @@ def outputs_command(
     """What many requests are answered, amid preemption, express steps, adapters and KV that come
     and go; exit status 1 where another version answered one of them differently."""
     from tenora_bench.outputs.answers import answer, differences
+    from tenora_engine.machine import usable_cpus
     from tenora_engine.model.default_model import ensure_default_model
 
     folder = model or ensure_default_model(Path(os.environ.get("TENORA_DATA_DIR", ".data")))
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="tenora-bench-") as scratch:
-            result = answer(folder, Path(scratch), requests, adapters, os.cpu_count() or 1, record)
+            result = answer(folder, Path(scratch), requests, adapters, usable_cpus(), record)
         if json_file is not None:
             json_file.write_text(json.dumps(result) + "\n")
         happened = ", ".join(f"{name} {value:.0f}" for name, value in result["happened"].items())

@@ -3,7 +3,6 @@ replay`."""
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from tenora_engine.executor.device_memory import DeviceMemory
 from tenora_engine.executor.executor import ModelExecutor
 from tenora_engine.executor.interface import Executor
 from tenora_engine.executor.recording import Adapter, Done, Failed, Planned, Recording
+from tenora_engine.machine import usable_cpus
 from tenora_engine.model.loader import load_model
 from tenora_engine.step import (
     CancelCopy,
@@ -114,7 +114,7 @@ def build_executor(config: ResolvedConfig, model: Path | None) -> Executor:
     engine = config.engine
     if model is not None:
         engine = msgspec.structs.replace(engine, model=str(model))
-    torch.set_num_threads(engine.threads or os.cpu_count() or 1)
+    torch.set_num_threads(engine.threads or usable_cpus())
     loaded = call_in_ending_thread(lambda: load_model(engine))
     theirs, ours = config.model, loaded.info
     if (theirs.modules, theirs.num_layers, theirs.vocab) != (

@@ -3,7 +3,6 @@ engine is stepped on the calling thread, so that the times are those of its step
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from tenora_bench.trace import random_tokens
 from tenora_engine.config import EngineConfig
 from tenora_engine.engine import Engine, build_engine
 from tenora_engine.events import FinishEvent
+from tenora_engine.machine import usable_cpus
 from tenora_engine.request import AdapterRef, GenerationRequest, SamplingParams, Tenant
 from tenora_engine.threads import call_in_ending_thread
 
@@ -122,7 +122,7 @@ def stepped(options: Options, rank: int) -> Iterator[Engine]:
         prefix_caching=False,  # each window writes to the pages of the one before
         object_store=str(options.scratch / STORE),
     )
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(usable_cpus())
     engine = call_in_ending_thread(lambda: build_engine(config))
     try:
         yield engine

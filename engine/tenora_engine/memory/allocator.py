@@ -89,6 +89,10 @@ class PageAllocator:
         if count <= self._partitions.available(partition, count, {}):
             self._make_room(partition, count, "kv")
 
+    def clear(self, partition: Partition[Item]) -> None:
+        """Evict all that lies in an idle partition."""
+        self._make_room(partition, partition.max_pages, "kv")
+
     def can_have(
         self,
         namespace: str,

@@ -6,14 +6,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tenora_engine.config import (
-    CPU_MEMORY_BYTES,
-    LORA_MODULES,
-    EngineConfig,
-    ModelInfo,
-    ResolvedConfig,
-)
+from tenora_engine.config import LORA_MODULES, EngineConfig, ModelInfo, ResolvedConfig
 from tenora_engine.errors import MemoryBudgetError
+from tenora_engine.machine import Machine, default_memory_bytes, this_machine
 
 MIN_CONTEXT_TOKENS = 64
 """An arena which cannot hold one sequence of this length is refused."""
@@ -81,10 +76,24 @@ def available_bytes(config: EngineConfig) -> int:
     """The budget where none is given. On CUDA what no other process holds and neither the context
     nor this process's own libraries, weights that have been read included."""
     if config.device != "cuda":
-        return CPU_MEMORY_BYTES
+        return default_memory_bytes(this_machine())
     import torch  # whoever only reckons does not pay for it
 
     return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+
+
+def beyond_machine(resolved: ResolvedConfig, machine: Machine) -> str | None:
+    """What to tell an operator whose budget is more than the process may have; else None. Pages are
+    touched when they are first used, so that it would be killed some day, not at its start."""
+    config = resolved.engine
+    needed = config.host_adapter_bytes + resolved.num_host_pages * resolved.page_bytes
+    needed += resolved.memory_bytes if config.device == "cpu" else 0
+    if needed <= machine.memory_bytes:
+        return None
+    return (
+        f"the memory budget and the tiers on the host are {_mib(needed)} together, more than this "
+        f"process may have: {machine.describe_memory()}"
+    )
 
 
 def cuda_bytes(config: EngineConfig, model: ModelInfo) -> int:

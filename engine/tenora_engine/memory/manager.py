@@ -90,11 +90,13 @@ class MemoryManager:
 
     def register(self, tenant: Tenant) -> None:
         """See to the tenant's share of the memory. Raises InvalidRequestError when strict isolation
-        leaves it none."""
+        leaves it none, and QueueFullError when it can have none now."""
         if self._partitions.is_to_leave_common(tenant) and any(
             root.namespace == tenant.namespace for root in self.tree.roots()
         ):
             return  # once it has neither pages nor requests there
+        for partition in self._partitions.in_the_way(tenant):
+            self.allocator.clear(partition)
         self._partitions.register(tenant)
 
     def most_kv_pages(self, tenant: Tenant) -> int:
@@ -406,6 +408,15 @@ class MemoryManager:
         self.fetches.purge(namespace, digest)
         self.tree.purge(namespace, digest)
         self.host.purge(namespace, digest)
+
+    def purge_namespace(self, namespace: str) -> None:
+        """The same of all that is cached of a namespace, and, where tenants do not share them, its
+        adapters that nobody uses."""
+        for digest in {root.digest for root in self.tree.roots() if root.namespace == namespace}:
+            self.purge(namespace, digest)
+        for resident in list(self.adapters.residents()):
+            if resident.scope == namespace and resident.is_idle:
+                self.allocator.remove_adapter(resident)
 
     def drop_adapter(self, digest: str) -> None:
         """Evict an adapter that nobody uses, wherever it is resident and not pinned."""

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tenora_engine.errors import InvalidRequestError
+from tenora_engine.errors import InvalidRequestError, QueueFullError
 from tenora_engine.memory.eviction_queue import EvictionQueue, Paged
 from tenora_engine.memory.policies import Kind, Partitioning
 from tenora_engine.memory.pool import IntegrityError, PageAccount, PagePool
@@ -22,6 +22,9 @@ ADAPTER_SHARE = 0.2
 PIN_SHARE = 0.25
 """Of the arena, or of a tenant's hard partition, at most: adapters that are never given up."""
 
+STRICT_RETRY_MS = 1000
+"""After which a tenant may ask again whose partition was not to be had."""
+
 ItemT = TypeVar("ItemT", bound=Paged)
 
 
@@ -29,7 +32,8 @@ class Partition(PageAccount, Generic[ItemT]):
     """Pages with common bounds, and those of them that could be given up.
 
     A *hard* partition never holds more than `max_pages`, and the `max_pages` of all hard partitions
-    together fit the arena: none of them can take a page from another. Else `min_pages` are
+    together fit the arena: none of them can take a page from another. While it `is_idle` it may have
+    to go as a whole, where a tenant comes that has none. Else `min_pages` are
     guaranteed (nobody takes from a partition that holds no more) and beyond `max_pages` it lives
     on what nobody within their shares needs.
     """
@@ -72,6 +76,11 @@ class Partition(PageAccount, Generic[ItemT]):
     def evictable_pages(self) -> int:
         """Every cached page can go: the descendants of an unreferenced node are unreferenced."""
         return self.cached + self.idle_adapter_pages
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of its tenants is in flight, and all in it could be given up."""
+        return not self.sequences and self.used == self.evictable_pages
 
     def surplus(self, beyond_max: bool) -> int:
         """Pages above its maximum, or its minimum."""
@@ -185,31 +194,24 @@ class Partitions(Generic[ItemT]):
 
         A minimum is cut to what is left of what others have been promised: their minimum, and pages
         for all they have in flight, at least those that are kept for everybody. In strict mode the
-        partition is the minimum share, fixed while it is in use; raises InvalidRequestError when
-        there is none or not enough is left.
+        partition is the minimum share, fixed while it is in use; what is `in_the_way` must have
+        been emptied.
         """
-        if self.partitioning not in ("tenant", "strict"):
+        if self.partitioning == "strict":
+            self._register_strictly(tenant)
             return
-        strict, total = self.partitioning == "strict", self._pool.total
+        if self.partitioning != "tenant":
+            return
+        total = self._pool.total
         known, wanted = self._tenants.get(tenant.namespace), int(tenant.min_memory_share * total)
         most = int(tenant.max_memory_share * total)
-        if known is not None and (strict or known.is_promised(wanted, most)):
+        if known is not None and known.is_promised(wanted, most):
             return
-        if known is None and not strict and not self.is_to_leave_common(tenant):
+        if known is None and not self.is_to_leave_common(tenant):
             return
         self._drop_unused(tenant.namespace)
         others = [partition for partition in self if partition is not known]
         left = total - sum(other.min_pages + other.pinned_beyond for other in others)
-        if strict:
-            if not 0 < wanted <= left:
-                raise InvalidRequestError(
-                    f"strict isolation: the tenant's memory share of {wanted} pages is not among "
-                    f"the {left} pages that are left; give it a minimum share, or others less",
-                    param="tenant",
-                )
-            slots = int(tenant.min_memory_share * self._max_slots)
-            self._tenants[tenant.namespace] = Partition(wanted, wanted, slots, hard=True)
-            return
         partition = known or Partition(0, total, self._max_slots, hard=False)
         beyond = max(other.most_needed - other.min_pages for other in others)
         partition.min_pages = max(min(wanted, left - max(beyond, self._kept)), 0)
@@ -217,6 +219,59 @@ class Partitions(Generic[ItemT]):
         self._tenants[tenant.namespace] = partition
         self._recount_promises()
         self._pool.note_change(partition)
+
+    def in_the_way(self, tenant: Tenant) -> list[Partition[ItemT]]:
+        """In strict mode: the partitions to be emptied before the tenant can have its own, or one
+        that is as large as its share is now. They are idle, and no more than needed, those first
+        whose tenant has asked for nothing for longest.
+
+        Raises InvalidRequestError for a tenant without a share, and QueueFullError while requests
+        in flight hold what it would need.
+        """
+        if self.partitioning != "strict":
+            return []
+        known, wanted = self._tenants.get(tenant.namespace), self._strict_pages(tenant)
+        if known is not None and (known.max_pages == wanted or not known.is_idle):
+            return []
+        if not wanted:
+            raise InvalidRequestError(
+                "strict isolation: the tenant has no memory share, or less than a page; give its "
+                "plan one",
+                param="tenant",
+            )
+        others = [p for p in self._tenants.values() if p is not known and (p.used or p.sequences)]
+        left = self._pool.total - sum(other.max_pages for other in others)
+        way = [known] if known is not None and wanted < known.max_pages else []
+        for other in others:
+            if left < wanted and other.is_idle:
+                way.append(other)
+                left += other.max_pages
+        if left >= wanted:
+            return way
+        if known is not None:  # it goes on with what it has
+            return []
+        raise QueueFullError(
+            f"strict isolation: the tenant's memory share is {wanted} pages, and requests of other "
+            f"tenants in flight leave {left} pages of their shares; try again later",
+            STRICT_RETRY_MS,
+        )
+
+    def _register_strictly(self, tenant: Tenant) -> None:
+        name, wanted = tenant.namespace, self._strict_pages(tenant)
+        self._drop_unused(name)
+        known = self._tenants.pop(name, None)
+        partition: Partition[ItemT] = known or Partition(0, 0, 0, hard=True)
+        self._tenants[name] = partition  # the last is who asked last
+        left = self._pool.total - sum(p.max_pages for p in self._tenants.values())
+        if partition.max_pages == wanted or not partition.is_idle:
+            return
+        if wanted <= left + partition.max_pages and partition.used <= wanted:
+            partition.min_pages = partition.max_pages = wanted
+            partition.max_slots = int(tenant.min_memory_share * self._max_slots)
+            self._pool.note_change(partition)
+
+    def _strict_pages(self, tenant: Tenant) -> int:
+        return int(tenant.min_memory_share * self._pool.total)
 
     def is_common(self, partition: Partition[ItemT]) -> bool:
         """Whether it is that of all tenants without shares."""

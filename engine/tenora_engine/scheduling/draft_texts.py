@@ -114,6 +114,10 @@ class Answers:
         for key in [key for key in self._texts if key[:2] == (namespace, digest)]:
             del self._texts[key]
 
+    def forget_namespace(self, namespace: str) -> None:
+        for key in [key for key in self._texts if key[0] == namespace]:
+            del self._texts[key]
+
     def forget_tenant(self, tenant_key: str) -> None:
         for key in [key for key in self._texts if key[2] == tenant_key]:
             del self._texts[key]

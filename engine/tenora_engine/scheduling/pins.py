@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tenora_engine.errors import AdapterBusyError, AdapterLoadError, InvalidRequestError
+from tenora_engine.errors import (
+    AdapterBusyError,
+    AdapterLoadError,
+    InvalidRequestError,
+    QueueFullError,
+)
 from tenora_engine.memory.adapter_cache import Key
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.pages import Pin, PinState
@@ -82,11 +87,7 @@ class Pins:
         return len(resident.pages)
 
     def _begin(self, key: Key) -> None:
-        pin = self._pins[key]
-        try:
-            self._memory.register(pin.tenant)
-        except InvalidRequestError as error:
-            self._refused[key] = "refused", str(error)
+        if not self._has_share(key):
             return
         resident = self._memory.adapters.get(key[1], key[0])
         if self._is_refused(key, 1 if resident is None else len(resident.pages)):
@@ -107,13 +108,23 @@ class Pins:
         result = self._loads.request(pin.adapter, pin.tenant.key)
         if result is None or result.packed is None:
             return
-        if self._is_refused(key, result.packed.num_pages):
+        if not self._has_share(key) or self._is_refused(key, result.packed.num_pages):
             self._stop(key)
             return
         self._memory.try_install(pin.tenant, result.packed, result.load_ms)
         if adapters.get(key[1], key[0]) is not None:
             self._loads.discard(key[1])
             self._go_on(key)
+
+    def _has_share(self, key: Key) -> bool:
+        """Whether its tenant has a part of the memory to put it in: one without requests may have
+        lost it since."""
+        try:
+            self._memory.register(self._pins[key].tenant)
+        except (InvalidRequestError, QueueFullError) as error:
+            self._refused[key] = "refused", str(error)
+            return False
+        return True
 
     def _is_refused(self, key: Key, num_pages: int) -> bool:
         namespace = self._pins[key].tenant.namespace

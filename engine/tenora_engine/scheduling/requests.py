@@ -106,14 +106,18 @@ class Requests:
     def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
         """See `Engine.submit`. The request has been checked."""
         self.changes += 1
-        self._memory.register(request.tenant)
+        key, held = request.tenant.key, self.held.by_tenant
+        meter = self._telemetry.meter(service_class(request.tenant.tier), key)
+        try:
+            self._memory.register(request.tenant)
+        except QueueFullError:
+            meter.refuse("queue_full")
+            raise
         check_share(self._config, request, self._memory)
         if request.request_id in self.flights:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
             )
-        key, held = request.tenant.key, self.held.by_tenant
-        meter = self._telemetry.meter(service_class(request.tenant.tier), key)
         try:
             self._gate.check_room(request.tenant, request.sampling.n, held.total(), held[key])
         except QueueFullError:
@@ -165,6 +169,11 @@ class Requests:
             self._drafts.forget(namespace, digest)
             self._pins.forget(digest)
         self._loads.forget(digest, device_only=device_only)
+
+    def forget_namespace(self, namespace: str) -> None:
+        """See `Engine.forget_namespace`."""
+        self._memory.purge_namespace(namespace)
+        self._drafts.answers.forget_namespace(namespace)
 
     def started(self, sequence: Sequence, is_express: bool = False) -> None:
         """A waiting sequence has been given its pages and runs from now on."""

@@ -129,6 +129,9 @@ class InProcessEngineClient(RoutedClient):
             self._running_loop().forget_adapter(namespace, digest, device_only=device_only)
         )
 
+    async def forget_namespace(self, namespace: str) -> None:
+        await asyncio.wrap_future(self._running_loop().forget_namespace(namespace))
+
     async def residency(self, adapter: AdapterRef) -> Residency:
         return await asyncio.wrap_future(self._running_loop().residency(adapter))
 

@@ -100,6 +100,10 @@ class Forget(msgspec.Struct, frozen=True, tag="forget"):
     device_only: bool = False
 
 
+class ForgetNamespace(msgspec.Struct, frozen=True, tag="forget_namespace"):
+    namespace: str
+
+
 class AskResidency(msgspec.Struct, frozen=True, tag="ask_residency"):
     call: int
     adapter: AdapterRef
@@ -177,6 +181,7 @@ ToEngine = (
     | Submit
     | Abort
     | Forget
+    | ForgetNamespace
     | AskResidency
     | AskResidencies
     | AskFootprint

@@ -146,6 +146,10 @@ class RemoteEngineClient(RoutedClient):
         """See `EngineClient`. An engine that is away holds nothing to forget."""
         self._send(m.Forget(namespace, digest, device_only))
 
+    async def forget_namespace(self, namespace: str) -> None:
+        """See `EngineClient`. An engine that is away holds nothing to forget."""
+        self._send(m.ForgetNamespace(namespace))
+
     async def residency(self, adapter: AdapterRef) -> Residency:
         answer = await self._call(lambda call: m.AskResidency(call, adapter))
         return cast(Residency, answer)

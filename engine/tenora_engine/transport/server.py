@@ -19,7 +19,8 @@ import zmq
 from tenora_engine.config import EngineConfig
 from tenora_engine.errors import EngineError, ModelLoadError
 from tenora_engine.garbage import collect_nothing_yet, seldom_collect
-from tenora_engine.threads import call_in_ending_thread
+from tenora_engine.machine import usable_cpus
+from tenora_engine.threads import call_in_ending_thread, set_compute_threads
 from tenora_engine.transport import messages as m
 from tenora_engine.transport.address import EngineAddress
 from tenora_engine.transport.engine_process import BUILD_ENGINE
@@ -129,14 +130,11 @@ def _build(boot: m.Boot) -> Engine:
     factory = cast(
         "Callable[[EngineConfig], Engine]", getattr(importlib.import_module(module), name)
     )
-    if boot.config.threads is not None:
-        import torch
-
-        torch.set_num_threads(boot.config.threads)
+    set_compute_threads(boot.config.threads)
     if boot.config.kernels_dir is not None and boot.config.device == "cpu":
         from tenora_kernels.compiled.build import build_where_missing
 
-        build_where_missing(Path(boot.config.kernels_dir))
+        build_where_missing(Path(boot.config.kernels_dir), usable_cpus())
     try:
         return call_in_ending_thread(lambda: factory(boot.config))
     except MemoryError as error:

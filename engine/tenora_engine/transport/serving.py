@@ -306,6 +306,9 @@ class EngineServer:
             )
         )
 
+    def _forget_namespace(self, client: bytes, message: m.ForgetNamespace) -> None:
+        self._command(lambda loop: loop.forget_namespace(message.namespace))
+
     def _command(self, command: Callable[[EngineLoop], Future[None]]) -> None:
         """A command without an answer; what it fails with is logged."""
         try:
@@ -379,6 +382,7 @@ class EngineServer:
         m.Submit: _submit,
         m.Abort: _abort_asked,
         m.Forget: _forget,
+        m.ForgetNamespace: _forget_namespace,
         **dict.fromkeys(_QUESTIONS, _ask),
         m.AskUsage: _usage,
         m.AskTotals: _totals,

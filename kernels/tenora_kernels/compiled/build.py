@@ -38,10 +38,15 @@ class BuildError(RuntimeError):
 
 
 def build_extension(
-    target_dir: Path | None = None, *, variant: Variant = NATIVE, force: bool = False
+    target_dir: Path | None = None,
+    *,
+    variant: Variant = NATIVE,
+    force: bool = False,
+    jobs: int | None = None,
 ) -> Path:
-    """The variant's library, made if it is not there or damaged. Several processes may do so at
-    once: each compiles on its own and the last one to finish replaces the file in one step.
+    """The variant's library, made if it is not there or damaged, by `jobs` compilers at once or one
+    for each processor. Several processes may do so at once: each compiles on its own and the last
+    one to finish replaces the file in one step.
 
     Raises BuildError when there is no compiler or it fails.
     """
@@ -53,7 +58,7 @@ def build_extension(
         target_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target_dir, prefix="making-") as folder:
             made = Path(folder) / library.name
-            _compile(made, variant)
+            _compile(made, variant, jobs or len(os.sched_getaffinity(0)))
             seal(made)
             os.replace(made, library)
     except OSError as error:
@@ -66,7 +71,7 @@ def build_extension(
     return library
 
 
-def build_where_missing(target_dir: Path) -> None:
+def build_where_missing(target_dir: Path, jobs: int | None = None) -> None:
     """For an installed package, whose folder may not be ours to write: the library that is to
     serve, made in `target_dir` unless it is there or beside its sources. What goes wrong is kept
     for whoever asks why plain torch serves."""
@@ -81,7 +86,7 @@ def build_where_missing(target_dir: Path) -> None:
         return
     _log.info("compiling the kernels for this processor into %s: once, a minute or two", target_dir)
     try:
-        build_extension(target_dir, variant=variant)
+        build_extension(target_dir, variant=variant, jobs=jobs)
     except BuildError as error:
         _log.warning("the kernels could not be compiled: %s", error)
 
@@ -93,7 +98,7 @@ def _remove_others(target_dir: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def _compile(made: Path, variant: Variant) -> None:
+def _compile(made: Path, variant: Variant, jobs: int) -> None:
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise BuildError(f"no C++ compiler on PATH (looked for {', '.join(COMPILERS)})")
@@ -108,7 +113,7 @@ def _compile(made: Path, variant: Variant) -> None:
     ]
     sources = sorted(SOURCE_DIR.glob("*.cpp"))
     objects = [made.parent / f"{source.stem}.o" for source in sources]
-    with ThreadPoolExecutor(os.cpu_count()) as processes:
+    with ThreadPoolExecutor(jobs) as processes:
         commands = [
             [compiler, *flags, "-c", str(source), "-o", str(target)]
             for source, target in zip(sources, objects, strict=True)

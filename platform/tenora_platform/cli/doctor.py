@@ -12,6 +12,8 @@ import redis
 from rich.console import Console
 from rich.markup import escape
 
+from tenora_engine.machine import default_memory_bytes, this_machine
+from tenora_engine.threads import compute_threads, too_many_threads
 from tenora_platform import marks
 from tenora_platform.bootstrap import (
     DatabaseSetupError,
@@ -48,6 +50,7 @@ def report(settings: Settings) -> bool:
     console = Console(highlight=False, soft_wrap=True)
     checks: tuple[Callable[[Settings], Finding], ...] = (
         check_torch,
+        check_cpus,
         check_device,
         check_kernels,
         check_compiler,
@@ -70,8 +73,20 @@ def report(settings: Settings) -> bool:
 def check_torch(settings: Settings) -> Finding:
     import torch
 
-    threads = settings.threads or torch.get_num_threads()
-    return Finding("torch", "ok", f"{torch.__version__}, {threads} compute threads")
+    return Finding("torch", "ok", torch.__version__)
+
+
+def check_cpus(settings: Settings) -> Finding:
+    """What the process may use of its processors, and what it would."""
+    import torch
+
+    machine = this_machine()
+    threads = compute_threads(settings.threads, torch.get_num_threads(), machine)
+    text = f"{machine.describe_cpus()}; {threads} compute threads"
+    problem = too_many_threads(threads, machine.cpus)
+    if problem is not None:
+        return Finding("cpus", "note", f"{text}: {problem}")
+    return Finding("cpus", "ok", text)
 
 
 def check_device(settings: Settings) -> Finding:
@@ -142,19 +157,28 @@ def check_model(settings: Settings) -> Finding:
 
 
 def check_memory(settings: Settings) -> Finding:
-    import os
+    """The budget, and the engine's tiers on the host, which are beside it, against what the process
+    may have."""
+    machine = this_machine()
+    device = settings.resolved_device()
+    beside = settings.host_adapter_bytes(device)
+    beside += 0 if settings.strict_isolation else settings.host_kv_memory
+    if device == "cuda":
+        budget = "what is free" if settings.memory is None else _gib(settings.memory)
+        needed, text = beside, f"budget {budget} on the GPU when the engine starts"
+    else:
+        budget_bytes = settings.memory or default_memory_bytes(machine)
+        needed, text = budget_bytes + beside, f"budget {_gib(budget_bytes)}"
+    text += f" and {_gib(beside)} of host tiers; {machine.describe_memory()}"
+    if needed <= machine.memory_bytes:
+        return Finding("memory", "ok", text)
+    if needed - beside > machine.memory_bytes:
+        return Finding("memory", "wrong", f"{text}: --memory is more than the process may have")
+    return Finding("memory", "note", f"{text}: together more than the process may have")
 
-    from tenora_engine.config import CPU_MEMORY_BYTES
 
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    is_cpu = settings.resolved_device() == "cpu"
-    if settings.memory is None and not is_cpu:
-        return Finding("memory", "ok", "what is free on the GPU when the engine starts")
-    budget = settings.memory or CPU_MEMORY_BYTES
-    text = f"budget {budget / 2**30:.2f} GiB of {total / 2**30:.1f} GiB"
-    if is_cpu and budget > total:
-        return Finding("memory", "wrong", f"{text}: --memory is more than the machine has")
-    return Finding("memory", "ok", text)
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"
 
 
 def check_parts(settings: Settings) -> Finding:

@@ -1,5 +1,6 @@
-"""Forgetter: tells this process's engine of versions that were revoked, by whichever process, so
-that memory and cached KV are given back everywhere. All it needs to know is in the database."""
+"""Forgetter: tells this process's engine of versions that were revoked and of tenants that were
+suspended, by whichever process, so that memory and cached KV are given back everywhere. All it
+needs to know is in the database."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Forgetter:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._resolver = state.resolver
-        self._times: dict[str, int] = {}  # version -> how often the engine has been told
+        # Version or tenant, and since when -> how often the engine has been told.
+        self._times: dict[tuple[str, datetime], int] = {}
         self._since = datetime.now(UTC) - LOOK_BACK
 
     async def run(self) -> None:
@@ -41,24 +43,29 @@ class Forgetter:
             await asyncio.sleep(POLL_S)
 
     async def run_once(self, now: datetime | None = None) -> None:
-        """Tell the engine of what was revoked since it was told last."""
+        """Tell the engine of what was revoked or suspended since it was told last."""
         if not self._state.engine.ready:
             return
         now = now or datetime.now(UTC)
         async with self._state.db.admin_session() as session:
             revoked = await repository.revoked_since(session, self._since)
-        due = {row.id: times for row in revoked if (times := self._due(row, now))}
-        await self._tell([row for row in revoked if row.id in due])
-        known = {row.id for row in revoked}
-        self._times = {key: times for key, times in (self._times | due).items() if key in known}
+            spaces = await repository.suspended_since(session, self._since)
+        events = {(row.id, row.revoked_at): row for row in revoked if row.revoked_at is not None}
+        tenants = {(row.id, row.updated_at): row for row in spaces}
+        times = {key: self._due(key, now) for key in (*events, *tenants)}
+        due = {key: count for key, count in times.items() if count}
+        await self._tell([row for key, row in events.items() if key in due])
+        for key, row in tenants.items():
+            if key in due:
+                await forget_tenant(self._state, row.id, row.trust_group)
+        self._times = {key: count or self._times[key] for key, count in times.items()}
         # Twice the time: a transaction commits after the time that it has written down.
         self._since = max(self._since, now - 2 * AGAIN_AFTER)
 
-    def _due(self, row: AdapterVersionRow, now: datetime) -> int:
+    def _due(self, key: tuple[str, datetime], now: datetime) -> int:
         """How often the engine will have been told of it, or 0 if it need not be now."""
-        assert row.revoked_at is not None  # asked for
-        times = 1 + (now >= row.revoked_at + AGAIN_AFTER)
-        return times if self._times.get(row.id, 0) < times else 0
+        times = 1 + (now >= key[1] + AGAIN_AFTER)
+        return times if self._times.get(key, 0) < times else 0
 
     async def _tell(self, rows: Sequence[AdapterVersionRow]) -> None:
         for tenant_id in {row.tenant_id for row in rows}:
@@ -67,6 +74,15 @@ class Forgetter:
             await forget_content(self._state, tenant_id, digest)
         if rows:
             _log.info("revoked adapters forgotten", count=len(rows))
+
+
+async def forget_tenant(state: AppState, tenant_id: str, trust_group: str | None) -> None:
+    """Have this process's engine give back what it has cached for a suspended tenant, the base
+    model's KV included, unless it is cached for others of its trust group as well."""
+    async with state.db.admin_session() as session:
+        if trust_group is not None and await repository.is_active_group(session, trust_group):
+            return
+    await state.engine.forget_namespace(tenant_namespace(state.secret, tenant_id, trust_group))
 
 
 async def forget_content(state: AppState, tenant_id: str, digest: str) -> None:

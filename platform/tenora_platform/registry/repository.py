@@ -291,6 +291,18 @@ async def revoked_since(session: AsyncSession, since: datetime) -> Sequence[Adap
     return (await session.scalars(query)).all()
 
 
+async def suspended_since(session: AsyncSession, since: datetime) -> Sequence[TenantRow]:
+    """Suspended tenants whose row has changed since: for the operator."""
+    query = select(TenantRow).where(TenantRow.status == "suspended", TenantRow.updated_at >= since)
+    return (await session.scalars(query)).all()
+
+
+async def is_active_group(session: AsyncSession, group: str) -> bool:
+    """Whether any tenant of a trust group may ask for anything."""
+    query = select(TenantRow.id).where(TenantRow.trust_group == group, TenantRow.status == "active")
+    return (await session.scalar(query.limit(1))) is not None
+
+
 async def trust_group(session: AsyncSession, tenant_id: str) -> str | None:
     group: str | None = await session.scalar(
         select(TenantRow.trust_group).where(TenantRow.id == tenant_id)
