@@ -9,6 +9,9 @@ import msgspec
 from tenora_engine.telemetry import TelemetryStats, WaitPart
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Fault = Literal["engine", "request", "weights"]
+"""Whose an error is: the engine's, or of what was asked for, which fails however often it is, or of
+the weights that were to answer, whose logits are no numbers."""
 Residency = Literal["device", "host", "shared", "store"]
 MemoryTier = Literal["device", "host"]
 
@@ -109,7 +112,8 @@ class EngineTotals(msgspec.Struct, frozen=True):
 
 
 class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
-    """The last event of one sequence. `error` says why when `reason` is "error"."""
+    """The last event of one sequence. When `reason` is "error", `error` says why and `fault` whose
+    it is."""
 
     request_id: str
     index: int
@@ -117,6 +121,7 @@ class FinishEvent(msgspec.Struct, frozen=True, tag="finish"):
     usage: UsageRecord
     error: str | None = None
     stop_token_id: int | None = None  # which stop token ended it, if one did
+    fault: Fault = "engine"
 
 
 class RefusedEvent(msgspec.Struct, frozen=True, tag="refused"):

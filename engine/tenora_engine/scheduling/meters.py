@@ -7,8 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from tenora_engine.config import ResolvedConfig
-from tenora_engine.events import FinishEvent, FinishReason, UsageRecord
+from tenora_engine.events import Fault, FinishEvent, FinishReason, UsageRecord
 from tenora_engine.memory.costs import CostModel
 from tenora_engine.request import AdapterRef
 from tenora_engine.sequence import Flight, Sequence
@@ -152,27 +154,32 @@ def usage_record(
 
 class Ending(NamedTuple):
     """How a sequence ends; it is metered at `output_tokens` if given, never at more than were
-    generated."""
+    generated. `fault`: see `FinishEvent`."""
 
     reason: FinishReason
     output_tokens: int | None = None
     error: str | None = None
     stop_token_id: int | None = None
+    fault: Fault = "engine"
 
 
 def finish_event(flight: Flight, sequence: Sequence, ending: Ending, now_s: float) -> FinishEvent:
     """The last event of a sequence of `flight`. The prompt is metered on sequence 0, unless the
-    request ends without having run at all."""
+    request ends without having run at all. What could not be answered through no fault of the
+    engine's is not charged."""
     generated, asked = sequence.num_generated, ending.output_tokens
     metered = generated if asked is None else max(min(asked, generated), 0)
     ran = flight.ran or len(flight.sequences) > 1
+    is_free = ending.reason == "error" and ending.fault != "engine"
     usage = usage_record(
         sequence,
         ending.reason,
-        prompt_ran=sequence.index == 0 and ran,
-        output_tokens=metered,
+        prompt_ran=sequence.index == 0 and ran and not is_free,
+        output_tokens=0 if is_free else metered,
         now_s=now_s,
     )
+    if is_free:
+        usage = msgspec.structs.replace(usage, cold_load=False)
     return FinishEvent(
         request_id=sequence.request.request_id,
         index=sequence.index,
@@ -180,4 +187,5 @@ def finish_event(flight: Flight, sequence: Sequence, ending: Ending, now_s: floa
         usage=usage,
         error=ending.error,
         stop_token_id=ending.stop_token_id,
+        fault=ending.fault,
     )

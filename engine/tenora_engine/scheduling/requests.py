@@ -16,7 +16,7 @@ from tenora_engine.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from tenora_engine.events import Event, FinishEvent, FinishReason, RefusedEvent, Residency
+from tenora_engine.events import Event, Fault, FinishEvent, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
 from tenora_engine.scheduling.admission import (
@@ -260,12 +260,14 @@ class Requests:
         output_tokens: int | None = None,
         error: str | None = None,
         stop_token_id: int | None = None,
+        fault: Fault = "engine",
     ) -> None:
         """End a sequence, wherever it is, give back what it holds and make its last event. A beam
-        search ends as a whole."""
+        search ends as a whole, and so does a request at `fault`: it has no answer."""
         flight = self.flights[sequence.request.request_id]
-        ending = Ending(reason, output_tokens, error, stop_token_id)
-        ends = [sequence] if sequence.beams is None else flight.sequences.copy()
+        ending = Ending(reason, output_tokens, error, stop_token_id, fault)
+        is_whole = sequence.beams is not None or fault != "engine"
+        ends = flight.sequences.copy() if is_whole else [sequence]
         for each in reversed(ends):
             self._end(flight, each, ending)
 
