@@ -406,7 +406,7 @@ def test_logprobs_include_the_sampled_token(tmp_path: Path) -> None:
     text = TextProcessor(tmp_path)
     a, b, c = text.encode("abc")
     tokens = [TokenLogprob(a, -3.0, [(b, -0.1), (c, -0.2)]), TokenLogprob(b, -0.1, [(b, -0.1)])]
-    assert text_logprobs(text, tokens, 0).top_logprobs == [
+    assert text_logprobs(text, tokens, [0, 1]).top_logprobs == [
         {"b": -0.1, "c": -0.2, "a": -3.0},
         {"b": -0.1},
     ]

@@ -15,7 +15,7 @@ from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_engine.text.token_bytes import TokenBytes
+from tenora_engine.text.token_bytes import TokenBytes, label_of
 from tenora_engine.text.tool_formats import takes_tools
 from tenora_engine.text.tool_prompt import in_words
 
@@ -172,6 +172,10 @@ class TextProcessor:
         """`token_bytes` as text, with U+FFFD where they are part of a character only."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
+    def token_label(self, token_id: int) -> str:
+        """`token_bytes` as text that tells tokens apart: see `label_of`."""
+        return label_of(self.token_bytes(token_id))
+
     def detokenizer(
         self,
         stop: Sequence[str] = (),
@@ -179,10 +183,11 @@ class TextProcessor:
         skip_special: bool = True,
         min_tokens: int = 0,
         shown: Collection[str] = (),
+        offsets: bool = False,
     ) -> IncrementalDetokenizer:
         """A fresh detokenizer for one sequence. Special tokens that are `shown` are not skipped."""
         token_bytes = partial(self._bytes.of, skip_special=skip_special, shown=frozenset(shown))
-        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens)
+        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens, offsets)
 
 
 def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
@@ -46,27 +47,37 @@ def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
         )
         token_ids = truncated(token_ids, body, model)
         generation = completion_generation(body, model, len(token_ids), words)
+        if body.logprobs is not None:
+            generation = dataclasses.replace(generation, offsets=True)
         prompts.append(Prompt(token_ids, with_beams(body, generation)))
     return prompts
 
 
 class _Choices:
-    """What has been said of every choice so far: whether it began, and how long its text is."""
+    """What has been said of every choice so far: whether its text began, and its logprobs."""
 
     def __init__(self, session: InferenceSession, body: CompletionRequest) -> None:
         self._session = session
         self._body = body
         self._per_prompt = sequences_of(body)
-        self._lengths: dict[int, int] = {}
-        self._token_lengths: dict[int, int] = {}
+        self._echoes: dict[int, str] = {}  # by prompt
+        self._begun: set[int] = set()
+        self._scored: set[int] = set()
 
     def text(self, piece: Piece) -> str:
         """The piece's text, behind the prompt's if it is the first and `echo` was asked for."""
         text = piece.text
-        if piece.choice not in self._lengths and self._body.echo:
-            text = self._session.state.engine.text.decode(self._prompt(piece.choice)) + text
-        self._lengths[piece.choice] = self._lengths.get(piece.choice, 0) + len(text)
+        if piece.choice not in self._begun and self._body.echo:
+            text = self._echo(piece.choice) + text
+        self._begun.add(piece.choice)
         return text
+
+    def _echo(self, choice: int) -> str:
+        prompt = choice // self._per_prompt
+        if prompt not in self._echoes:
+            text = self._session.state.engine.text
+            self._echoes[prompt] = text.decode(self._prompt(choice))
+        return self._echoes[prompt]
 
     def _prompt(self, choice: int) -> list[int]:
         return self._session.prompts[choice // self._per_prompt].token_ids
@@ -74,17 +85,23 @@ class _Choices:
     def prompt_token_ids(self, choice: int) -> list[int] | None:
         return self._prompt(choice) if self._body.return_token_ids else None
 
-    def logprobs(self, choice: int, tokens: Sequence[TokenLogprob]) -> TextLogprobs | None:
+    def logprobs(
+        self, choice: int, tokens: Sequence[TokenLogprob], offsets: Sequence[int]
+    ) -> TextLogprobs | None:
         """Of its new tokens; those of the prompt come before the first, where it is echoed."""
         if self._body.logprobs is None:
             return None
-        offset, first = self._token_lengths.get(choice, 0), None
-        if self._body.echo and choice not in self._token_lengths:
-            first = self._prompt(choice)[0]
+        text, first = self._session.state.engine.text, None
+        if self._body.echo:
+            behind = len(self._echo(choice))
+            offsets = [behind + offset for offset in offsets]
+        if self._body.echo and choice not in self._scored:
+            prompt = self._prompt(choice)
+            first = prompt[0]
             tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
-        shaped = text_logprobs(self._session.state.engine.text, tokens, offset, first)
-        self._token_lengths[choice] = offset + sum(len(token) for token in shaped.tokens)
-        return shaped
+            offsets = [*text.detokenizer(offsets=True).push(prompt).offsets, *offsets]
+        self._scored.add(choice)
+        return text_logprobs(text, tokens, offsets, first)
 
 
 @dataclass
@@ -95,6 +112,7 @@ class _Answer:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     finish_reason: FinishReasonText | None = None
 
     @property
@@ -115,6 +133,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             answer.texts.append(shaping.text(piece))
             answer.token_ids += piece.token_ids
             answer.logprobs += piece.logprobs
+            answer.offsets += piece.offsets
             answer.finish_reason = piece.finish_reason
     if any(answer.finish_reason is None for answer in answers):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
@@ -134,7 +153,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             TextChoice(
                 index=index,
                 text="".join(answer.texts),
-                logprobs=shaping.logprobs(answer.choice, answer.logprobs),
+                logprobs=shaping.logprobs(answer.choice, answer.logprobs, answer.offsets),
                 finish_reason=answer.finish_reason,
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
@@ -159,7 +178,7 @@ async def completion_stream(
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
-                logprobs = shaping.logprobs(piece.choice, piece.logprobs)
+                logprobs = shaping.logprobs(piece.choice, piece.logprobs, piece.offsets)
                 choice = {
                     "index": piece.choice,
                     "text": shaping.text(piece),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal
 
@@ -37,6 +38,7 @@ class Piece(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]  # all that were generated, the one that stopped it too
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: Literal["stop", "length"] | None
+    offsets: tuple[int, ...] = ()  # of `logprobs`, where wanted: where each token's text begins
 
 
 class _Sequence:
@@ -48,6 +50,8 @@ class _Sequence:
         self._include_stop = include_stop
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._offsets: list[int] = []  # of `_token_ids`, where wanted
+        self._length = 0  # of the text that is in pieces
         self._held = ""
         self._consumed = 0
         self.stopped_at: int | None = None  # tokens, when a stop string was met
@@ -61,6 +65,7 @@ class _Sequence:
         self._consumed = delta.consumed_tokens
         self._token_ids += token_ids[:new]
         self._logprobs += logprobs[:new]
+        self._offsets += delta.offsets
         if delta.stopped is not None:
             self.stopped_at = delta.consumed_tokens
         return delta.text
@@ -81,8 +86,11 @@ class _Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens whose text may be shown and is in no piece yet."""
-        return len(self._token_ids)
+        """Tokens that may be shown and are in no piece yet: where it is told where they begin, not
+        those within what is held back, which a stop string may yet take away."""
+        if not self._offsets:
+            return len(self._token_ids)
+        return bisect_right(self._offsets, self._length + len(self._held))
 
     def hold(self, text: str) -> None:
         """For the next piece."""
@@ -91,11 +99,18 @@ class _Sequence:
     def piece(
         self, choice: int, text: str, finish_reason: Literal["stop", "length"] | None
     ) -> Piece:
-        """Everything new in it."""
-        text, self._held = self._held + text, ""
-        made = Piece(choice, text, tuple(self._token_ids), tuple(self._logprobs), finish_reason)
-        self._token_ids.clear()
-        self._logprobs.clear()
+        """Everything new in it that may be shown."""
+        self._held += text
+        text, count = self._held, len(self._token_ids)
+        if finish_reason is None:
+            count = self.num_pending
+        self._length, self._held = self._length + len(text), ""
+        logprobs = tuple(self._logprobs[:count])
+        # Behind the end is what a stop string took away.
+        offsets = tuple(min(each, self._length) for each in self._offsets[: len(logprobs)])
+        made = Piece(choice, text, tuple(self._token_ids[:count]), logprobs, finish_reason, offsets)
+        for kept in (self._token_ids, self._logprobs, self._offsets):
+            del kept[:count]
         return made
 
 
@@ -131,6 +146,7 @@ class Run:
                     generation.skip_special,
                     generation.sampling.min_tokens,
                     shown=generation.tools.form.marks if generation.tools else (),
+                    offsets=generation.offsets,
                 ),
                 generation.include_stop,
             )

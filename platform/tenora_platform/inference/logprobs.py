@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.processor import TextProcessor
@@ -46,28 +46,35 @@ def _top(text: TextProcessor, token_id: int, logprob: float) -> TopLogprob:
 def text_logprobs(
     text: TextProcessor,
     tokens: Sequence[TokenLogprob],
-    offset: int,
+    offsets: Sequence[int],
     first: int | None = None,
 ) -> TextLogprobs:
-    """Completions': parallel lists. `offset` is where the first token's text begins; `first` is a
+    """Completions': parallel lists. `offsets` say where each token's text begins; `first` is a
     token before all others, of which there is no logprob."""
-    out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=list(offsets))
     if first is not None:
-        piece = text.token_text(first)
-        out.tokens.append(piece)
+        out.tokens.append(text.token_label(first))
         out.token_logprobs.append(None)
         out.top_logprobs.append(None)
-        out.text_offset.append(offset)
-        offset += len(piece)
     for token in tokens:
-        piece = text.token_text(token.token_id)
-        out.tokens.append(piece)
-        out.token_logprobs.append(_finite(token.logprob))
         # The sampled token is always among them, so that there may be one more than asked for.
-        top = [*token.top, (token.token_id, token.logprob)]
-        out.top_logprobs.append(
-            {text.token_text(token_id): _finite(logprob) for token_id, logprob in top}
-        )
-        out.text_offset.append(offset)
-        offset += len(piece)
+        top = dict(token.top)
+        top.setdefault(token.token_id, token.logprob)
+        labels = _labels(text, top)
+        out.tokens.append(labels[token.token_id])
+        out.token_logprobs.append(_finite(token.logprob))
+        out.top_logprobs.append({labels[token_id]: _finite(top[token_id]) for token_id in top})
     return out
+
+
+def _labels(text: TextProcessor, token_ids: Iterable[int]) -> dict[int, str]:
+    """One for each. Of two tokens that stand for the same bytes the second is called by its id."""
+    labels: dict[int, str] = {}
+    taken: set[str] = set()
+    for token_id in token_ids:
+        label = text.token_label(token_id)
+        if label in taken:
+            label = f"token_id:{token_id}"
+        taken.add(label)
+        labels[token_id] = label
+    return labels

@@ -105,7 +105,7 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
         token_ids = await tokenised(state.long_texts, tenant.tenant_id, length, work)
     else:
         token_ids = await _chat(state, tenant, body, resolved)
-    strings = [state.engine.text.token_text(token_id) for token_id in token_ids]
+    strings = [state.engine.text.token_label(token_id) for token_id in token_ids]
     return Tokens(
         count=len(token_ids),
         max_model_len=state.engine.model.context_tokens,
