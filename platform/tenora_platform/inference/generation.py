@@ -22,7 +22,7 @@ from tenora_engine.events import (
 )
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_platform.errors import ApiError, UnavailableError
+from tenora_platform.errors import ApiError, SickWeightsError, UnavailableError
 from tenora_platform.inference.parameters import Generation
 
 LAST_WORDS_S = 20.0
@@ -260,6 +260,9 @@ class Run:
 
 
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:
+    if event.reason == "error" and event.fault == "weights":
+        code = "model_produces_nan" if event.usage.adapter_digest is None else None
+        raise SickWeightsError(f"No token could be chosen: {event.error}.", code=code)
     if event.reason == "error":
         raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
     if sequence.stopped_at is not None or event.reason == "stop":
