@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ async def pushed(api: Api, key: str, name: str, seed: int) -> str:
 async def asked(api: Api, key: str, model: str) -> int:
     body = {"model": model, "messages": [{"role": "user", "content": "x"}]}
     return (await api.call(key, "POST", "/v1/chat/completions", json=body)).status_code
+
+
+def is_forgotten(api: Api, namespace: str) -> bool:
+    return namespace in api.engine.forgotten_namespaces
 
 
 def forgotten(api: Api) -> list[str]:
@@ -127,7 +132,7 @@ async def test_a_suspended_tenant_leaves_nothing_cached(make_api: MakeApi) -> No
         namespaces = [request.tenant.namespace for request in one.engine.requests[-2:]]
         await one.admin("PATCH", f"/admin/v1/tenants/{owner.id}", json={"status": "suspended"})
         for api in (one, two):
-            await until(lambda api=api: namespaces[0] in api.engine.forgotten_namespaces)
+            await until(partial(is_forgotten, api, namespaces[0]))
             assert namespaces[1] not in api.engine.forgotten_namespaces
         late, told = Forgetter(one.state), []
         now = datetime.now(UTC)
