@@ -211,7 +211,7 @@ def test_the_smallest_temperatures_take_the_likeliest(temperature: float, spread
     logits = torch.randn(1, 400, generator=torch.Generator().manual_seed(6)) * spread
     logits[0, 7] = logits.max() + spread
     for more in ({}, {"top_p": 0.9}, {"top_k": 30, "min_p": 0.1}, {"repetition_penalty": 1.1}):
-        params = SamplingParams(temperature=temperature, seed=1, **more)
+        params = SamplingParams(temperature=temperature, seed=1, **more)  # type: ignore[arg-type]
         assert run(logits, [sequence(params)]).token_ids == [7]
 
 
