@@ -9,8 +9,9 @@ import msgspec
 from tenora_engine.telemetry import TelemetryStats, WaitPart
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-Fault = Literal["engine", "request"]
-"""Whose an error is: the engine's, or of what was asked for, which fails however often it is."""
+Fault = Literal["engine", "request", "weights"]
+"""Whose an error is: the engine's, or of what was asked for, which fails however often it is, or of
+the weights that were to answer, whose logits are no numbers."""
 Residency = Literal["device", "host", "shared", "store"]
 MemoryTier = Literal["device", "host"]
 

@@ -204,7 +204,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """What came of a plan, by its rows: new tokens (none where nothing was sampled, several where
-    drafts were right) and their logprobs where they were asked for."""
+    drafts were right, the last NO_NUMBER where its logits were none) and their logprobs where they
+    were asked for."""
 
     token_ids: list[list[int]]
     logprobs: list[list[TokenLogprob] | None]

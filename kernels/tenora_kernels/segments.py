@@ -343,10 +343,12 @@ def tiled_attention_layout(
     *,
     parts: int = DECODE_PARTS,
     room: int | None = None,
+    tile_room: int | None = None,
     fixed_tile: int | None = None,
 ) -> AttentionLayout:
-    """The CUDA form of `build_attention_layout`, on the host; `room` is for how many parts, None
-    for those there are.
+    """The CUDA form of `build_attention_layout`, on the host; `room` is for how many parts,
+    `tile_room` for how many tiles of queries, None for those there are. A sequence without queries
+    only fills a bucket.
 
     `fixed_tile`: a row's sums are to be in an order that the step does not change, and the same
     whether it is the only one of its sequence or among others: contexts are not cut, and a tile of
@@ -356,9 +358,9 @@ def tiled_attention_layout(
     query.cumsum(out=starts[1:])
     decode, prefill = np.flatnonzero(query == 1), np.flatnonzero(query > 1)
     tiles = NO_TILES
-    if len(prefill):
+    if len(prefill) or tile_room is not None:
         size = fixed_tile or PREFILL_TILE_TOKENS
-        tiles = cut_into_tiles(starts[prefill], query[prefill], prefill, size)
+        tiles = cut_into_tiles(starts[prefill], query[prefill], prefill, size, tile_room)
     return AttentionLayout(
         query_start=torch.from_numpy(starts.astype(np.int32)),
         context_len=torch.from_numpy(context.astype(np.int32)),

@@ -88,6 +88,17 @@ class BadRequestError(ApiError):
     type = "invalid_request_error"
 
 
+class SickWeightsError(ApiError):
+    """The version's weights give logits that are no numbers. Its fault, so a roll-out counts it; a
+    retry would not help."""
+
+    code: str = "adapter_produces_nan"
+
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.headers.setdefault("x-should-retry", "false")
+
+
 class UnauthorizedError(ApiError):
     status = 401
     type = "authentication_error"

@@ -89,6 +89,7 @@ class AppState:
     templates: ChatTemplates
     upload_pace: Pace
     upload_waits: Bell  # wakes the intake: a version may be checked now
+    sick_versions: set[str] = field(default_factory=set)  # see `probing.sick`
     outages: dict[str, str] = field(default_factory=dict)  # work beside requests that failed: why
 
 

@@ -43,6 +43,10 @@ async def asked(api: Api, key: str, model: str) -> int:
     return (await api.call(key, "POST", "/v1/chat/completions", json=body)).status_code
 
 
+def is_forgotten(api: Api, namespace: str) -> bool:
+    return namespace in api.engine.forgotten_namespaces
+
+
 def forgotten(api: Api) -> list[str]:
     return [digest for _, digest in api.engine.forgotten]
 
@@ -128,8 +132,7 @@ async def test_a_suspended_tenant_leaves_nothing_cached(make_api: MakeApi) -> No
         namespaces = [request.tenant.namespace for request in one.engine.requests[-2:]]
         await one.admin("PATCH", f"/admin/v1/tenants/{owner.id}", json={"status": "suspended"})
         for api in (one, two):
-            told_of = api.engine.forgotten_namespaces
-            await until(partial(told_of.__contains__, namespaces[0]))
+            await until(partial(is_forgotten, api, namespaces[0]))
             assert namespaces[1] not in api.engine.forgotten_namespaces
         late, told = Forgetter(one.state), []
         now = datetime.now(UTC)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -56,11 +58,11 @@ def test_what_triton_lacks_is_said_before_it_is_missed(
     monkeypatch: pytest.MonkeyPatch, signs: list[Path], tmp_path: Path, settings: Settings
 ) -> None:
     on_gpu = settings.model_copy(update={"device": "cuda"})
-    monkeypatch.setattr(gpu.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     finding = check_compiler(on_gpu)
     assert (finding.verdict, "no C compiler" in finding.text) == ("wrong", True)
-    monkeypatch.setattr(gpu.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(gpu.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     assert "Python.h" in check_compiler(on_gpu).text
     (tmp_path / "Python.h").touch()
     assert missing_for_triton() is None

@@ -18,7 +18,7 @@ from platform_fixtures import MakeApi
 from served_api import HELLO, reset, served
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.processor import TextProcessor
-from tenora_platform.inference.logprobs import PlacedToken, text_logprobs
+from tenora_platform.inference.logprobs import text_logprobs
 from tenora_platform.inference.messages import template_messages
 from tenora_platform.inference.neutral_fields import OF_OPENAI, OF_OTHERS
 from tenora_platform.inference.parameters import bad_words
@@ -405,9 +405,8 @@ def test_logprobs_include_the_sampled_token(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     text = TextProcessor(tmp_path)
     a, b, c = text.encode("abc")
-    known = [TokenLogprob(a, -3.0, [(b, -0.1), (c, -0.2)]), TokenLogprob(b, -0.1, [(b, -0.1)])]
-    tokens = [PlacedToken(each.token_id, at, each) for at, each in enumerate(known)]
-    assert text_logprobs(text, tokens).top_logprobs == [
+    tokens = [TokenLogprob(a, -3.0, [(b, -0.1), (c, -0.2)]), TokenLogprob(b, -0.1, [(b, -0.1)])]
+    assert text_logprobs(text, tokens, [0, 1]).top_logprobs == [
         {"b": -0.1, "c": -0.2, "a": -3.0},
         {"b": -0.1},
     ]

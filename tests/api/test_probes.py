@@ -3,6 +3,7 @@ account it goes on. The engine is a fake one; adapters of which it says so answe
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -21,6 +22,7 @@ from tenora_platform.probing import repository
 from tenora_platform.probing.prompts import BUILT_IN
 from tenora_platform.probing.worker import Prober
 from tenora_platform.registry.worker import IntakeWorker
+from tenora_platform.rollouts.outcomes import OfAlias
 
 
 async def uploaded(api: Api, tenant: TestTenant, name: str, seed: int = 0) -> None:
@@ -142,6 +144,49 @@ async def test_an_engine_that_fails_is_asked_again_later(api: Api, tenant: TestT
     assert (found["probe"], found["probe_error"]) == ("waiting", "it is away")
     version = await api.call(tenant.key, "GET", "/v1/adapters/later/versions/1")
     assert version.json()["state"] == "active"
+
+
+async def test_a_version_whose_logits_are_no_numbers_is_said_to_be_so(
+    api: Api, tenant: TestTenant
+) -> None:
+    """By the first that finds it: a probe, which is not made again, or a request, which is told by
+    name, charged nothing, counted against the version and not to be sent again."""
+    for name, seed in (("asked", 21), ("used", 22)):
+        await uploaded(api, tenant, name, seed=seed)
+    versions = {
+        name: (await api.call(tenant.key, "GET", f"/v1/adapters/{name}/versions/1")).json()
+        for name in ("asked", "used")
+    }
+    api.engine.sick = {version["digest"] for version in versions.values()}
+    alias = {"targets": [{"version": 1, "weight": 100}]}
+    await api.call(tenant.key, "PUT", "/v1/adapters/used/aliases/prod", json=alias)
+    before = len(api.engine.outbox)
+    for stream in (False, True, False):
+        body = {"model": "used@prod", "prompt": "hello", "stream": stream}
+        said = await api.call(tenant.key, "POST", "/v1/completions", json=body)
+        assert said.status_code == 500
+        assert said.headers["x-should-retry"] == "false"
+        assert said.json()["error"]["code"] == "adapter_produces_nan"
+    charged = api.engine.outbox[before:]
+    assert len(charged) == 3
+    assert all(record.prompt_tokens == record.output_tokens == 0 for record in charged)
+    await api.state.outcomes.flush()
+    of = OfAlias(tenant.id, versions["used"]["adapter_id"], "prod")
+    now_s = time.time()
+    tally = (await api.state.outcomes.between(of, now_s - 60, now_s))[1]
+    assert (tally.requests, tally.errors) == (3, 3)
+    [warning] = (await report(api, tenant, "used"))["warnings"]
+    assert warning["code"] == "adapter_produces_nan"
+    assert (await report(api, tenant, "asked"))["warnings"] == []
+    assert await probe_all(api) == 2
+    for name in ("asked", "used"):
+        found = await report(api, tenant, name)
+        assert [each["code"] for each in found["warnings"]] == ["adapter_produces_nan"]
+        assert found["probe"] == "failed"
+    other = await api.call(
+        tenant.key, "POST", "/v1/completions", json={"model": "fake-base", "prompt": "hello"}
+    )
+    assert other.status_code == 200
 
 
 async def test_a_version_that_breaks_the_server_stands_before_nobody(

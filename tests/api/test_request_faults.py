@@ -172,8 +172,8 @@ async def test_a_padding_row_of_the_logits_is_a_token_without_text(api: Api) -> 
         for path, body in asked.items():
             answer = await api.call(key, "POST", path, json={"model": "fake-base", **body})
             assert answer.status_code == status, (path, answer.text)
-    body = {"model": "fake-base", "prompt": "a", "max_tokens": 2}
+    usual: dict[str, Any] = {"model": "fake-base", "prompt": "a", "max_tokens": 2}
     for name in ("stop_token_ids", "allowed_token_ids"):
-        content = {**body, name: [known], "logprobs": 1}
+        content = {**usual, name: [known], "logprobs": 1}
         answer = await api.call(key, "POST", "/v1/completions", json=content)
         assert answer.status_code == 200, answer.text

@@ -18,11 +18,11 @@ CONFIG = make_config(max_rank=32, max_adapters=4)
 CPU = torch.device("cpu")
 
 
-class Copies(TorchDispatchMode):
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's own
     """Counts what crosses from the host to a device that has no memory of its own."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(

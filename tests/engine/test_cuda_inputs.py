@@ -12,11 +12,12 @@ from hypothesis import given
 
 from engine_fakes import make_config
 from tenora_engine.executor.batch import BatchBuilder
-from tenora_engine.executor.cuda_inputs import NOWHERE, CudaInputs, StepArrays
+from tenora_engine.executor.cuda_inputs import NOWHERE, Bucket, CudaInputs, StepArrays
 from tenora_engine.executor.device_memory import allocate_table
 from tenora_engine.executor.staging import Staging
 from tenora_engine.model.inputs import ForwardInputs
 from tenora_engine.step import Rows, StepPlan
+from tenora_kernels.tiles import ContextParts, RowTiles
 
 BLOCK_TOKENS, PARTS = 4, 8
 CONFIG = make_config(block_tokens=BLOCK_TOKENS)
@@ -107,6 +108,36 @@ def test_drafts_have_rows_of_their_own(planned: Rows) -> None:
     assert list(found) == expected
 
 
+@given(rows(), st.integers(0, 9), st.integers(0, 3))
+def test_any_step_fills_a_bucket_of_one_form(planned: Rows, tokens: int, seqs: int) -> None:
+    """Its tokens and sequences are the step's, what fills up has no KV, no adapter and no sequence,
+    and every tensor but the blocks has the sizes that it has in any step of the bucket."""
+    step = StepArrays.of(planned, BLOCK_TOKENS)
+    count = len(step.token_ids)
+    bucket = Bucket(count + tokens, step.num_seqs + seqs, False)
+    plain, inputs = INPUTS.build(step), INPUTS.build_in(step, bucket)
+    assert sizes(inputs) == sizes(INPUTS.build_in(StepArrays.idle(), bucket))
+    for mine, theirs in zip(columns(inputs), columns(plain), strict=True):
+        assert mine[:count] == theirs
+    assert set(inputs.slots[count:].tolist()) <= {NOWHERE}
+    assert set(inputs.segments.row_slot[count:].tolist()) <= {-1}
+    filled, whole = inputs.attention, plain.attention
+    assert filled.num_rows == bucket.tokens
+    for name in ("query_start", "context_len", "block_start", "block_table"):
+        expected = getattr(whole, name).tolist()
+        assert getattr(filled, name).tolist()[: len(expected)] == expected
+    assert used(filled.decode) == used(whole.decode)
+    assert used(filled.prefill) == used(whole.prefill)
+    assert used(inputs.segments.tiles) == used(plain.segments.tiles)
+
+
+def used(cut: RowTiles | ContextParts | None) -> list[list[int]]:
+    """The entries that are meant."""
+    assert cut is not None
+    count = int(cut.count) if cut.room else 0
+    return cut.packed[:-1, :count].tolist()
+
+
 @given(rows(max_query=1), st.integers(1, 4))
 def test_parts_of_a_decode_step_fill_buckets_of_one_form(planned: Rows, bucket: int) -> None:
     """Their rows are the step's, what fills up has no KV and no adapter, and every tensor but the
@@ -114,9 +145,10 @@ def test_parts_of_a_decode_step_fill_buckets_of_one_form(planned: Rows, bucket: 
     whole = StepArrays.of(planned, BLOCK_TOKENS)
     expected = columns(INPUTS.build(whole))
     found: list[list[int]] = [[] for _ in expected]
-    idle = sizes(INPUTS.build_decode(StepArrays.idle(), bucket))
+    form = Bucket(bucket, bucket, True)
+    idle = sizes(INPUTS.build_in(StepArrays.idle(), form))
     for part in whole.split(bucket):
-        inputs = INPUTS.build_decode(part, bucket)
+        inputs = INPUTS.build_in(part, form)
         assert sizes(inputs) == idle
         for column, values in zip(found, columns(inputs), strict=True):
             column += values[: part.num_seqs]
@@ -164,8 +196,11 @@ def test_the_largest_steps_find_room(queries: list[tuple[int, int]], before: int
     assert None not in [staging.write(tensor) for tensor in INPUTS.build(step).tensors()]
     if step.is_decode:
         staging.begin()
-        filled = INPUTS.build_decode(step, len(query))
+        filled = INPUTS.build_in(step, Bucket(len(query), len(query), True))
         assert None not in [staging.write(tensor) for tensor in filled.tensors()]
+    staging.begin()
+    filled = INPUTS.build_in(step, Bucket(int(query.sum()), len(query), False))
+    assert None not in [staging.write(tensor) for tensor in filled.tensors()]
 
 
 tensors = st.lists(

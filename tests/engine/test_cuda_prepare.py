@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from tenora_engine.config import EngineConfig
 from tenora_engine.errors import ModelLoadError
 from tenora_engine.executor import cuda
 from tenora_engine.executor.cuda import CudaSteps
+from tenora_engine.executor.cuda_inputs import StepArrays
 from tenora_engine.executor.device_memory import allocate_table
+from tenora_engine.executor.graphs import FILLERS_MAX, TOKEN_BUCKETS, token_buckets
 from tenora_engine.executor.sampling import Asked, Sampled, choose
 from tenora_engine.model.inputs import Arena, ForwardInputs
 from tenora_engine.model.loader import read_model_info
@@ -78,6 +81,50 @@ def test_every_graph_is_replayed_once() -> None:
     make_steps(capture).prepare()
     assert len(runs) >= 6
     assert set(runs) == {1}
+
+
+def test_steps_with_prompts_are_replays_unless_filling_up_would_cost_more() -> None:
+    """Of up to as many tokens as a step has, in buckets; what has more sequences than there is room
+    for, or leaves much of a bucket empty, is launched."""
+    steps = make_steps(lambda call: (lambda: None, call()))
+    steps.prepare()
+    put = steps._graphs.put
+
+    def bucket_of(*query: int) -> int | None:
+        steps._staging.begin()
+        replay = put(step_of(list(query)))
+        return None if replay is None else replay.hidden.shape[0]
+
+    assert [bucket_of(2, count) for count in (1, 62, 63, 200, 255, 298)] == [
+        64, 64, 128, 256, 384, 384,
+    ]  # fmt: skip
+    assert bucket_of(1, 1, 1) == 4
+    assert bucket_of(2, *[1] * 5) == 64
+    assert bucket_of(2, *[1] * 6) is None
+    assert bucket_of(400) is None
+    assert token_buckets(2048)[-1] == 2048
+    assert token_buckets(1000)[-2:] == (768, 1024)
+    assert token_buckets(9000)[-1] == 2048
+    far = [size for size in range(1025, 2049) if not is_near(size)]
+    assert (far[0], far[-1]) == (1025, 1791)
+
+
+def is_near(tokens: int) -> bool:
+    bucket = next(size for size in TOKEN_BUCKETS if size >= tokens)
+    return bucket - tokens <= FILLERS_MAX
+
+
+def step_of(query: list[int]) -> StepArrays:
+    lengths = np.array(query)
+    return StepArrays(
+        query=lengths,
+        context=lengths,
+        num_samples=np.ones(len(query), np.int64),
+        adapter_slot=np.full(len(query), -1, np.int32),
+        token_ids=np.zeros(lengths.sum(), np.int32),
+        num_blocks=np.ones(len(query), np.int64) * 200,
+        pages=np.zeros(len(query) * 200, np.int32),
+    )
 
 
 def test_choosing_is_tried_with_all_that_may_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from tenora_engine.executor.logprobs import _on_device, _on_host
 from tenora_engine.executor.sampling import (
     OPEN,
     Changes,
@@ -36,6 +37,7 @@ from tenora_engine.executor.sampling import (
 from tenora_engine.request import GenerationRequest, SamplingParams, Tenant
 from tenora_engine.scheduling.sampling import plan_sampling, uniform
 from tenora_engine.sequence import Sequence
+from tenora_kernels.compiled.decoder import NO_NUMBER
 
 CPU = torch.device("cpu")
 
@@ -361,9 +363,70 @@ def test_logits_that_are_not_numbers_harm_only_their_row() -> None:
     params = SamplingParams(temperature=1.0, top_p=0.9, seed=1)
     rows = [sequence(params, request_id=str(row)) for row in range(3)]
     tokens = run(logits, rows).token_ids
-    assert all(0 <= token < 100 for token in tokens)
+    assert [token == NO_NUMBER for token in tokens] == [False, True, False]
     assert tokens[0] == run(logits[:1], rows[:1]).token_ids[0]
     assert tokens[2] == run(logits[2:], rows[2:]).token_ids[0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("is_drawn_at_once", [True, False])
+def test_one_logit_that_is_no_number_is_enough(
+    value: float, temperature: float, is_drawn_at_once: bool
+) -> None:
+    """Also where rules change others of the row, and where its logprobs are asked for."""
+    logits = torch.randn(2, 700, generator=torch.Generator().manual_seed(4))
+    logits[1, 300] = value
+    for more in ({}, {"logprobs": 3}, {"logit_bias": {3: 50.0}}, {"top_p": 0.5}, {"top_k": 9}):
+        params = SamplingParams(temperature=temperature, seed=1, **more)
+        got = run(logits, [sequence(params), sequence(params)])
+        assert got.token_ids[0] != NO_NUMBER == got.token_ids[1]
+    asked = plan_sampling([sequence(SamplingParams(seed=1))] * 2, 700, 0)
+    assert asked is not None
+    assert asked.draws is not None
+    draws = Draws.of_plan(asked.draws, torch.from_numpy)
+    assert draw(logits, draws, wait=is_drawn_at_once).tolist()[1] == NO_NUMBER
+
+
+@given(
+    seed=st.integers(0, 1000),
+    vocab=st.sampled_from([1, 5, 255, 256, 600, 6000]),
+    counts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+)
+@settings(max_examples=60)
+def test_the_likeliest_of_equals_are_those_with_the_lowest_ids(
+    seed: int, vocab: int, counts: list[int]
+) -> None:
+    """Whatever the other rows ask for; on the host as on a device."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(-4, 3, (len(counts), vocab), generator=generator) / 2.0
+    values[values == 0] *= -1  # there are two zeros, which are equal
+    expected = [
+        sorted(enumerate(row), key=lambda each: (-each[1], each[0]))[:count]
+        for row, count in zip(values.tolist(), counts, strict=True)
+    ]
+    assert _on_host(values, counts) == expected
+    assert _on_device(values, counts) == expected
+
+
+@pytest.mark.parametrize("vocab", [1000, 33_000, 50_257])
+def test_the_bits_of_a_row_do_not_depend_on_how_many_there_are(vocab: int) -> None:
+    """Torch divides long tensors among threads, and their ends are computed otherwise."""
+    logits = torch.randn(17, vocab, generator=torch.Generator().manual_seed(5)) * 4
+    filters: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 30, "top_p": 0.7}]
+    for asked in filters:
+        rows = [sequence(SamplingParams(**asked, logprobs=5), request_id=f"{n}") for n in range(17)]
+        planned = plan_sampling(rows, vocab, 0)
+        assert planned is not None
+        assert planned.draws is not None
+        draws = Draws.of_plan(planned.draws, torch.from_numpy)
+        weights, together = filtered_weights(logits, draws), run(logits, rows)
+        for row in range(17):
+            one = draws.of(torch.tensor([row]))
+            assert torch.equal(filtered_weights(logits[row : row + 1], one)[0], weights[row])
+            alone = run(logits[row : row + 1], rows[row : row + 1])
+            assert alone.token_ids[0] == together.token_ids[row]
+            assert alone.logprobs[0] == together.logprobs[row]
 
 
 def test_what_a_draw_leaves_open_is_drawn_again() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from tenora_engine.errors import InvalidRequestError, ModelLoadError
 from tenora_engine.model.default_model import ensure_default_model, find_gguf
@@ -334,6 +335,32 @@ def test_text_that_may_begin_a_stop_string_is_held_back(text: TextProcessor) -> 
     assert (delta.text, delta.stopped, delta.consumed_tokens) == ("", "END.", 12)
     assert made.push(list(b"late")).consumed_tokens == 12
     assert made.flush().text == ""
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
+def test_tokens_outside_the_alphabet_stand_for_what_the_library_decodes(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each by itself; added tokens whatever they are written in."""
+    tokens = [
+        "a",
+        "\u0120a",
+        "\u4e2d\u00e9",
+        "<0x0A>",
+        "<0xE6>",
+        "\u2581b",
+        "\U0001f642",
+        "\u0120\u4e2d",
+    ]
+    tokenizer = Tokenizer(models.BPE(vocab=dict(zip(tokens, range(8), strict=True)), merges=[]))
+    fallback = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
+    tokenizer.decoder = decoders.ByteLevel() if kind == "byte level" else fallback
+    tokenizer.add_tokens([AddedToken("\u4e2d <0x0A>\u0120", normalized=False)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = TextProcessor(tmp_path)
+    for token_id in range(8):
+        assert text.token_text(token_id) == tokenizer.decode([token_id]), tokens[token_id]
+    assert text.token_text(8) == "\u4e2d <0x0A>\u0120"
 
 
 def test_unfinished_character_at_the_end(text: TextProcessor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -187,7 +188,7 @@ def test_a_table_whose_slots_are_rows(ops: Ops) -> None:
     if ops.tiles is None and ops.name != "gpu":
         pytest.skip("on the CPU the tables are tensors of their own")
     made = pack_adapters(mixed_ranks(5, 2, 3), [(40, 48)] * 3, torch.float32)
-    wide = {
+    wide: dict[str, Any] = {
         name: torch.cat([value, torch.full_like(value[:, :1], 99)], dim=1)[:, :-1]
         for name, value in vars(made.table).items()
         if isinstance(value, torch.Tensor)

@@ -14,7 +14,9 @@ from alembic.script import ScriptDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = (".py", ".ts", ".tsx", ".sh", ".md", ".toml", ".json", ".yml")
-LINES_MAX = 450
+LINES_MAX = 520
+"""A file is as long as its one idea. Lower caps have cut ideas in two: this one catches what grows
+without anybody looking."""
 
 
 def tracked(*patterns: str) -> list[Path]:

@@ -102,6 +102,7 @@ class FakeEngine:
         self.arena: ArenaPages | None = None
         self.pins: list[Pin] = []
         self.unpinnable: dict[str, str] = {}
+        self.sick: set[str] = set()  # digests whose logits are no numbers
         self.users: dict[str, int] = {}  # digest -> running requests
         self.evicted: list[tuple[str, str]] = []
         self.outbox: list[UsageRecord] = []
@@ -135,6 +136,11 @@ class FakeEngine:
     async def _sequence(
         self, request: GenerationRequest, index: int
     ) -> AsyncIterator[SequenceEvent]:
+        if request.adapter is not None and request.adapter.digest in self.sick:
+            usage = self._meter(request, index, 0, "error")
+            why = f"the adapter {request.adapter.digest} produces logits that are no numbers"
+            yield FinishEvent(request.request_id, index, "error", usage, why, fault="weights")
+            return
         allowed = request.sampling.allowed_token_ids
         wanted = list(allowed or self.text.encode(self.answer(request, index)))
         most = request.sampling.max_tokens
@@ -198,7 +204,7 @@ class FakeEngine:
             tenant=request.tenant.key,
             adapter_digest=adapter.digest if adapter else None,
             context=request.context,
-            prompt_tokens=len(request.prompt_token_ids) if index == 0 else 0,
+            prompt_tokens=len(request.prompt_token_ids) if index == 0 and reason != "error" else 0,
             cached_tokens=0,
             output_tokens=made,
             arrival_s=now - request.waited_s,

@@ -30,6 +30,7 @@ from tenora_kernels.backend import Implementation
 from tenora_kernels.synthetic import random_adapters
 
 BLOCK_TOKENS, PAGES, MAX_CONTEXT, BUCKET = 4, 64, 40, 7
+TOKENS = (8, 32)  # of steps with prompts, of which some here have more: these run eagerly
 PARTS = 3  # contexts here are too short to be cut: tests/kernels has those that are
 RANKS = (2, 5, 8, 17)
 SPEC = spec_of(
@@ -57,6 +58,10 @@ MIXES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2,), ()),
     ((BASE_SLOT, BASE_SLOT, BASE_SLOT, BASE_SLOT, BASE_SLOT), ()),
     ((2, 2), (17, 17)),
+    ((BASE_SLOT, 0, 3), (1, 2, 4)),
+    ((BASE_SLOT, BASE_SLOT), (9, 12)),
+    ((0, 0, 1, 3), (1, 1, 4, 1)),
+    ((3, 1), (31, 1)),
     ((1, 0, 3, 2, 1, 0, BASE_SLOT), ()),
     (tuple(3 - place % 5 for place in range(11)), ()),
 )
@@ -146,6 +151,7 @@ def check(
         max_tokens=8,  # of which a step here may have more: it is copied in more than one piece
         max_context=MAX_CONTEXT,
         largest_bucket=BUCKET,
+        tokens=TOKENS,
         capture=counted,
     )
     before = arena.pool.clone()
@@ -161,7 +167,7 @@ def check(
             logits, _ = cuda.next_logits(step)
             torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
             torch.testing.assert_close(arena.pool, eager.pool, atol=TOLERANCE, rtol=TOLERANCE)
-    assert captures == captured == 2 * len(decode_buckets(BUCKET))
+    assert captures == captured == 2 * (len(decode_buckets(BUCKET)) + len(TOKENS))
     check_masks(cuda)
 
 
@@ -192,7 +198,7 @@ def check_masks(cuda: CudaSteps) -> None:
 
     with mock.patch.object(cuda._decoder, "forward", counted):
         for step in steps():
-            if cuda._arena.pool.is_cuda and step.is_decode:
+            if cuda._arena.pool.is_cuda and len(step.token_ids) <= TOKENS[-1]:
                 continue  # a replay makes no call
             count = int(step.num_samples.sum())
             tokens = [(7 * row + 3) % SPEC.vocab for row in range(count)]

@@ -10075,7 +10075,8 @@ export interface components {
         };
         /**
          * TextLogprobs
-         * @description The completions API's parallel lists. Alternatives are keyed by their text.
+         * @description The completions API's parallel lists. Alternatives are keyed by their text
+         *     (`TextProcessor.token_label`). `text_offset` is in characters of the returned text.
          */
         TextLogprobs: {
             /** Text Offset */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -47,8 +48,7 @@ def cases(smoke: bool) -> Iterator[Case]:
 
 def time_attention(report: Report, machine: Machine, ceilings: Ceilings) -> None:
     for case in cases(machine.smoke):
-        if report.time_left(case.name):
-            time_case(report, machine, ceilings, case)
+        report.attempt(case.name, partial(time_case, report, machine, ceilings, case))
 
 
 def time_case(report: Report, machine: Machine, ceilings: Ceilings, case: Case) -> None:

@@ -5,12 +5,14 @@ read. Then one mix after another on the same graph, against the decoder run as u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from tenora_bench.gpu.measure import Ceilings, Machine, Report
 from tenora_engine.executor.cuda import CudaSteps
@@ -54,6 +56,8 @@ BATCHES = (
     (64, 0),
     (64, 64),
     (64, 1),
+)
+MORE_BATCHES = (
     (64, 16),
     (128, 0),
     (128, 128),
@@ -161,23 +165,66 @@ def slots_of(sequences: int, distinct: int) -> Tensor:
 def time_decode(
     report: Report, machine: Machine, ceilings: Ceilings, capture: Capture | None = None
 ) -> None:
+    """What matters first: 64 rows with no adapter, one for each, and one for all."""
     bench = make_bench(machine, capture)
-    check_mixes(report, bench)
     batches = ((4, 0), (4, 3)) if machine.smoke else BATCHES
     base: dict[int, float] = {}
+    time_batches(report, bench, ceilings, batches, base)
+    report.attempt("mixes on one graph", partial(check_mixes, report, bench))
+    if not machine.smoke:
+        time_batches(report, bench, ceilings, MORE_BATCHES, base)
+        report.attempt("decode with fp8 KV", partial(time_fp8, report, bench, ceilings))
+
+
+def time_batches(
+    report: Report,
+    bench: Bench,
+    ceilings: Ceilings,
+    batches: Sequence[tuple[int, int]],
+    base: dict[int, float],
+) -> None:
     for sequences, distinct in batches:
         name = f"decode {sequences} x {bench.context}, {distinct} adapters r{RANK}"
-        if report.time_left(name):
+
+        def case(name: str = name, sequences: int = sequences, distinct: int = distinct) -> None:
             seconds = time_steps(bench, bench.arrays(slots_of(sequences, distinct)))
             base.setdefault(sequences, seconds)
             add(report, bench, ceilings, name, seconds, sequences, distinct, base[sequences])
-    time_host_part(report, bench)
-    if not machine.smoke and report.time_left("decode with fp8 KV"):
-        bench = bench.with_kv(torch.float8_e4m3fn)
-        for distinct in (0, 64):
-            seconds = time_steps(bench, bench.arrays(slots_of(64, distinct)))
-            name = f"decode fp8 KV 64 x {bench.context}, {distinct} adapters r{RANK}"
-            add(report, bench, ceilings, name, seconds, 64, distinct, seconds)
+
+        report.attempt(name, case)
+
+
+def time_fp8(report: Report, bench: Bench, ceilings: Ceilings) -> None:
+    bench = bench.with_kv(torch.float8_e4m3fn)
+    for distinct in (0, 64):
+        seconds = time_steps(bench, bench.arrays(slots_of(64, distinct)))
+        name = f"decode fp8 KV 64 x {bench.context}, {distinct} adapters r{RANK}"
+        add(report, bench, ceilings, name, seconds, 64, distinct, seconds)
+
+
+def profile_step(report: Report, machine: Machine, capture: Capture | None = None) -> None:
+    """Where a replay's time goes, kernel by kernel: one table."""
+    bench = make_bench(machine, capture)
+    sequences, distinct = (4, 3) if machine.smoke else (64, 64)
+    arrays = bench.arrays(slots_of(sequences, distinct))
+    bench.steps.run_arrays(arrays)
+    kinds = [ProfilerActivity.CPU]
+    if machine.device.type == "cuda":
+        kinds.append(ProfilerActivity.CUDA)
+    with profile(activities=kinds) as found:
+        bench.steps.run_arrays(arrays)
+        wait_for_device()
+    averages = found.key_averages()
+    order = "self_device_time_total" if machine.device.type == "cuda" else "self_cpu_time_total"
+    print(averages.table(sort_by=order, row_limit=25, max_name_column_width=60))
+    for event in sorted(averages, key=lambda each: -float(getattr(each, order)))[:25]:
+        report.keep(
+            "profile", {"name": event.key, "calls": event.count, "us": getattr(event, order)}
+        )
+
+
+def time_host(report: Report, machine: Machine, capture: Capture | None = None) -> None:
+    time_host_part(report, make_bench(machine, capture))
 
 
 def time_steps(bench: Bench, arrays: StepArrays) -> float:
@@ -201,20 +248,17 @@ def time_host_part(report: Report, bench: Bench) -> None:
         for tokens in (0, prompt):
             kind = f"{tokens} of a prompt" if tokens else "decode"
             name = f"host part {sequences} x {bench.context}, {kind}, {distinct} adapters"
-            if report.time_left(name):
-                arrays = bench.arrays(slots_of(sequences, distinct), tokens)
-                eager = bench.run_eagerly(arrays)
-                kernels = bench.machine.seconds(lambda layer: eager().argmax(dim=1), 1)  # noqa: B023
-                seconds = time_steps(bench, arrays)
-                host = 1 - kernels / seconds
-                report.add(
-                    name,
-                    seconds,
-                    kernels,
-                    ms=seconds * 1e3,
-                    host=host,
-                    of_kernels=seconds / kernels,
-                )
+            report.attempt(name, partial(time_host_case, report, bench, name, distinct, tokens))
+
+
+def time_host_case(report: Report, bench: Bench, name: str, distinct: int, tokens: int) -> None:
+    sequences = 4 if bench.machine.smoke else 64
+    arrays = bench.arrays(slots_of(sequences, distinct), tokens)
+    eager = bench.run_eagerly(arrays)
+    kernels = bench.machine.seconds(lambda layer: eager().argmax(dim=1), 1)
+    seconds = time_steps(bench, arrays)
+    host, ratio = 1 - kernels / seconds, seconds / kernels
+    report.add(name, seconds, kernels, ms=seconds * 1e3, host=host, of_kernels=ratio)
 
 
 def wait_for_device() -> None:
@@ -266,9 +310,5 @@ def check_mixes(report: Report, bench: Bench) -> None:
         expected = bench.run_eagerly(arrays)()
         error = (got - expected).float().norm(dim=1) / expected.float().norm(dim=1)
         worst = float(error.max())
-        name = f"replayed decode, {mix}, {rows} rows"
-        print(f"{name}: relative error {worst:.1e}")
-        report.checks.append(
-            {"check": name, "dtype": "model's", "right": worst < ROUNDING, "max_error": worst}
-        )
+        report.check(f"replayed decode, {mix}, {rows} rows", worst < ROUNDING, "model's", worst)
     bench.arena.table.scale.fill_(0.5)

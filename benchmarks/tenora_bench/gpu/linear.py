@@ -23,16 +23,24 @@ def time_linear(report: Report, machine: Machine, ceilings: Ceilings) -> None:
         weights = torch.randn(shape, device=device).div(hidden**0.5).to(machine.dtype)
         for count in rows:
             name = f"fixed_linear {count} x {hidden} to {width}"
-            if not report.time_left(name):
-                continue
-            x = torch.randn(count, hidden, device=device).to(machine.dtype)
-            own, library = partial(_own, machine, x, weights), partial(_library, x, weights)
-            seconds = machine.seconds(own, LAYERS)
-            moved = (count * (hidden + width) + hidden * width) * weights.element_size()
-            floor = ceilings.floor(moved, 2 * count * hidden * width)
-            report.add(
-                name, seconds, floor, over_library=seconds / machine.seconds(library, LAYERS)
-            )
+            report.attempt(name, partial(_time, report, machine, ceilings, name, weights, count))
+
+
+def _time(
+    report: Report,
+    machine: Machine,
+    ceilings: Ceilings,
+    name: str,
+    weights: Tensor,  # [layers, width, hidden]
+    count: int,
+) -> None:
+    _, width, hidden = weights.shape
+    x = torch.randn(count, hidden, device=machine.device).to(machine.dtype)
+    own, library = partial(_own, machine, x, weights), partial(_library, x, weights)
+    seconds = machine.seconds(own, LAYERS)
+    moved = (count * (hidden + width) + hidden * width) * weights.element_size()
+    floor = ceilings.floor(moved, 2 * count * hidden * width)
+    report.add(name, seconds, floor, over_library=seconds / machine.seconds(library, LAYERS))
 
 
 def _own(machine: Machine, x: Tensor, weights: Tensor, layer: int) -> Tensor:

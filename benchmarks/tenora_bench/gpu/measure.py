@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,7 +88,7 @@ class Ceilings:
 def measure_ceilings(machine: Machine) -> Ceilings:
     """Copy rate over 2 GiB (read + written), and bf16 products of 8192 x 8192 random numbers."""
     size, side = (2**12, 64) if machine.smoke else (2**30, 8192)
-    source = torch.zeros(size, dtype=torch.uint8, device=machine.device)
+    source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=machine.device)
     target = torch.empty_like(source)
     copy = 2 * size / machine.seconds(lambda layer: target.copy_(source), 1)
     a, b = torch.randn(2, side, side, device=machine.device).to(machine.dtype).unbind(0)
@@ -95,17 +97,32 @@ def measure_ceilings(machine: Machine) -> Ceilings:
     return Ceilings(copy, matmul)
 
 
+class DeadContextError(RuntimeError):
+    """The process can do nothing more on its GPU."""
+
+
+def is_alive() -> bool:
+    """Whether the GPU still takes calls of this process."""
+    try:
+        torch.cuda.synchronize()
+    except Exception:  # of several types, by what went wrong
+        return False
+    return True
+
+
 @dataclass
 class Report:
     """What was found; `failed` decides the exit code."""
 
     seconds_max: float
+    rows: Path | None = None  # a line of JSON each, written before the next is begun
     started: float = field(default_factory=time.perf_counter)
+    current: str = ""  # the section
     checks: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    errors: list[dict[str, str]] = field(default_factory=list)
-    ceilings: dict[str, float] = field(default_factory=dict)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -115,29 +132,64 @@ class Report:
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started
 
-    def to_dict(self) -> dict[str, Any]:
-        names = ("ceilings", "checks", "timings", "left_out", "errors")
-        return {name: getattr(self, name) for name in names}
+    def keep(self, kind: str, row: dict[str, Any]) -> None:
+        """Write a row where no later error can take it away."""
+        if self.rows is not None:
+            with self.rows.open("a") as file:
+                file.write(json.dumps({"kind": kind, "section": self.current, **row}) + "\n")
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
         """An error within costs the rest of this section only; it is kept and shown."""
+        self.current = name
         print(f"\n== {name} ({self.elapsed_s:.0f} s)", flush=True)
         try:
             yield
         except Exception as error:
-            traceback.print_exc()
-            self.errors.append({"section": name, "error": repr(error)[:2000]})
+            self.note_error(name, error)
         finally:
-            if torch.cuda.is_available():
+            # After an illegal access every call raises, this one too.
+            if torch.cuda.is_available() and is_alive():
                 torch.cuda.empty_cache()
+
+    def note_error(self, what: str, error: BaseException) -> None:
+        traceback.print_exception(error)
+        row = {"section": self.current or what, "what": what, "error": repr(error)[:2000]}
+        self.errors.append(row)
+        self.keep("error", row)
+
+    def attempt(self, what: str, call: Callable[[], object]) -> None:
+        """One case: left out once the section has taken its time, and an error in it costs no
+        other. Raises DeadContextError where the GPU takes no more calls."""
+        if not self.time_left(what):
+            return
+        try:
+            call()
+        except Exception as error:
+            self.note_error(what, error)
+            if torch.cuda.is_available() and not is_alive():
+                raise DeadContextError(f"no call to the GPU works after {what}") from error
 
     def time_left(self, what: str) -> bool:
         """False, and remembered, once the run has taken its time."""
         if self.elapsed_s < self.seconds_max:
             return True
         self.left_out.append(what)
+        self.keep("left out", {"case": what})
         return False
+
+    def check(self, name: str, right: bool, kind: str, error: float = 0.0) -> None:
+        """Record whether something is as it should be."""
+        row = {"check": name, "dtype": kind, "right": right, "max_error": error}
+        self.checks.append(row)
+        self.keep("check", row)
+        print(f"{'ok   ' if right else 'WRONG'} {name:<46} {kind:<9} max error {error:.2e}")
+
+    def fact(self, name: str, **facts: Any) -> None:
+        """Record something about the machine or the run."""
+        self.facts[name] = facts
+        self.keep("fact", {"fact": name, **facts})
+        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
 
     def compare(self, name: str, actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
         """Record whether actual is expected within the dtype's tolerance, absolute + relative."""
@@ -145,20 +197,17 @@ class Report:
         error = (actual - expected).abs()
         right = bool((error <= TOLERANCE[dtype] * (1 + expected.abs())).all())  # not where a NaN is
         worst = float(error.max()) if error.numel() else 0.0
-        kind = str(dtype).removeprefix("torch.")
-        self.checks.append({"check": name, "dtype": kind, "right": right, "max_error": worst})
-        print(f"{'ok   ' if right else 'WRONG'} {name:<46} {kind:<9} max error {worst:.2e}")
+        self.check(name, right, str(dtype).removeprefix("torch."), worst)
 
     def hold(self, name: str, holds: bool, dtype: torch.dtype) -> None:
         """Record whether something is so."""
-        kind = str(dtype).removeprefix("torch.")
-        self.checks.append({"check": name, "dtype": kind, "right": holds, "max_error": 0.0})
-        print(f"{'ok   ' if holds else 'WRONG'} {name:<46} {kind}")
+        self.check(name, holds, str(dtype).removeprefix("torch."))
 
     def add(self, name: str, seconds: float, floor: float, **facts: Any) -> None:
         """A timing beside the least time the ceilings allow for its bytes and operations."""
         row = {"case": name, "us": seconds * 1e6, "of_ceiling": floor / seconds, **facts}
         self.timings.append(row)
+        self.keep("timing", row)
         extra = "  ".join(f"{k} {v:.3g}" for k, v in facts.items() if v is not None)
         print(
             f"{name:<44} {row['us']:>10.1f} us  {row['of_ceiling']:>6.1%} of ceiling  {extra}",

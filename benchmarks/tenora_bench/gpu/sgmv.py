@@ -68,8 +68,7 @@ def grid(smoke: bool) -> Iterator[Cell]:
 
 def time_sgmv(report: Report, machine: Machine, ceilings: Ceilings, peers: Sequence[Peer]) -> None:
     for cell in grid(machine.smoke):
-        if report.time_left(cell.name):
-            time_cell(report, machine, ceilings, cell, peers)
+        report.attempt(cell.name, partial(time_cell, report, machine, ceilings, cell, peers))
 
 
 def time_cell(
@@ -147,7 +146,7 @@ def rival_times(
             found[name] = machine.seconds(call, layers, rounds=5)
         except Exception as error:
             found[name] = None
-            report.errors.append({"section": f"{name}, {cell.name}", "error": repr(error)[:500]})
+            report.note_error(f"{name}, {cell.name}", error)
     return found
 
 

@@ -59,7 +59,7 @@ class AdapterSlots:
             parts = {
                 name: rows[:, start : start + layers * last * dtype.itemsize]
                 .view(dtype)
-                .unflatten(1, (layers, last))
+                .view(slots, layers, last)
                 for (name, last, dtype), start in zip(fields, starts, strict=True)
             }
             return AdapterTable(**parts, alignment=alignment)

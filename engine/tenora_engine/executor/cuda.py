@@ -1,10 +1,11 @@
-"""CudaSteps: runs steps on a GPU. Decode replays captured graphs, in several parts where it has
-more rows than the largest of them; what has prompts in it runs eagerly, by kernels which were all
-compiled at the start. Metadata goes over in one copy, and the host waits for nothing but tokens."""
+"""CudaSteps: runs steps on a GPU by captured graphs: of decode, in several parts where it has more
+rows than the largest of them, and of steps with prompts. What no graph is for runs eagerly, by
+kernels which were all compiled at the start. Metadata goes over in one copy, and the host waits for
+nothing but tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tenora_engine.executor.cuda_inputs import NOWHERE, CudaInputs, StepArrays
-from tenora_engine.executor.graphs import LARGEST_BUCKET, Capture, GraphRunner
+from tenora_engine.executor.graphs import LARGEST_BUCKET, Capture, GraphRunner, token_buckets
 from tenora_engine.executor.sampling import Asked, Sampled, choose
 from tenora_engine.executor.staging import Staging
 from tenora_engine.executor.warmup import ask_everything
@@ -41,6 +42,7 @@ class CudaSteps:
         max_context: int,
         fixed_tile: int | None = None,  # see CudaInputs
         largest_bucket: int = LARGEST_BUCKET,
+        tokens: Sequence[int] | None = None,  # buckets of steps with prompts; None: by max_tokens
         capture: Capture | None = None,  # None: CUDA graphs
     ) -> None:
         self._decoder = decoder
@@ -50,13 +52,22 @@ class CudaSteps:
         self._max_context = max_context
         self._inputs = CudaInputs(arena.kv.block_tokens, arena.table, parts, fixed_tile)
         max_blocks = -(-max_context // arena.kv.block_tokens)
-        seqs, tokens = max(max_seqs, largest_bucket), max(max_tokens, largest_bucket)
-        size = self._inputs.num_bytes(seqs, tokens, max_blocks)
+        buckets = token_buckets(max_tokens) if tokens is None else tokens
+        seqs = max(max_seqs, largest_bucket)
+        most = max(max_tokens, largest_bucket, *buckets)
+        size = self._inputs.num_bytes(seqs, most, max_blocks)
         self._staging = Staging(size, arena.pool.device)
         words = -(-decoder.vocab // 32)
         self._late = Staging(seqs * words * 4, arena.pool.device)  # a mask of each sequence
         self._graphs = GraphRunner(
-            decoder, arena, self._inputs, self._staging, min(max_seqs, largest_bucket), capture
+            decoder,
+            arena,
+            self._inputs,
+            self._staging,
+            min(max_seqs, largest_bucket),
+            max_seqs=max_seqs,
+            tokens=buckets,
+            capture=capture,
         )
 
     @torch.inference_mode()
@@ -144,14 +155,14 @@ class CudaSteps:
 
     def _put_inputs(self, part: StepArrays) -> Callable[[], Tensor]:
         """What computes the hidden states once the inputs have been sent."""
-        if not part.is_decode:
+        replay = self._graphs.put(part)
+        if replay is None:
             inputs = self._inputs.build(part).moved(self._staging.put)
             return lambda: self._decoder.forward(inputs, self._arena)
-        replay = self._graphs.put(part)
 
         def run() -> Tensor:
             replay.run()
-            return replay.hidden[: part.num_seqs]
+            return replay.hidden[: len(part.token_ids)]
 
         return run
 

@@ -4,7 +4,7 @@ host. Knows arrays only, so that it runs where there are no plans (`make gpu`)."
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from tenora_engine.model.inputs import ForwardInputs
 from tenora_kernels.segments import (
     BASE_SLOT,
+    PREFILL_TILE_TOKENS,
     AdapterTable,
     build_segments,
     tiled_attention_layout,
@@ -135,18 +136,29 @@ class StepArrays:
                 self.pages[pages_before[rows.start] : pages_before[rows.stop]],
             )
 
-    def filled_up(self, bucket: int) -> StepArrays:
-        """A step of decode with rows behind it that have no context, and so do nothing."""
-        rows = bucket - self.num_seqs
+    def filled_up(self, bucket: Bucket) -> StepArrays:
+        """With sequences behind it that have no context, and so do nothing: in a step of decode of
+        a token each, else of none, and tokens that are nobody's."""
+        rows = bucket.seqs - self.num_seqs
         return StepArrays(
-            query=_with(self.query, rows, 1),
+            query=_with(self.query, rows, int(bucket.is_decode)),
             context=_with(self.context, rows, 0),
             num_samples=self.num_samples,
             adapter_slot=_with(self.adapter_slot, rows, BASE_SLOT),
-            token_ids=_with(self.token_ids, rows, 0),
+            token_ids=_with(self.token_ids, bucket.tokens - len(self.token_ids), 0),
             num_blocks=_with(self.num_blocks, rows, 0),
             pages=self.pages,
         )
+
+
+@dataclass(frozen=True, order=True)
+class Bucket:
+    """Steps whose tensors have the same sizes, but for the blocks: of up to so many tokens of up to
+    so many sequences. In a step of decode they are as many."""
+
+    tokens: int
+    seqs: int
+    is_decode: bool
 
 
 class CudaInputs:
@@ -170,9 +182,8 @@ class CudaInputs:
         """Of any step, in tensors of just its size."""
         return self._build(step, None)
 
-    def build_decode(self, step: StepArrays, bucket: int) -> ForwardInputs:
-        """Of a step of decode, in tensors that have the same sizes for all steps of the bucket, but
-        for the blocks."""
+    def build_in(self, step: StepArrays, bucket: Bucket) -> ForwardInputs:
+        """In tensors that have the same sizes for all steps of the bucket, but for the blocks."""
         return self._build(step.filled_up(bucket), bucket)
 
     def num_bytes(self, num_seqs: int, num_tokens: int, max_blocks: int) -> int:
@@ -183,40 +194,52 @@ class CudaInputs:
         rows = max(num_seqs, num_tokens)
         return rows * of_tokens + num_seqs * of_sequences + self._parts * 5 * 4 + _SLACK
 
-    def _build(self, step: StepArrays, bucket: int | None) -> ForwardInputs:
-        ends = step.query.cumsum()
-        positions = np.arange(ends[-1]) + (step.context - ends).repeat(step.query)
-        if bucket is not None:
-            positions = positions.clip(min=0)
-        real = np.count_nonzero(step.context) if bucket is not None else len(positions)
+    def _build(self, step: StepArrays, bucket: Bucket | None) -> ForwardInputs:
+        ends, num_tokens = step.query.cumsum(), len(step.token_ids)
+        positions = np.zeros(num_tokens, np.int64)
+        owned = int(ends[-1])
+        positions[:owned] = np.arange(owned) + (step.context - ends).repeat(step.query)
+        positions = positions.clip(min=0)
+        real = int(step.query[step.context > 0].sum())
         first_block = (step.num_blocks.cumsum() - step.num_blocks).repeat(step.query)[:real]
         block, offset = np.divmod(positions[:real], self.block_tokens)
-        slots = np.full(len(positions), NOWHERE)
+        slots = np.full(num_tokens, NOWHERE)
         slots[:real] = step.pages[first_block + block]
         slots[:real] *= self.block_tokens
         slots[:real] += offset
+        row_slot = np.full(num_tokens, BASE_SLOT, np.int32)
+        row_slot[:owned] = step.adapter_slot.repeat(step.query)
+        layout = tiled_attention_layout(
+            step.query,
+            step.context,
+            step.pages,
+            step.num_blocks,
+            parts=self._parts,
+            room=None if bucket is None else max_parts(bucket.seqs, self._parts),
+            tile_room=self._tile_room(bucket),
+            fixed_tile=self._fixed_tile,
+        )
         return ForwardInputs(
             token_ids=torch.from_numpy(step.token_ids.astype(np.int64)),
             positions=torch.from_numpy(positions),
             slots=torch.from_numpy(slots),
-            attention=tiled_attention_layout(
-                step.query,
-                step.context,
-                step.pages,
-                step.num_blocks,
-                parts=self._parts,
-                room=None if bucket is None else max_parts(bucket, self._parts),
-                fixed_tile=self._fixed_tile,
-            ),
+            attention=replace(layout, num_rows=num_tokens),
             segments=build_segments(
-                torch.from_numpy(step.adapter_slot.repeat(step.query)),
+                torch.from_numpy(row_slot),
                 self._table,
-                max_segments=bucket,
+                max_segments=None if bucket is None else bucket.seqs,
                 tiles=True,
                 device=torch.device("cpu"),
                 fixed_order=self._fixed_tile is not None,
             ),
         )
+
+    def _tile_room(self, bucket: Bucket | None) -> int | None:
+        """The most tiles of queries: one more a sequence than its tokens fill, none empty."""
+        if bucket is None or bucket.is_decode:
+            return None
+        size = self._fixed_tile or PREFILL_TILE_TOKENS
+        return min(bucket.tokens, bucket.tokens // size + bucket.seqs)
 
 
 _SLACK = 1 << 16  # alignment; sampling's options as a rule

@@ -144,7 +144,7 @@ class DeviceMemory:
     def _copy_pages(self, packed: PackedAdapter, pages: Sequence[int]) -> None:
         """Page by page, without a copy of all of them on the device. The host's memory is kept
         until that has been done: it is page-locked, and who takes it next waits for nobody."""
-        while self._under_way and self._under_way[0][0].query():
+        while self._under_way and _has_passed(self._under_way[0][0]):
             self._under_way.popleft()
         for source, target in zip(packed.pages, pages, strict=True):
             self.arena.adapters[target].copy_(source, non_blocking=True)
@@ -152,6 +152,10 @@ class DeviceMemory:
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch's own
             copied.record()
             self._under_way.append((copied, packed))
+
+
+def _has_passed(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call] # torch's own
 
 
 def allocate_host(num_pages: int, pool: Tensor) -> Tensor:  # [num_pages, page_elements]

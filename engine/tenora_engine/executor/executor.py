@@ -30,6 +30,7 @@ from tenora_engine.model.decoder import Decoder
 from tenora_engine.model.inputs import Arena
 from tenora_engine.model.loader import LoadedModel
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
+from tenora_kernels.compiled.decoder import NO_NUMBER
 from tenora_kernels.compiled.draft_layer import DraftLayer
 from tenora_kernels.gpu.tuning import decode_parts
 from tenora_kernels.segments import fixed_tile_queries
@@ -147,7 +148,7 @@ class ModelExecutor:
             return {}
         by_layer: dict[str | None, list[int]] = {}
         for row in batch.proposals.most:
-            if token_ids[row]:
+            if token_ids[row] and token_ids[row][-1] != NO_NUMBER:
                 by_layer.setdefault(batch.proposals.layers.get(row), []).append(row)
         found: dict[int, list[int]] = {}
         for digest, rows in by_layer.items():

@@ -3,7 +3,6 @@ for comes with the plan (`step.Sampling`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tenora_engine.executor.logprobs import token_logprobs
+from tenora_kernels.compiled.decoder import NO_NUMBER
+
 if TYPE_CHECKING:
     from tenora_engine import step
     from tenora_engine.events import TokenLogprob
-
-_LOG2_E = math.log2(math.e)
 
 CANDIDATES = 1024
 """How many of the likeliest tokens top_p looks at before a row's whole vocabulary is sorted; they
@@ -224,14 +224,21 @@ def choose(
     for part in draws.split(at_once) if draws is not None else ():
         rows = adjusted.index_select(0, part.rows).float()
         token_ids.index_copy_(0, part.rows, draw(rows, part, wait=on_cpu))
-    given = {} if asked is None else asked.given
-    if given:
-        rows = torch.tensor(list(given), device=device)
-        token_ids.index_copy_(0, rows, torch.tensor(list(given.values()), device=device))
+    if asked is not None and asked.given:
+        _give(token_ids, asked.given)
     chosen: list[int] = token_ids.tolist()
     if draws is not None and not on_cpu and OPEN in chosen:
         chosen = _drawn_again(adjusted, draws, token_ids).tolist()
-    return Sampled(chosen, _logprobs(logits, token_ids, {} if asked is None else asked.num_top))
+    num_top = {} if asked is None else asked.num_top
+    return Sampled(chosen, token_logprobs(logits, chosen, num_top, at_once))
+
+
+def _give(token_ids: Tensor, given: dict[int, int]) -> None:
+    """Their tokens to samples that have numbers for logits."""
+    rows = torch.tensor(list(given), device=token_ids.device)
+    wanted = torch.tensor(list(given.values()), device=token_ids.device)
+    is_none = token_ids.index_select(0, rows) == NO_NUMBER
+    token_ids.index_copy_(0, rows, wanted.masked_fill_(is_none, NO_NUMBER))
 
 
 def _drawn_again(adjusted: Tensor, draws: Draws, token_ids: Tensor) -> Tensor:
@@ -299,23 +306,21 @@ def draw(
     first over blocks of neighbouring tokens, then within the block.
 
     Unless it may `wait` for the device, a row is left OPEN whose top_p reaches beyond CANDIDATES.
+    NO_NUMBER where a logit is none, or infinite.
     """
     weights = filtered_weights(logits, draws, wait)
-    num_draws, vocab = weights.shape
-    if vocab % BLOCK:
-        weights = functional.pad(weights, (0, -vocab % BLOCK))
-    blocks = weights.view(num_draws, -1, BLOCK)
+    vocab = weights.shape[1]
+    blocks = _blocks(weights)
     cumulative = blocks.sum(dim=2).cumsum(dim=1)
     target = _below(cumulative[:, -1:], draws.uniform * cumulative[:, -1:])
-    # Logits that are NaN have no place.
     block = torch.searchsorted(cumulative, target, right=True).clamp(max=blocks.shape[1] - 1)
     before = (cumulative.gather(1, (block - 1).clamp(min=0))).where(block > 0, 0.0)
-    within = blocks[torch.arange(num_draws, device=blocks.device), block.squeeze(1)].cumsum(dim=1)
+    within = blocks[torch.arange(len(blocks), device=blocks.device), block.squeeze(1)].cumsum(dim=1)
     rest = _below(within[:, -1:], target - before)
     tokens = (block * BLOCK + torch.searchsorted(within, rest, right=True)).clamp(max=vocab - 1)
     if not wait:
         tokens = tokens.masked_fill(cumulative[:, -1:] == 0, OPEN)
-    return tokens.squeeze(1)
+    return tokens.masked_fill(cumulative[:, -1:].isnan(), NO_NUMBER).squeeze(1)
 
 
 def filtered_weights(
@@ -329,10 +334,10 @@ def filtered_weights(
     Every filter is a lower bound on the scaled logit, so tokens of equal logits stay or go
     together, and what a row keeps does not depend on how the others are filtered.
     """
-    # The highest is 0 before it is scaled: no temperature makes it overflow. In place, and as
-    # powers of two: four times as fast as exp.
+    # The highest is 0 before it is scaled: no temperature makes it overflow. Not as powers of two:
+    # torch rounds exp2 otherwise at the end of a tensor, that is by how many rows there are.
     below = logits - logits.amax(dim=1, keepdim=True)
-    weights = below.mul_(_LOG2_E / draws.temperature).exp2_()
+    weights = below.mul_(1.0 / draws.temperature).exp_()
     bound: Tensor | None = None
     if draws.top_k is not None or draws.top_p is not None:
         bound = _top_bound(weights, draws, wait)
@@ -342,11 +347,28 @@ def filtered_weights(
 
 
 def _likeliest(logits: Tensor) -> Tensor:  # [num_rows] int64
-    """The first of the highest of each row."""
+    """The first of the highest of each row; NO_NUMBER where that is none."""
     if logits.device.type != "cpu":
-        return logits.argmax(dim=1)
-    # 64 rows of 49152 in bfloat16: numpy's takes 0.4 ms with the copy, torch's max 1.9.
-    return torch.from_numpy(logits.float().numpy().argmax(axis=1))
+        token_ids = logits.argmax(dim=1)
+    else:
+        # 64 rows of 49152 in bfloat16: numpy's takes 0.4 ms with the copy, torch's max 1.9.
+        logits = logits.float()
+        token_ids = torch.from_numpy(logits.numpy().argmax(axis=1))
+    highest = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+    return token_ids.masked_fill_(~highest.isfinite(), NO_NUMBER)
+
+
+def _blocks(weights: Tensor) -> Tensor:  # [num_rows, ceil(vocab / BLOCK), BLOCK]
+    num_rows, vocab = weights.shape
+    if vocab % BLOCK:
+        weights = functional.pad(weights, (0, -vocab % BLOCK))
+    return weights.view(num_rows, -1, BLOCK)
+
+
+def _sums(weights: Tensor) -> Tensor:  # [num_rows, 1]
+    """Of each row, block by block: a single row's sum torch divides among threads, and rounds it
+    otherwise than the sums of several."""
+    return _blocks(weights).sum(dim=2).sum(dim=1, keepdim=True)
 
 
 def _below(total: Tensor, value: Tensor) -> Tensor:
@@ -397,7 +419,7 @@ def _bound_among(
     if draws.top_p is not None:
         # Ties at the k-th place stay, so the mass top_p is of counts them too.
         left = _cut(weights, bound) if draws.top_k is not None else weights
-        wanted = draws.top_p * left.sum(dim=1, keepdim=True)
+        wanted = draws.top_p * _sums(left)
         cumulative = best.cumsum(dim=1)
         kept = ((cumulative - best) < wanted).sum(dim=1, keepdim=True).clamp(min=1)
         smallest = best.gather(1, kept - 1)
@@ -417,33 +439,3 @@ def _highest(weights: Tensor, count: int) -> Tensor:  # [num_rows, count]
     if count < values.shape[1]:
         values = np.partition(values, -count, axis=1)[:, -count:]
     return torch.from_numpy(np.sort(values, axis=1)).flip(1)
-
-
-def _logprobs(
-    logits: Tensor,
-    token_ids: Tensor,
-    num_top: dict[int, int],  # sample -> alternatives
-) -> list[TokenLogprob | None]:
-    found: list[TokenLogprob | None] = [None] * logits.shape[0]
-    if not num_top:
-        return found
-    from tenora_engine.events import TokenLogprob  # `make gpu` runs where there is no msgspec
-
-    rows = torch.tensor(list(num_top), device=logits.device)
-    distribution = logits.index_select(0, rows).float().log_softmax(dim=1)
-    chosen_ids = token_ids.index_select(0, rows)
-    chosen = distribution.gather(1, chosen_ids.unsqueeze(1)).squeeze(1).tolist()
-    most = max(num_top.values())
-    values, tokens = distribution.topk(most, dim=1)
-    alternatives = zip(
-        num_top.items(),
-        chosen_ids.tolist(),
-        chosen,
-        values.tolist(),
-        tokens.tolist(),
-        strict=True,
-    )
-    for (row, count), token_id, logprob, row_values, row_tokens in alternatives:
-        top = list(zip(row_tokens[:count], row_values[:count], strict=True))
-        found[row] = TokenLogprob(token_id=token_id, logprob=logprob, top=top)
-    return found

@@ -109,11 +109,12 @@ def cuda_bytes(config: EngineConfig, model: ModelInfo) -> int:
     pool: the activations of the largest, and each one's result."""
     if config.device != "cuda":
         return 0
-    from tenora_engine.executor.graphs import decode_buckets  # imports torch
+    from tenora_engine.executor.graphs import decode_buckets, token_buckets  # imports torch
 
     item = 2 if config.dtype == "bfloat16" else 4
-    buckets = decode_buckets(config.max_running)
-    pool = buckets[-1] * _row_elements(model) * item + _partial_bytes(config, model, buckets[-1])
+    buckets = (*decode_buckets(config.max_running), *token_buckets(config.max_step_tokens))
+    partial = _partial_bytes(config, model, max(config.max_running, decode_buckets(1 << 20)[-1]))
+    pool = max(buckets) * _row_elements(model) * item + partial
     results = 2 * sum(buckets) * model.hidden * item
     context = _context(config, model)
     rope = context * model.head_dim * 4  # cos and sin of half the dimensions, float32
@@ -137,7 +138,9 @@ def _partial_bytes(config: EngineConfig, model: ModelInfo, rows: int) -> int:
     """CUDA: partial results of attention, for each row and for what fills the device beside them,
     and of `sgmv`, each float32."""
     parts = rows + -(-GRID_PROGRAMS // model.kv_heads)
-    return 4 * (parts * model.heads * (model.head_dim + 2) + GRID_PROGRAMS * 64 * config.max_rank)
+    tiles = config.max_step_tokens // 64 + config.max_running  # that a captured step has room for
+    programs = max(GRID_PROGRAMS, 3 * tiles)  # a linear has three slices at most
+    return 4 * (parts * model.heads * (model.head_dim + 2) + programs * 64 * config.max_rank)
 
 
 def workspace_parts(config: EngineConfig, model: ModelInfo) -> dict[str, int]:

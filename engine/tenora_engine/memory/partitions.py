@@ -33,9 +33,9 @@ class Partition(PageAccount, Generic[ItemT]):
 
     A *hard* partition never holds more than `max_pages`, and the `max_pages` of all hard partitions
     together fit the arena: none of them can take a page from another. While it `is_idle` it may
-    have to go as a whole, where a tenant comes that has none. Else `min_pages` are
-    guaranteed (nobody takes from a partition that holds no more) and beyond `max_pages` it lives
-    on what nobody within their shares needs.
+    have to go as a whole, where a tenant comes that has none. Else `min_pages` are guaranteed
+    (nobody takes from a partition that holds no more) and beyond `max_pages` it lives on what
+    nobody within their shares needs.
     """
 
     def __init__(self, min_pages: int, max_pages: int, max_slots: int, hard: bool) -> None:

@@ -37,6 +37,7 @@ from tenora_engine.scheduling.waits import Waits
 from tenora_engine.sequence import Sequence, SequenceState
 from tenora_engine.step import EndedCopy, StepPlan, StepResult
 from tenora_engine.telemetry import Telemetry, TelemetryStats
+from tenora_kernels.compiled.decoder import NO_NUMBER
 
 if TYPE_CHECKING:
     from tenora_engine.grammar.guide import Guide
@@ -225,11 +226,7 @@ class Scheduler:
                 self._observe(step, step_s, result)
         self._is_behind = step_s is None
         add, output_tokens = self.requests.events.append, 0
-        for row, embedding in result.embeddings.items():
-            sequence = step.items[row].sequence
-            if sequence.state is SequenceState.RUNNING:
-                request_id = sequence.request.request_id
-                add(TokenEvent(request_id, sequence.index, [], embedding=embedding))
+        self._tell_embeddings(step, result)
         results = zip(step.items, result.token_ids, result.logprobs, strict=True)
         for item, new, logprobs in results:
             sequence = item.sequence
@@ -238,6 +235,7 @@ class Scheduler:
                 and len(new) == 1
                 and not item.drafts
                 and new[0] not in sequence.stop_ids
+                and new[0] != NO_NUMBER
             ):
                 sequence.num_uneventful -= 1
                 sequence.num_computed += 1
@@ -252,6 +250,15 @@ class Scheduler:
         for row, proposed in result.proposals.items():
             self.drafts.take(step.items[row].sequence, proposed)
         return self.take_events()
+
+    def _tell_embeddings(self, step: ScheduledStep, result: StepResult) -> None:
+        for row, embedding in result.embeddings.items():
+            sequence = step.items[row].sequence
+            if sequence.state is SequenceState.RUNNING and NO_NUMBER not in result.token_ids[row]:
+                request_id = sequence.request.request_id
+                self.requests.events.append(
+                    TokenEvent(request_id, sequence.index, [], embedding=embedding)
+                )
 
     def _observe(self, step: ScheduledStep, step_s: float, result: StepResult) -> None:
         self._memory.costs.observe_step(step.num_tokens, len(step), step_s)
@@ -324,6 +331,13 @@ class Scheduler:
                 else:
                     self.requests.preempt(min(competitors, key=_loss))
 
+    def _fail_weights(self, sequence: Sequence) -> None:
+        """Its logits are no numbers: whatever was taken for a token would mean nothing."""
+        adapter = sequence.request.adapter
+        whose = "the base model" if adapter is None else f"the adapter {adapter.digest}"
+        error = f"{whose} produces logits that are no numbers (NaN or infinite)"
+        self.requests.finish(sequence, "error", error=error, fault="weights")
+
     def _take_in(
         self,
         item: ScheduledSequence,
@@ -333,6 +347,9 @@ class Scheduler:
     ) -> int:
         """What a step computed of a running sequence; returns how many tokens were added."""
         sequence = item.sequence
+        if NO_NUMBER in new:
+            self._fail_weights(sequence)
+            return 0
         if item.num_scored and logprobs is not None:
             self._tell_scores(sequence, logprobs[: item.num_scored])
             new, logprobs = new[item.num_scored :], logprobs[item.num_scored :] or None

@@ -14,12 +14,16 @@ class TextDelta(msgspec.Struct, frozen=True):
 
     `stopped` is the stop string that was met, or None; nothing may be pushed after it.
     `consumed_tokens` counts all tokens pushed so far, up to and with the one that completed the
-    stop string: what the caller passes to `EngineClient.abort(output_tokens=...)`.
+    stop string: what the caller passes to `EngineClient.abort(output_tokens=...)`. `offsets`, where
+    they are wanted, say where in the text each token of this `push` begins, in characters: one that
+    is part of a character where that will stand. Of what a stop string takes away they lie beyond
+    the text's end.
     """
 
     text: str
     stopped: str | None
     consumed_tokens: int
+    offsets: tuple[int, ...] = ()
 
 
 class TokenOffsets:
@@ -54,6 +58,7 @@ class IncrementalDetokenizer:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         min_tokens: int = 0,
+        offsets: bool = False,
     ) -> None:
         if any(not text for text in stop):
             raise ValueError("a stop string must not be empty")
@@ -65,21 +70,31 @@ class IncrementalDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""  # decoded, but it could be the beginning of a stop string
         self._consumed = 0
+        self._tells_offsets = offsets
+        self._length = 0  # characters decoded
         self._stopped: str | None = None
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
         """Add tokens in order. What comes after a stop string is not consumed."""
-        if not self._stop:  # nothing is held back, and all of them are one text
+        if (
+            not self._stop and not self._tells_offsets
+        ):  # nothing is held back, and all of them are one text
             self._consumed += len(token_ids)
             new = b"".join(map(self._token_bytes, token_ids))
             return TextDelta(self._decoded(new), None, self._consumed)
         out: list[str] = []
+        offsets: list[int] = []
         for token_id in token_ids:
             if self._has_stopped():
                 break
             self._consumed += 1
-            out.append(self._release(self._decoded(self._token_bytes(token_id))))
-        return TextDelta("".join(out), self._stopped, self._consumed)
+            new = self._token_bytes(token_id)
+            if self._tells_offsets:
+                offsets.append(self._offset(new))
+            decoded = self._decoded(new)
+            self._length += len(decoded)
+            out.append(self._release(decoded))
+        return TextDelta("".join(out), self._stopped, self._consumed, tuple(offsets))
 
     def flush(self) -> TextDelta:
         """The sequence has ended: give what was held back. An unfinished character becomes U+FFFD,
@@ -94,6 +109,17 @@ class IncrementalDetokenizer:
         if new.isascii() and not self._decoder.buffer:  # nearly always, and three times as fast
             return new.decode("ascii")
         return self._decoder.decode(new)
+
+    def _offset(self, new: bytes) -> int:
+        """Where the text of these bytes begins: behind U+FFFD where they do not go on with the
+        unfinished character before them."""
+        before = self._decoder.buffer
+        if before and new:
+            try:
+                codecs.getincrementaldecoder("utf-8")().decode(before + new[:1])
+            except UnicodeDecodeError:
+                return self._length + 1
+        return self._length
 
     def _has_stopped(self) -> bool:
         return self._stopped is not None

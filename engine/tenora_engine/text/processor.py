@@ -14,8 +14,8 @@ from tenora_engine.errors import ModelLoadError
 from tenora_engine.model.end_tokens import read_eos_token_ids
 from tenora_engine.text.chat_template import ChatTemplate, Renders, read_special_tokens
 from tenora_engine.text.control_tokens import ControlTokens
-from tenora_engine.text.detokenizer import IncrementalDetokenizer, TokenOffsets
-from tenora_engine.text.token_bytes import TokenBytes, bytes_name
+from tenora_engine.text.detokenizer import IncrementalDetokenizer
+from tenora_engine.text.token_bytes import TokenBytes, label_of
 from tenora_engine.text.tool_formats import takes_tools
 from tenora_engine.text.tool_prompt import in_words
 
@@ -172,19 +172,9 @@ class TextProcessor:
         """`token_bytes` as text, with U+FFFD where they are part of a character only."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
-    def token_name(self, token_id: int) -> str:
-        """The token's text, or `bytes:\\xe6\\xb0` where it is part of a character only, as OpenAI
-        writes it: tokens of different bytes have different names."""
-        raw = self.token_bytes(token_id)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            return bytes_name(raw)
-
-    def offsets(self, skip_special: bool = True, length: int = 0) -> TokenOffsets:
-        """Where tokens stand in the text that a `detokenizer` makes of them, behind `length`
-        characters."""
-        return TokenOffsets(partial(self._bytes.of, skip_special=skip_special), length)
+    def token_label(self, token_id: int) -> str:
+        """`token_bytes` as text that tells tokens apart: see `label_of`."""
+        return label_of(self.token_bytes(token_id))
 
     def detokenizer(
         self,
@@ -193,10 +183,11 @@ class TextProcessor:
         skip_special: bool = True,
         min_tokens: int = 0,
         shown: Collection[str] = (),
+        offsets: bool = False,
     ) -> IncrementalDetokenizer:
         """A fresh detokenizer for one sequence. Special tokens that are `shown` are not skipped."""
         token_bytes = partial(self._bytes.of, skip_special=skip_special, shown=frozenset(shown))
-        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens)
+        return IncrementalDetokenizer(token_bytes, stop, include_stop, min_tokens, offsets)
 
 
 def _encoded(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:

@@ -19,7 +19,8 @@ class TokenBytes:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._added = tokenizer.get_added_tokens_decoder()
-        self._byte_level = "ByteLevel" in _decoder_kinds(tokenizer)
+        kinds = _decoder_kinds(tokenizer)
+        self._byte_level, self._falls_back = "ByteLevel" in kinds, "ByteFallback" in kinds
         self._byte_of = {character: byte for byte, character in byte_level_alphabet().items()}
         self._known: dict[int, bytes] = {}
 
@@ -42,19 +43,29 @@ class TokenBytes:
         token = self._tokenizer.id_to_token(token_id)
         if token is None:
             return b""
-        if self._byte_level:
-            if all(character in self._byte_of for character in token):
-                return bytes(self._byte_of[character] for character in token)
-            return str(token).encode()  # as the library's decoder takes what is not its alphabet's
         match = _BYTE_TOKEN.fullmatch(token)
-        if match:
+        if match and (self._falls_back or not self._byte_level):
             return bytes([int(match.group(1), 16)])
+        if self._byte_level:
+            # As the library: one letter outside the alphabet, and the token stands for itself.
+            known = [self._byte_of.get(character) for character in token]
+            whole = [byte for byte in known if byte is not None]
+            return bytes(whole) if len(whole) == len(known) else str(token).encode()
         return str(token).replace("\u2581", " ").encode()
 
 
-def bytes_name(raw: bytes) -> str:
-    """How OpenAI's completions write a token whose bytes are no text: `bytes:\\xe6\\xb0`."""
-    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+def label_of(token_bytes: bytes) -> str:
+    """Their text, or where they are no whole characters what OpenAI writes: `bytes:\\xe6\\xb0`,
+    printable ASCII as it is. Different bytes have different labels."""
+    try:
+        return token_bytes.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(map(_BYTE_LABELS.__getitem__, token_bytes))
+
+
+_BYTE_LABELS = [
+    chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}" for byte in range(256)
+]
 
 
 def byte_level_alphabet() -> dict[int, str]:

@@ -12,6 +12,9 @@ from torch import Tensor
 from tenora_kernels.compiled.linear import PackedWeight
 from tenora_kernels.segments import AdapterTable, KVLayout
 
+NO_NUMBER = -2
+"""In place of a token: none of its logits is a number, or the highest is infinite."""
+
 PARTS = ("gemm", "sgmv", "attention", "elementwise", "lm head", "waiting", "sampling")
 """What a step's time is charged to: `waiting` is for the other threads, at a phase's end. A product
 and the shrinking half of sgmv share a phase."""
@@ -167,7 +170,8 @@ class StepDecoder:
 
     def next_tokens(self, rows: StepRows, masks: Masks | None = None) -> list[int]:
         """Write the rows' KV, return the likeliest token of each wanted row: the first of equals,
-        as in `next_logits`. A NaN is never the likeliest, nor what a row's mask does not allow."""
+        as in `next_logits`. A NaN is never the likeliest, nor what a row's mask does not allow.
+        NO_NUMBER where none is a number, or the highest is infinite."""
         tokens: list[int] = self._next_tokens(*rows, *(masks or self._no_masks))
         return tokens
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
-from collections import defaultdict
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from tenora_engine.errors import EngineError
 from tenora_engine.events import TokenLogprob
-from tenora_engine.text.detokenizer import TokenOffsets
 from tenora_platform.errors import ApiError, from_engine
 from tenora_platform.inference.beams import with_beams
 from tenora_platform.inference.chunks import Chunks, encode
 from tenora_platform.inference.generation import Piece
-from tenora_platform.inference.logprobs import PlacedToken, text_logprobs
+from tenora_platform.inference.logprobs import text_logprobs
 from tenora_platform.inference.neutral_fields import refuse_unsupported
 from tenora_platform.inference.parameters import (
     bad_words,
@@ -49,29 +47,37 @@ def text_prompts(state: AppState, body: CompletionRequest) -> list[Prompt]:
         )
         token_ids = truncated(token_ids, body, model)
         generation = completion_generation(body, model, len(token_ids), words)
+        if body.logprobs is not None:
+            generation = dataclasses.replace(generation, offsets=True)
         prompts.append(Prompt(token_ids, with_beams(body, generation)))
     return prompts
 
 
 class _Choices:
-    """What has been said of every choice so far: how long its text is, and where its tokens are."""
+    """What has been said of every choice so far: whether its text began, and its logprobs."""
 
     def __init__(self, session: InferenceSession, body: CompletionRequest) -> None:
         self._session = session
-        self._text = session.state.engine.text
         self._body = body
         self._per_prompt = sequences_of(body)
-        self._lengths: dict[int, int] = {}
-        self._offsets: dict[int, TokenOffsets] = {}
-        self._placed: defaultdict[int, list[PlacedToken]] = defaultdict(list)  # not said yet
+        self._echoes: dict[int, str] = {}  # by prompt
+        self._begun: set[int] = set()
+        self._scored: set[int] = set()
 
     def text(self, piece: Piece) -> str:
         """The piece's text, behind the prompt's if it is the first and `echo` was asked for."""
         text = piece.text
-        if piece.choice not in self._lengths and self._body.echo:
-            text = self._text.decode(self._prompt(piece.choice)) + text
-        self._lengths[piece.choice] = self._lengths.get(piece.choice, 0) + len(text)
+        if piece.choice not in self._begun and self._body.echo:
+            text = self._echo(piece.choice) + text
+        self._begun.add(piece.choice)
         return text
+
+    def _echo(self, choice: int) -> str:
+        prompt = choice // self._per_prompt
+        if prompt not in self._echoes:
+            text = self._session.state.engine.text
+            self._echoes[prompt] = text.decode(self._prompt(choice))
+        return self._echoes[prompt]
 
     def _prompt(self, choice: int) -> list[int]:
         return self._session.prompts[choice // self._per_prompt].token_ids
@@ -80,35 +86,22 @@ class _Choices:
         return self._prompt(choice) if self._body.return_token_ids else None
 
     def logprobs(
-        self, choice: int, tokens: Sequence[TokenLogprob], is_last: bool
+        self, choice: int, tokens: Sequence[TokenLogprob], offsets: Sequence[int]
     ) -> TextLogprobs | None:
-        """Of tokens whose text has been said; those of the prompt come before the first, where it
-        is echoed. A token whose text is held back comes with it, or at the end."""
+        """Of its new tokens; those of the prompt come before the first, where it is echoed."""
         if self._body.logprobs is None:
             return None
-        placed, length = self._placed[choice], self._lengths.get(choice, 0)
-        offsets = self._offsets.get(choice)
-        if offsets is None:
-            offsets = self._offsets[choice] = self._begin(choice)
-        for token in tokens:
-            placed.append(PlacedToken(token.token_id, offsets.place(token.token_id), token))
-        said = len(placed)
-        if not is_last:
-            said = bisect_right(placed, length, key=lambda token: token.offset)
-        shaped = text_logprobs(self._text, placed[:said], length if is_last else None)
-        del placed[:said]
-        return shaped
-
-    def _begin(self, choice: int) -> TokenOffsets:
-        """Place the tokens of an echoed prompt."""
+        text, first = self._session.state.engine.text, None
         if self._body.echo:
-            offsets, prompt = self._text.offsets(), self._prompt(choice)
-            known = [None, *self._session.prompt_logprobs(choice // self._per_prompt)]
-            for token_id, logprob in zip(prompt, known, strict=False):
-                placed = PlacedToken(token_id, offsets.place(token_id), logprob)
-                self._placed[choice].append(placed)
-            return self._text.offsets(self._body.skip_special_tokens, offsets.end())
-        return self._text.offsets(self._body.skip_special_tokens)
+            behind = len(self._echo(choice))
+            offsets = [behind + offset for offset in offsets]
+        if self._body.echo and choice not in self._scored:
+            prompt = self._prompt(choice)
+            first = prompt[0]
+            tokens = [*self._session.prompt_logprobs(choice // self._per_prompt), *tokens]
+            offsets = [*text.detokenizer(offsets=True).push(prompt).offsets, *offsets]
+        self._scored.add(choice)
+        return text_logprobs(text, tokens, offsets, first)
 
 
 @dataclass
@@ -119,6 +112,7 @@ class _Answer:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     finish_reason: FinishReasonText | None = None
 
     @property
@@ -139,6 +133,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             answer.texts.append(shaping.text(piece))
             answer.token_ids += piece.token_ids
             answer.logprobs += piece.logprobs
+            answer.offsets += piece.offsets
             answer.finish_reason = piece.finish_reason
     if any(answer.finish_reason is None for answer in answers):
         raise ApiError("The engine ended without finishing the answer.", code="engine_error")
@@ -158,7 +153,7 @@ async def completion_whole(session: InferenceSession, body: CompletionRequest) -
             TextChoice(
                 index=index,
                 text="".join(answer.texts),
-                logprobs=shaping.logprobs(answer.choice, answer.logprobs, is_last=True),
+                logprobs=shaping.logprobs(answer.choice, answer.logprobs, answer.offsets),
                 finish_reason=answer.finish_reason,
                 prompt_token_ids=shaping.prompt_token_ids(answer.choice),
                 token_ids=answer.token_ids if body.return_token_ids else None,
@@ -183,11 +178,10 @@ async def completion_stream(
     try:
         async with contextlib.aclosing(session.pieces()) as pieces:
             async for piece in pieces:
-                text, is_last = shaping.text(piece), piece.finish_reason is not None
-                logprobs = shaping.logprobs(piece.choice, piece.logprobs, is_last)
+                logprobs = shaping.logprobs(piece.choice, piece.logprobs, piece.offsets)
                 choice = {
                     "index": piece.choice,
-                    "text": text,
+                    "text": shaping.text(piece),
                     "logprobs": logprobs.model_dump() if logprobs else None,
                     "finish_reason": piece.finish_reason,
                 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Literal
 
@@ -22,7 +23,13 @@ from tenora_engine.events import (
 )
 from tenora_engine.request import GenerationRequest, Tenant
 from tenora_engine.text.detokenizer import IncrementalDetokenizer
-from tenora_platform.errors import ApiError, BadRequestError, UnavailableError, from_engine
+from tenora_platform.errors import (
+    ApiError,
+    BadRequestError,
+    SickWeightsError,
+    UnavailableError,
+    from_engine,
+)
 from tenora_platform.inference.parameters import Generation
 
 LAST_WORDS_S = 20.0
@@ -38,6 +45,7 @@ class Piece(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]  # all that were generated, the one that stopped it too
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: Literal["stop", "length"] | None
+    offsets: tuple[int, ...] = ()  # of `logprobs`, where wanted: where each token's text begins
 
 
 class _Sequence:
@@ -49,6 +57,8 @@ class _Sequence:
         self._include_stop = include_stop
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._offsets: list[int] = []  # of `_token_ids`, where wanted
+        self._length = 0  # of the text that is in pieces
         self._held = ""
         self._consumed = 0
         self.stopped_at: int | None = None  # tokens, when a stop string was met
@@ -62,6 +72,7 @@ class _Sequence:
         self._consumed = delta.consumed_tokens
         self._token_ids += token_ids[:new]
         self._logprobs += logprobs[:new]
+        self._offsets += delta.offsets
         if delta.stopped is not None:
             self.stopped_at = delta.consumed_tokens
         return delta.text
@@ -82,8 +93,11 @@ class _Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens whose text may be shown and is in no piece yet."""
-        return len(self._token_ids)
+        """Tokens that may be shown and are in no piece yet: where it is told where they begin, not
+        those within what is held back, which a stop string may yet take away."""
+        if not self._offsets:
+            return len(self._token_ids)
+        return bisect_right(self._offsets, self._length + len(self._held))
 
     def hold(self, text: str) -> None:
         """For the next piece."""
@@ -92,11 +106,18 @@ class _Sequence:
     def piece(
         self, choice: int, text: str, finish_reason: Literal["stop", "length"] | None
     ) -> Piece:
-        """Everything new in it."""
-        text, self._held = self._held + text, ""
-        made = Piece(choice, text, tuple(self._token_ids), tuple(self._logprobs), finish_reason)
-        self._token_ids.clear()
-        self._logprobs.clear()
+        """Everything new in it that may be shown."""
+        self._held += text
+        text, count = self._held, len(self._token_ids)
+        if finish_reason is None:
+            count = self.num_pending
+        self._length, self._held = self._length + len(text), ""
+        logprobs = tuple(self._logprobs[:count])
+        # Behind the end is what a stop string took away.
+        offsets = tuple(min(each, self._length) for each in self._offsets[: len(logprobs)])
+        made = Piece(choice, text, tuple(self._token_ids[:count]), logprobs, finish_reason, offsets)
+        for kept in (self._token_ids, self._logprobs, self._offsets):
+            del kept[:count]
         return made
 
 
@@ -134,6 +155,7 @@ class Run:
                     generation.skip_special,
                     generation.sampling.min_tokens,
                     shown=generation.tools.form.marks if generation.tools else (),
+                    offsets=generation.offsets,
                 ),
                 generation.include_stop,
             )
@@ -255,6 +277,9 @@ class Run:
 def _finish_reason(event: FinishEvent, sequence: _Sequence) -> Literal["stop", "length"]:
     if event.reason == "error" and event.fault == "request":
         raise from_engine(InvalidRequestError(event.error or "", event.param))
+    if event.reason == "error" and event.fault == "weights":
+        code = "model_produces_nan" if event.usage.adapter_digest is None else None
+        raise SickWeightsError(f"No token could be chosen: {event.error}.", code=code)
     if event.reason == "error":
         raise ApiError(f"The engine failed on this request: {event.error}", code="engine_error")
     if sequence.stopped_at is not None or event.reason == "stop":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from tenora_engine.events import TokenLogprob
 from tenora_engine.text.processor import TextProcessor
-from tenora_engine.text.token_bytes import bytes_name
 from tenora_platform.inference.schemas import (
     ChatLogprobs,
     ChatTokenLogprob,
@@ -45,45 +43,38 @@ def _top(text: TextProcessor, token_id: int, logprob: float) -> TopLogprob:
     )
 
 
-@dataclass(frozen=True)
-class PlacedToken:
-    """A token and where it begins in its choice's text, in characters. `logprob` is None of the
-    first of an echoed prompt."""
-
-    token_id: int
-    offset: int
-    logprob: TokenLogprob | None
-
-
 def text_logprobs(
-    text: TextProcessor, tokens: Sequence[PlacedToken], length: int | None = None
+    text: TextProcessor,
+    tokens: Sequence[TokenLogprob],
+    offsets: Sequence[int],
+    first: int | None = None,
 ) -> TextLogprobs:
-    """Completions': parallel lists. No offset lies beyond `length`, where a stop string has cut the
-    text."""
-    out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    """Completions': parallel lists. `offsets` say where each token's text begins; `first` is a
+    token before all others, of which there is no logprob."""
+    out = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=list(offsets))
+    if first is not None:
+        out.tokens.append(text.token_label(first))
+        out.token_logprobs.append(None)
+        out.top_logprobs.append(None)
     for token in tokens:
-        out.tokens.append(text.token_name(token.token_id))
-        out.text_offset.append(token.offset if length is None else min(token.offset, length))
-        if token.logprob is None:
-            out.token_logprobs.append(None)
-            out.top_logprobs.append(None)
-            continue
-        out.token_logprobs.append(_finite(token.logprob.logprob))
         # The sampled token is always among them, so that there may be one more than asked for.
-        top = dict([*token.logprob.top, (token.token_id, token.logprob.logprob)])
-        out.top_logprobs.append(_by_name(text, top))
+        top = dict(token.top)
+        top.setdefault(token.token_id, token.logprob)
+        labels = _labels(text, top)
+        out.tokens.append(labels[token.token_id])
+        out.token_logprobs.append(_finite(token.logprob))
+        out.top_logprobs.append({labels[token_id]: _finite(top[token_id]) for token_id in top})
     return out
 
 
-def _by_name(text: TextProcessor, top: Mapping[int, float]) -> dict[str, float]:
-    """An entry for each token, also where two have the same text: the second has the name of its
-    bytes, a third that of its id."""
-    named: dict[str, float] = {}
-    for token_id, logprob in top.items():
-        name = text.token_name(token_id)
-        if name in named:
-            name = bytes_name(text.token_bytes(token_id))
-        if name in named:
-            name = f"token_id:{token_id}"
-        named[name] = _finite(logprob)
-    return named
+def _labels(text: TextProcessor, token_ids: Iterable[int]) -> dict[int, str]:
+    """One for each. Of two tokens that stand for the same bytes the second is called by its id."""
+    labels: dict[int, str] = {}
+    taken: set[str] = set()
+    for token_id in token_ids:
+        label = text.token_label(token_id)
+        if label in taken:
+            label = f"token_id:{token_id}"
+        taken.add(label)
+        labels[token_id] = label
+    return labels

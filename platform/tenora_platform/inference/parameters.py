@@ -44,6 +44,7 @@ class Generation:
     include_stop: bool  # whether what stopped it, a string or a token, is part of the text
     skip_special: bool
     tools: ToolUse | None = None  # that the answer may call
+    offsets: bool = False  # whether it is told where in the text each token begins
 
 
 def chat_generation(

@@ -301,7 +301,8 @@ class ChatCompletionChunk(BaseModel):
 
 
 class TextLogprobs(BaseModel):
-    """The completions API's parallel lists. Alternatives are keyed by their text."""
+    """The completions API's parallel lists. Alternatives are keyed by their text
+    (`TextProcessor.token_label`). `text_offset` is in characters of the returned text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]

@@ -18,7 +18,6 @@ from tenora_platform.inference.bounds import (
     TOOLS_MAX,
     at_most,
     check_messages,
-    token_list,
 )
 from tenora_platform.inference.chat import chat_tokens
 from tenora_platform.inference.given import Given, QuickList
@@ -73,8 +72,7 @@ class TokenizeRequest(Given):
 
 
 class Tokens(BaseModel):
-    """`token_strs` only where `return_token_strs` asked for them; a token that is part of a
-    character only is `bytes:\\xe6\\xb0`."""
+    """`token_strs` only where `return_token_strs` asked for them."""
 
     count: int
     max_model_len: int
@@ -86,7 +84,7 @@ class DetokenizeRequest(Given):
     """POST /v1/detokenize."""
 
     model: str = Field(min_length=1, max_length=256)
-    tokens: Annotated[QuickList[TOKEN], token_list()]
+    tokens: QuickList[TOKEN]
 
 
 class Detokenized(BaseModel):
@@ -107,7 +105,7 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
         token_ids = await tokenised(state.long_texts, tenant.tenant_id, length, work)
     else:
         token_ids = await _chat(state, tenant, body, resolved)
-    strings = [state.engine.text.token_name(token_id) for token_id in token_ids]
+    strings = [state.engine.text.token_label(token_id) for token_id in token_ids]
     return Tokens(
         count=len(token_ids),
         max_model_len=state.engine.model.context_tokens,
@@ -120,7 +118,7 @@ async def tokenize(body: TokenizeRequest, state: State, tenant: AdmittedTenant) 
 async def detokenize(body: DetokenizeRequest, state: State, tenant: AdmittedTenant) -> Detokenized:
     """The text that tokens stand for; bytes which are no character become U+FFFD."""
     await _resolved(state, tenant, body.model)
-    check_token_ids(body.tokens, state.engine.model, "tokens")
+    check_token_ids(tuple(body.tokens), state.engine.model, "tokens")
     return Detokenized(prompt=state.engine.text.decode(body.tokens, skip_special=False))
 
 

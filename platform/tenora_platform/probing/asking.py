@@ -31,6 +31,10 @@ class ProbeError(Exception):
     """A version could not be asked; the message says why. It is asked again later."""
 
 
+class SickError(ProbeError):
+    """The version's logits are no numbers: to ask it again would not help."""
+
+
 @dataclass(frozen=True)
 class Answer:
     token_ids: list[int]
@@ -51,7 +55,7 @@ class Asker:
     usage: list[UsageRecord] = field(default_factory=list)
 
     async def compare(self, prompt: str, token_ids: Sequence[int], version: AdapterRef) -> Sample:
-        """Raises ProbeError, EngineError."""
+        """Raises ProbeError (SickError), EngineError."""
         ids = list(token_ids)
         base = await self.answer(ids, None, ANSWER_TOKENS)
         other = await self.answer(ids, version, ANSWER_TOKENS)
@@ -125,6 +129,8 @@ class Asker:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
                 async for event in events:
                     if isinstance(event, FinishEvent):
+                        if event.fault == "weights" and request.adapter is not None:
+                            raise SickError(event.error or "")
                         if event.reason not in ("stop", "length"):
                             raise ProbeError(event.error or "the engine ended the request")
                         return Answer(tokens, logprobs, event.usage)

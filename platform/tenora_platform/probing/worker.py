@@ -22,8 +22,8 @@ from tenora_platform.events import repository as events
 from tenora_platform.intake.report import Problem, ValidationReport
 from tenora_platform.locks import try_lock
 from tenora_platform.outages import first_line
-from tenora_platform.probing import repository
-from tenora_platform.probing.asking import ANSWER_TOKENS, KL_NOISE, Asker, ProbeError
+from tenora_platform.probing import repository, sick
+from tenora_platform.probing.asking import ANSWER_TOKENS, KL_NOISE, Asker, ProbeError, SickError
 from tenora_platform.probing.loads import loads_of
 from tenora_platform.probing.pace import Pace
 from tenora_platform.probing.prompts import BUILT_IN
@@ -69,7 +69,8 @@ class Prober:
             try:
                 findings = await self._ask(due, partial(guard.execute, text("select 1")))
             except (EngineError, ProbeError) as error:
-                await self._failed(due, first_line(error))
+                is_sick = isinstance(error, SickError)
+                await self._failed(due, first_line(error), is_sick=is_sick)
             except SQLAlchemyError:
                 raise  # it is not the version's fault
             except Exception as error:
@@ -133,11 +134,11 @@ class Prober:
             ids = text.encode(prompt, control_tokens=control)
         return ids[-max(model.context_tokens - ANSWER_TOKENS, 1) :]
 
-    async def _failed(self, due: Due, error: str) -> None:
+    async def _failed(self, due: Due, error: str, *, is_sick: bool = False) -> None:
         version, name, _, attempts = due
         if self._pace is not None:
             await self._pace.end(is_whole=False)
-        is_last = attempts + 1 >= ATTEMPTS_MAX
+        is_last = is_sick or attempts + 1 >= ATTEMPTS_MAX
         _log.warning("version not probed", adapter=name, version=version.id, reason=error)
         async with self._state.db.admin_session() as session:
             await repository.put_probe(
@@ -148,6 +149,8 @@ class Prober:
                 next_at=datetime.now(UTC) + RETRY_AFTER * 2**attempts,
                 error=error[:1000],
             )
+            if is_sick:
+                await sick.warn(session, version.id)
 
     async def _keep(self, due: Due, findings: Findings) -> None:
         version, name, _, _ = due

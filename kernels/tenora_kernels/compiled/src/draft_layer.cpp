@@ -150,7 +150,9 @@ class DraftLayer<T>::Chain {
     const int64_t count = weights_.head.out;
     member_.deal(in_.rows, [&](int64_t row) {
       const T* logits = at_.logits_.data() + row * count;
-      const int64_t best = likeliest(logits, count), token = weights_.vocabulary[best];
+      // Logits that are no numbers have no chance, and so no token.
+      const int64_t best = std::max<int64_t>(likeliest(logits, count), 0);
+      const int64_t token = weights_.vocabulary[best];
       at_.chance_[row] *= share(logits, count, best);
       chains_[row * in_.count + ahead] = at_.token_ids_[row] = token;
       lengths_[row] += at_.chance_[row] >= in_.least_chance;

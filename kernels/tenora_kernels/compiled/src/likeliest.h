@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -17,7 +18,14 @@ inline float value(bf16 logit) {
   return wide;
 }
 
-// The first of the highest; a NaN is none. 0 where there is nothing but NaN.
+// In place of a token: no logit is a number, or the highest is infinite.
+constexpr int64_t NO_NUMBER = -2;
+
+inline bool is_number(float highest) {
+  return std::abs(highest) <= std::numeric_limits<float>::max();
+}
+
+// The first of the highest; a NaN is none.
 template <typename T>
 int64_t likeliest(const T* logits, int64_t count) {
   constexpr int64_t BLOCK = 64 * LANES;
@@ -36,6 +44,7 @@ int64_t likeliest(const T* logits, int64_t count) {
     for (; i < end; ++i) found = std::max(found, value(logits[i]));
     if (found > best) best = found, start = block;
   }
+  if (!is_number(best)) return NO_NUMBER;
   for (int64_t i = start; i < count; ++i)
     if (value(logits[i]) == best) return i;
   return 0;
@@ -49,16 +58,18 @@ inline Lanes allowed_of(Lanes lanes, uint32_t bits, float lowest) {
 }
 
 // The same of the tokens whose bits are 1 in `allowed` [ceil(count / 32)], the first token the lowest
-// of the first word.
+// of the first word. 0 where it allows none.
 template <typename T>
 int64_t likeliest(const T* logits, int64_t count, const uint32_t* allowed) {
   constexpr int64_t WORD = 2 * LANES;
   constexpr float LOWEST = -std::numeric_limits<float>::infinity();
   float best = LOWEST;
   int64_t start = 0;  // of the first word that holds it
+  bool allows_any = false;
   for (int64_t word = 0; word < count; word += WORD) {
     const uint32_t bits = allowed[word / WORD];
     if (bits == 0) continue;
+    allows_any = true;
     float found = LOWEST;
     if (word + WORD <= count) {
       const Lanes low = allowed_of(load(logits + word), bits, LOWEST);
@@ -73,6 +84,8 @@ int64_t likeliest(const T* logits, int64_t count, const uint32_t* allowed) {
     }
     if (found > best) best = found, start = word;
   }
+  if (!allows_any) return 0;
+  if (!is_number(best)) return NO_NUMBER;
   for (int64_t i = start; i < count; ++i)
     if ((allowed[i / WORD] >> i % WORD & 1) && value(logits[i]) == best) return i;
   return 0;
