@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Items
+from copy import copy
 from typing import TYPE_CHECKING
 
 from tenora_engine.client import AbortReason
@@ -19,13 +20,8 @@ from tenora_engine.errors import (
 from tenora_engine.events import Event, Fault, FinishEvent, FinishReason, RefusedEvent, Residency
 from tenora_engine.memory.manager import MemoryManager
 from tenora_engine.request import GenerationRequest
-from tenora_engine.scheduling.admission import (
-    Deadlines,
-    Gate,
-    check_request,
-    check_share,
-    make_sequences,
-)
+from tenora_engine.scheduling import admission
+from tenora_engine.scheduling.admission import Deadlines, Gate, make_sequences
 from tenora_engine.scheduling.beams import give_text
 from tenora_engine.scheduling.class_queue import service_class
 from tenora_engine.scheduling.drafts import Drafts
@@ -110,9 +106,9 @@ class Requests:
     def submit(self, request: GenerationRequest, guides: Items[Guide] = ()) -> None:
         """See `Engine.submit`."""
         self.changes += 1
-        check_request(self._config, request)
+        admission.check_request(self._config, request)
         self._memory.register(request.tenant)
-        check_share(self._config, request, self._memory)
+        admission.check_share(self._config, request, self._memory)
         if request.request_id in self.flights:
             raise InvalidRequestError(
                 f"request {request.request_id} is already in flight; use a new id", "request_id"
@@ -179,6 +175,7 @@ class Requests:
         self._queue.start(sequence, is_express)
         self._running.start(sequence)
         sequence.state = SequenceState.RUNNING
+        sequence.own_tokens()
         sequence.service.slot_waits = 0
         if sequence.usage.admitted_s is not None:
             sequence.service.stays_until = len(sequence.token_ids) + self._charges.makes_up_by(
@@ -367,12 +364,11 @@ class Requests:
     def _enter(self, sequences: list[Sequence], residency: Residency | None, now_s: float) -> None:
         """Appraise the sequences of a new request; raises what the gate raises, and nothing has
         changed but that a refused one's adapter is on its way to the host, for the next try."""
-        request = sequences[0].request
-        adapter, tenant_key = request.adapter, request.tenant.key
+        adapter, key = sequences[0].request.adapter, sequences[0].request.tenant.key
         for sequence in sequences:
-            self._memory.enter(sequence)
+            self._memory.enter(sequence, sequences[1] if sequence.index > 1 else None)
         try:
-            for sequence in sequences:
+            for sequence in sequences[:2]:  # the first's prompt may be scored; the others are alike
                 self._gate.appraise(sequence, residency, now_s)
         except DeadlineError:
             sequences[0].usage.meter.refuse("deadline")
@@ -380,8 +376,10 @@ class Requests:
                 self._memory.stop_waiting(sequence)
                 self._memory.leave(sequence)
             if adapter is not None and residency != "device":
-                self._loads.request(adapter, tenant_key)
+                self._loads.request(adapter, key)
             raise
+        for sequence in sequences[2:]:
+            sequence.service = copy(sequences[1].service)
 
     def charge(self, sequence: Sequence, cost: float) -> None:
         """A sequence's tenant."""
