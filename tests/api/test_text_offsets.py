@@ -136,7 +136,9 @@ def test_streamed_offsets_are_those_of_the_whole_answer(
     stop = chunk.draw(st.sampled_from([(), ("STOP",), ("水a", "TOP")]))
     [*_, whole] = pieces_of(tokens, [], stop, 1000)
     said = pieces_of(tokens, cuts, stop, chunk.draw(st.integers(0, 4)))
-    text, offsets, ids = "", [], []
+    text = ""
+    offsets: list[int] = []
+    ids: list[int] = []
     for piece in said:
         text += piece.text
         offsets += piece.offsets

@@ -378,7 +378,7 @@ def test_one_logit_that_is_no_number_is_enough(
     logits = torch.randn(2, 700, generator=torch.Generator().manual_seed(4))
     logits[1, 300] = value
     for more in ({}, {"logprobs": 3}, {"logit_bias": {3: 50.0}}, {"top_p": 0.5}, {"top_k": 9}):
-        params = SamplingParams(temperature=temperature, seed=1, **more)  # type: ignore[arg-type]
+        params = SamplingParams(temperature=temperature, seed=1, **more)
         got = run(logits, [sequence(params), sequence(params)])
         assert got.token_ids[0] != NO_NUMBER == got.token_ids[1]
     asked = plan_sampling([sequence(SamplingParams(seed=1))] * 2, 700, 0)

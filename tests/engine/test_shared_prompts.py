@@ -11,6 +11,7 @@ import pytest
 from engine_fakes import Rig, expected_output, make_config, make_request, run
 from tenora_engine.events import TokenEvent
 from tenora_engine.memory import host_kv, manager
+from tenora_engine.memory.prefix import PrefixTree
 
 SEQUENCES = 32
 PROMPT = list(range(3, 35))
@@ -32,7 +33,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(manager, "encode_tokens")
     count(host_kv, "_hash")
-    count(manager.PrefixTree, "match")
+    count(PrefixTree, "match")
     return counted
 
 

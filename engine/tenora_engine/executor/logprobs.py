@@ -55,7 +55,7 @@ def likeliest(values: Tensor, counts: list[int]) -> list[Top]:
 
 def _on_host(values: Tensor, counts: list[int]) -> list[Top]:
     whole = values.shape[1] // PEAK_TOKENS * PEAK_TOKENS
-    peaks = values[:, :whole].unflatten(1, (-1, PEAK_TOKENS)).amax(dim=2).numpy()
+    peaks = values[:, :whole].reshape(len(values), -1, PEAK_TOKENS).amax(dim=2).numpy()
     rows = zip(values.numpy(), peaks, counts, strict=True)
     return [_highest(row, of_row, count) if count else [] for row, of_row, count in rows]
 
